@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_simulator.node import cdi_specs
+from dra_simulator.runtime import Mount
 from gpucheck.steps import CheckError
-from tensorfusion_dra.simulator.node import cdi_specs
-from tensorfusion_dra.simulator.runtime import Mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

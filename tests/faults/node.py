@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.node import rpc
+from dra_simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.node import rpc
-from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tests.discovery.nvml import nvml_machine
 from tests.support.forks import Starter
 from tests.support.kubelet import PluginClient

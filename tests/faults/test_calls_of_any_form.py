@@ -14,12 +14,12 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.node import rpc
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
-from tensorfusion_dra.simulator.node import rpc
 from tests.faults import invariants
 from tests.faults.damage import SEED, damaged
 from tests.faults.mutations import bounded

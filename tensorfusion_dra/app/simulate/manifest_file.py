@@ -6,18 +6,8 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.objects import NAMESPACE
-from tensorfusion_dra.app.simulate.options import Options
-from tensorfusion_dra.app.simulate.progress import Progress
-from tensorfusion_dra.app.simulate.report import Admission
-from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.review import annotations_of
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.simulator.responses import ApiError
-from tensorfusion_dra.simulator.rest import (
+from dra_simulator.responses import ApiError
+from dra_simulator.rest import (
     CLASSES,
     GPUPOOLS,
     MUTATING_WEBHOOKS,
@@ -28,6 +18,16 @@ from tensorfusion_dra.simulator.rest import (
     Json,
     Resource,
 )
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.objects import NAMESPACE
+from tensorfusion_dra.app.simulate.options import Options
+from tensorfusion_dra.app.simulate.progress import Progress
+from tensorfusion_dra.app.simulate.report import Admission
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.review import annotations_of
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 _APPLIED: Final = (CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
 """The kinds that a file may contain, in the order in which they are created."""

@@ -13,6 +13,7 @@ from signal import SIGINT, SIGTERM
 from threading import Event
 from typing import Final
 
+from dra_simulator.rest import Json
 from tensorfusion_dra.app.simulate import observed, report, text
 from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulate.options import Options
@@ -21,7 +22,6 @@ from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import Report
 from tensorfusion_dra.app.simulate.workload import GeneratedPods, Workload
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.simulator.rest import Json
 
 _INTERRUPTED: Final = 128 + SIGINT
 """The exit code that shells report for Ctrl-C."""

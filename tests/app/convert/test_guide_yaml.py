@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tensorfusion_dra.app.convert.convert import convert
-from tensorfusion_dra.core.cel.translate import translate
-from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.responses import ApiError
-from tensorfusion_dra.simulator.rest import (
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.responses import ApiError
+from dra_simulator.rest import (
     CLAIMS,
     CLASSES,
     GPUPOOLS,
@@ -22,6 +19,9 @@ from tensorfusion_dra.simulator.rest import (
     TEMPLATES,
     Client,
 )
+from tensorfusion_dra.app.convert.convert import convert
+from tensorfusion_dra.core.cel.translate import translate
+from tensorfusion_dra.scheduling import cel_evaluation
 
 FOLDER = Path(__file__).parent / "guide"
 FILES = sorted(FOLDER.glob("*.yaml"))

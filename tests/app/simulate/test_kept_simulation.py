@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.simulator.rest import PODS, Client
+from dra_simulator.rest import PODS, Client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LEAST_PORT_OF_CLIENTS = 32_768

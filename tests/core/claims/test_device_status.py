@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api import allocation_rules
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
@@ -14,7 +15,6 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.api import allocation_rules
 from tests.support.builders.reported_claims import (
     DEVICE,
     GPU_UUID,
