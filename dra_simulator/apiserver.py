@@ -6,24 +6,19 @@ from pathlib import Path
 from typing import Final
 
 from dra_simulator.api import strategies
-from dra_simulator.api.admitting import Admitting
 from dra_simulator.api.claim_rules import CheckExpression, any_expression
-from dra_simulator.api.deletion import Deletion
 from dra_simulator.api.faults import Faults, RequestCounts
 from dra_simulator.api.gates import DEFAULT_GATES
-from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP
+from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
 from dra_simulator.api.listener import Listener
 from dra_simulator.api.openapi import OpenApi
-from dra_simulator.api.registry import Registry, WriteOptions
-from dra_simulator.api.schema import Schema
-from dra_simulator.api.served import Served
+from dra_simulator.api.registry import Registry, Target, WriteOptions
+from dra_simulator.api.schema import Schema, part
 from dra_simulator.api.service import Service
 from dra_simulator.api.store import Store
-from dra_simulator.api.strategy import Setting, part
+from dra_simulator.api.strategies import Setting
 from dra_simulator.api.structs import STRUCTS
-from dra_simulator.api.target import Target
-from dra_simulator.api.webhook_matching import Condition, no_condition
-from dra_simulator.api.webhooks import Webhooks
+from dra_simulator.api.webhooks import Admitting, Condition, Webhooks, no_condition
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP, TENSOR_FUSION_VERSION
 
 
@@ -76,14 +71,13 @@ class ApiServer:
         namespaces = next(kind for kind in KINDS if kind.plural == "namespaces")
         for name in ("default", "kube-system"):
             document: dict[str, object] = {"metadata": {"name": name}}
-            writer.create(Target(kind=namespaces), document, WriteOptions(manager="kube-apiserver"))
+            writer.create(Target(kind=namespaces), document, WriteOptions())
         service = Service(
             store=self._store,
             registry=writer,
-            deletion=Deletion(writer),
             schema=schema,
             served=served,
-            openapi=OpenApi(served),
+            openapi=OpenApi(served.versions),
             bookmark_seconds=bookmark_seconds,
             admitting=Admitting(writer, Webhooks(self._store, schema, condition_holds)),
         )

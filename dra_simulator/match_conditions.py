@@ -7,7 +7,7 @@ from typing import Any, Final
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
-from dra_simulator.api.webhook_matching import ConditionError
+from dra_simulator.api.webhooks import ConditionError
 
 _CACHED: Final = 64
 _STRINGS_VERSION: Final = 2

@@ -2,20 +2,20 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import yaml
 
-from dra_simulator.api import failures, kinds, schema, typed
-from dra_simulator.api.deletion import DeleteOptions
+from dra_simulator.api import failures, kinds, schema
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
-from dra_simulator.api.registry import WriteOptions
+from dra_simulator.api.registry import DeleteOptions, WriteOptions
 from dra_simulator.api.requests import Request
-from dra_simulator.api.scalars import DecodeError
-from dra_simulator.api.schema import Schema
-from dra_simulator.api.strategy import Json, part
+from dra_simulator.api.schema import DecodeError, Schema, part
 from tensorfusion_dra.core.kubernetes.field_errors import invalid, not_supported, required, too_long
+
+Json = dict[str, object]
 
 _VALIDATIONS: Final = ("", "Ignore", "Strict", "Warn")
 _MOST_MANAGER_BYTES: Final = 128
@@ -39,12 +39,7 @@ def write_options(request: Request, kind: str) -> WriteOptions:
         errors.append(too_long("fieldManager", _MOST_MANAGER_BYTES))
     if errors:
         raise failures.invalid(kind, "meta.k8s.io", "", errors)
-    agent = request.headers.get("user-agent", "unknown").partition("/")[0]
-    return WriteOptions(
-        manager=request.query.get("fieldManager") or agent,
-        dry_run=dry_run == "All",
-        force=request.flag("force"),
-    )
+    return WriteOptions(manager=request.query.get("fieldManager", ""), dry_run=dry_run == "All")
 
 
 def apply_options(request: Request) -> WriteOptions:
@@ -131,24 +126,33 @@ def _yaml(text: str) -> object:
 
 
 def decode(
-    known: Schema, request: Request, kind: Kind, version: str, *, typed_body: bool = False
+    known: Schema, request: Request, kind: Kind, version: str
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the object in a body without unknown fields, and the warnings about these fields.
 
-    Args:
-        typed_body: The body is applied: it must name its apiVersion and kind, and may have only
-            fields that the schema declares.
-
     Raises:
         ApiError: 400 if the object is of another kind, has a value of the wrong type or, in a
-            strict request, an unknown field; 500 if an applied body has an undeclared field.
+            strict request, an unknown field.
+    """
+    return _checked(known, request, document(request, kind.kind), kind, version)
+
+
+def applied(known: Schema, request: Request, kind: Kind, version: str) -> Json:
+    """Decode an applied object, like decode; it must name its type and may not own its owners.
+
+    Raises:
+        ApiError: As for decode; 500 for an unknown field, whatever the validation.
     """
     body = document(request, kind.kind)
-    if typed_body and not (body.get("apiVersion") and body.get("kind")):
+    if not (body.get("apiVersion") and body.get("kind")):
         raise failures.bad_request("invalid object type: /, Kind=")
-    if typed_body:
-        typed.check(known, kind, version, body=body)
-    return _checked(known, request, body, kind, version)
+    if "managedFields" in part(body, "metadata"):
+        raise failures.bad_request("metadata.managedFields must be nil")
+    warned = replace(request, query={**request.query, "fieldValidation": "Warn"})
+    decoded, complaints = _checked(known, warned, body, kind, version)
+    if complaints:
+        raise ApiError(500, "", f"failed to create typed patch object: {', '.join(complaints)}")
+    return decoded
 
 
 def patched(

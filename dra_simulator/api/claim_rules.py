@@ -1,14 +1,18 @@
-"""The API server's rules for the spec of claims, templates and device classes (validation.go)."""
+"""The API server's rules for claims, templates and device classes (resource/validation.go)."""
 
+import ipaddress
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.device_rules import TAINT_EFFECTS
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
     duplicate,
+    forbidden,
     invalid,
     not_supported,
     required,
@@ -18,6 +22,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Json = Mapping[str, object]
+DeviceKey = tuple[str, str, str, str]
 CheckExpression = Callable[[str], str | None]
 
 MOST_REQUESTS: Final = 32
@@ -27,7 +32,18 @@ MOST_SELECTORS: Final = 32
 MOST_SUBREQUESTS: Final = 8
 MOST_EXPRESSION_BYTES: Final = 10 * 1024
 MOST_PARAMETERS_BYTES: Final = 10 * 1024
+MOST_RESULTS: Final = 32
+MOST_ALLOCATED_CONFIGS: Final = 64
+MOST_RESERVED: Final = 256
+MOST_CONDITIONS: Final = 8
+MOST_ADDRESSES: Final = 16
+MOST_INTERFACE_BYTES: Final = 256
+MOST_HARDWARE_ADDRESS_BYTES: Final = 128
+MOST_REASON_BYTES: Final = 1024
+MOST_MESSAGE_BYTES: Final = 32 * 1024
 
+_REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+_KEY_NAMES: Final = ("Driver", "Pool", "Device", "ShareID")
 _REFERENCE: Final = (
     "must be the name of a request in the claim or the name of a request and a subrequest"
     " separated by '/'"
@@ -50,7 +66,7 @@ def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[Field
     for index, request in enumerate(requests):
         yield from _request_errors(f"{at}.requests[{index}]", as_map(request), check)
     yield from _duplicates(f"{at}.requests", [as_map(r).get("name", "") for r in requests])
-    names = request_names(spec)
+    names = _request_names(spec)
     constraints = as_list(devices.get("constraints"))
     if len(constraints) > MOST_CONSTRAINTS:
         yield too_many(f"{at}.constraints", len(constraints), MOST_CONSTRAINTS)
@@ -63,11 +79,11 @@ def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[Field
         configs = []
     for index, config in enumerate(configs):
         where = f"{at}.config[{index}]"
-        yield from references_errors(f"{where}.requests", as_map(config).get("requests"), names)
+        yield from _references_errors(f"{where}.requests", as_map(config).get("requests"), names)
         yield from config_errors(where, as_map(config))
 
 
-def request_names(spec: Json) -> frozenset[str]:
+def _request_names(spec: Json) -> frozenset[str]:
     """Return every name that can refer to a claim's requests: ``main`` and ``main/sub``."""
     names: set[str] = set()
     for request in as_list(as_map(spec.get("devices")).get("requests")):
@@ -162,7 +178,7 @@ def _toleration_errors(path: str, toleration: Json) -> Iterator[FieldError]:
 
 
 def _constraint_errors(path: str, constraint: Json, names: Collection[str]) -> Iterator[FieldError]:
-    yield from references_errors(f"{path}.requests", constraint.get("requests"), names)
+    yield from _references_errors(f"{path}.requests", constraint.get("requests"), names)
     for field in ("matchAttribute", "distinctAttribute"):
         if constraint.get(field) is not None:
             yield from name_rules.fully_qualified(f"{path}.{field}", constraint[field])
@@ -171,7 +187,7 @@ def _constraint_errors(path: str, constraint: Json, names: Collection[str]) -> I
     yield required(path, text)
 
 
-def references_errors(
+def _references_errors(
     path: str, references: object, names: Collection[str]
 ) -> Iterator[FieldError]:
     """Yield the errors in a list of request names."""
@@ -180,11 +196,11 @@ def references_errors(
         yield too_many(path, len(found), MOST_REQUESTS)
         return
     for index, name in enumerate(found):
-        yield from reference_errors(f"{path}[{index}]", str(name), names)
+        yield from _reference_errors(f"{path}[{index}]", str(name), names)
     yield from _duplicates(path, found)
 
 
-def reference_errors(path: str, name: str, names: Collection[str]) -> Iterator[FieldError]:
+def _reference_errors(path: str, name: str, names: Collection[str]) -> Iterator[FieldError]:
     """Yield the errors in the name of a request, or of a request and its subrequest."""
     parts = name.split("/")
     if len(parts) <= 2:
@@ -201,10 +217,10 @@ def config_errors(path: str, config: Json) -> Iterator[FieldError]:
         yield required(f"{path}.opaque")
         return
     yield from name_rules.driver(f"{path}.opaque.driver", as_map(opaque).get("driver"))
-    yield from raw_errors(f"{path}.opaque.parameters", as_map(opaque).get("parameters"))
+    yield from _raw_errors(f"{path}.opaque.parameters", as_map(opaque).get("parameters"))
 
 
-def raw_errors(path: str, raw: object) -> Iterator[FieldError]:
+def _raw_errors(path: str, raw: object) -> Iterator[FieldError]:
     """Yield the errors in parameters or data, which must be a JSON object of at most 10 KiB.
 
     The API server counts the bytes of the request. Here they are the bytes of JSON with spaces, so
@@ -222,3 +238,188 @@ def _duplicates(path: str, names: list[object]) -> Iterator[FieldError]:
     for index, name in enumerate(names):
         if name in names[:index]:
             yield duplicate(f"{path}[{index}]", name)
+
+
+def device_key(device: Json) -> DeviceKey:
+    """Return the key of an allocated device: driver, pool, device and share."""
+    return (
+        str(device.get("driver", "")),
+        str(device.get("pool", "")),
+        str(device.get("device", "")),
+        str(device.get("shareID") or ""),
+    )
+
+
+def allocated_devices(status: Json) -> set[DeviceKey]:
+    """Return the keys of the devices that are allocated to a claim."""
+    return {device_key(as_map(result)) for result in results(status)}
+
+
+def results(status: Json) -> list[object]:
+    """Return the allocation results in a claim's status."""
+    devices = as_map(status.get("allocation")).get("devices")
+    return as_list(as_map(devices).get("results"))
+
+
+def status_errors(claim: Json, old: Json) -> Iterator[FieldError]:
+    """Yield the errors in a claim's status; old is the claim before the change."""
+    status, old_status = as_map(claim.get("status")), as_map(old.get("status"))
+    deleted = "deletionTimestamp" in as_map(old.get("metadata"))
+    yield from _reserved_errors(status, old_status, deleted=deleted)
+    allocated = allocated_devices(status)
+    devices = as_list(status.get("devices"))
+    for index, device in enumerate(devices):
+        yield from _device_errors(f"status.devices[{index}]", as_map(device), allocated)
+    keys = [device_key(as_map(device)) for device in devices]
+    for index, key in enumerate(keys):
+        if key in keys[:index]:
+            yield duplicate(f"status.devices[{index}]", dict(zip(_KEY_NAMES, key, strict=True)))
+    allocation, old_allocation = status.get("allocation"), old_status.get("allocation")
+    if allocation is not None and old_allocation is not None:
+        if allocation != old_allocation:
+            yield invalid("status.allocation", allocation, "field is immutable")
+    elif allocation is not None:
+        names = _request_names(as_map(claim.get("spec")))
+        yield from _allocation_errors("status.allocation", as_map(allocation), names)
+
+
+def _reserved_errors(status: Json, old_status: Json, *, deleted: bool) -> Iterator[FieldError]:
+    path = "status.reservedFor"
+    consumers = as_list(status.get("reservedFor"))
+    if len(consumers) > MOST_RESERVED:
+        yield too_many(path, len(consumers), MOST_RESERVED)
+    else:
+        for index, consumer in enumerate(consumers):
+            for field in ("resource", "name", "uid"):
+                if not as_map(consumer).get(field):
+                    yield required(f"{path}[{index}].{field}")
+        uids = [as_map(consumer).get("uid") for consumer in consumers]
+        for index, uid in enumerate(uids):
+            if uid in uids[:index]:
+                yield duplicate(f"{path}[{index}]", uid)
+    if consumers and status.get("allocation") is None:
+        yield forbidden(path, "may not be specified when `allocated` is not set")
+    elif deleted:
+        old_consumers = as_list(old_status.get("reservedFor"))
+        if any(consumer not in old_consumers for consumer in consumers):
+            yield forbidden(
+                path,
+                "new entries may not be added while `deallocationRequested` or"
+                " `deletionTimestamp` are set",
+            )
+
+
+def _allocation_errors(path: str, allocation: Json, names: Collection[str]) -> Iterator[FieldError]:
+    devices = as_map(allocation.get("devices"))
+    found = as_list(devices.get("results"))
+    if len(found) > MOST_RESULTS:
+        yield too_many(f"{path}.devices.results", len(found), MOST_RESULTS)
+        found = []
+    for index, result in enumerate(found):
+        yield from _result_errors(f"{path}.devices.results[{index}]", as_map(result), names)
+    configs = as_list(devices.get("config"))
+    if len(configs) > MOST_ALLOCATED_CONFIGS:
+        yield too_many(f"{path}.devices.config", len(configs), MOST_ALLOCATED_CONFIGS)
+        configs = []
+    for index, entry in enumerate(configs):
+        where, config = f"{path}.devices.config[{index}]", as_map(entry)
+        source = config.get("source", "")
+        if not source:
+            yield required(f"{where}.source")
+        elif source not in {"FromClaim", "FromClass"}:
+            yield not_supported(f"{where}.source", source, ["FromClaim", "FromClass"])
+        yield from _references_errors(f"{where}.requests", config.get("requests"), names)
+        yield from config_errors(where, config)
+    if allocation.get("nodeSelector") is not None:
+        yield from slice_rules.node_selector_errors(
+            f"{path}.nodeSelector", allocation["nodeSelector"]
+        )
+
+
+def _result_errors(path: str, result: Json, names: Collection[str]) -> Iterator[FieldError]:
+    request = str(result.get("request", ""))
+    yield from _reference_errors(f"{path}.request", request, names)
+    yield from name_rules.driver(f"{path}.driver", result.get("driver"))
+    yield from name_rules.pool(f"{path}.pool", result.get("pool"))
+    yield from name_rules.label(f"{path}.device", result.get("device"))
+    yield from slice_rules.binding_errors(path, result)
+    if result.get("shareID") is not None:
+        yield from name_rules.uid(f"{path}.shareID", result["shareID"])
+
+
+def _device_errors(
+    path: str, device: Json, allocated: Collection[DeviceKey]
+) -> Iterator[FieldError]:
+    yield from name_rules.driver(f"{path}.driver", device.get("driver"))
+    yield from name_rules.pool(f"{path}.pool", device.get("pool"))
+    yield from name_rules.label(f"{path}.device", device.get("device"))
+    if device.get("shareID") is not None:
+        yield from name_rules.uid(f"{path}.shareID", device["shareID"])
+    key = device_key(device)
+    if key not in allocated:
+        shown = dict(zip(_KEY_NAMES, key, strict=True))
+        yield invalid(path, shown, "must be an allocated device in the claim")
+    conditions = as_list(device.get("conditions"))
+    if len(conditions) > MOST_CONDITIONS:
+        yield too_many(f"{path}.conditions", len(conditions), MOST_CONDITIONS)
+    types = [as_map(condition).get("type", "") for condition in conditions]
+    for index, condition in enumerate(conditions):
+        where = f"{path}.conditions[{index}]"
+        if types[index] in types[:index]:
+            yield duplicate(f"{where}.type", types[index])
+        yield from _condition_errors(where, as_map(condition))
+    if device.get("data") is not None:
+        yield from _raw_errors(f"{path}.data", device["data"])
+    yield from _network_errors(f"{path}.networkData", as_map(device.get("networkData")))
+
+
+def _condition_errors(path: str, condition: Json) -> Iterator[FieldError]:
+    yield from name_rules.label_key(f"{path}.type", condition.get("type", ""))
+    status = condition.get("status", "")
+    if status not in {"True", "False", "Unknown"}:
+        yield not_supported(f"{path}.status", status, ["False", "True", "Unknown"])
+    generation = condition.get("observedGeneration", 0)
+    assert isinstance(generation, int)
+    if generation < 0:
+        text = "must be greater than or equal to zero"
+        yield invalid(f"{path}.observedGeneration", generation, text)
+    if condition.get("lastTransitionTime") is None:
+        yield required(f"{path}.lastTransitionTime")
+    reason, message = str(condition.get("reason", "")), str(condition.get("message", ""))
+    if not reason:
+        yield required(f"{path}.reason")
+    else:
+        if not _REASON.fullmatch(reason):
+            yield invalid(f"{path}.reason", reason, f"must be {_REASON.pattern}")
+        if len(reason.encode()) > MOST_REASON_BYTES:
+            yield too_long(f"{path}.reason", MOST_REASON_BYTES)
+    if len(message.encode()) > MOST_MESSAGE_BYTES:
+        yield too_long(f"{path}.message", MOST_MESSAGE_BYTES)
+
+
+def _network_errors(path: str, network: Json) -> Iterator[FieldError]:
+    limits = {
+        "interfaceName": MOST_INTERFACE_BYTES,
+        "hardwareAddress": MOST_HARDWARE_ADDRESS_BYTES,
+    }
+    for field, most in limits.items():
+        if len(str(network.get(field, "")).encode()) > most:
+            yield too_long(f"{path}.{field}", most)
+    addresses = as_list(network.get("ips"))
+    if len(addresses) > MOST_ADDRESSES:
+        yield too_many(f"{path}.ips", len(addresses), MOST_ADDRESSES)
+        return
+    for index, address in enumerate(addresses):
+        where = f"{path}.ips[{index}]"
+        if address in addresses[:index]:
+            yield duplicate(where, address)
+        if not _is_cidr(str(address)):
+            yield invalid(where, address, "must be a valid address in CIDR form")
+
+
+def _is_cidr(text: str) -> bool:
+    """Return True if the text is an address with prefix length in canonical form."""
+    try:
+        return str(ipaddress.ip_interface(text)) == text
+    except ValueError:
+        return False

@@ -136,30 +136,6 @@ def conflict(plural: str, group: str, name: str, why: str) -> ApiError:
     return ApiError(409, "Conflict", text, details=_details(name, group, plural))
 
 
-def apply_conflict(conflicts: Sequence[tuple[str, str]]) -> ApiError:
-    """Return 409: an apply would take fields from other managers.
-
-    Args:
-        conflicts: Path and manager of each field.
-    """
-    causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
-        for path, manager in conflicts
-    ]
-    plural = "" if len(conflicts) == 1 else "s"
-    by_manager: dict[str, list[str]] = {}
-    for path, manager in sorted(conflicts):
-        by_manager.setdefault(manager, []).append(path)
-    listed = "\n".join(
-        f"conflict with {manager}: {paths[0]}"
-        if len(paths) == 1
-        else f"conflicts with {manager}:\n" + "\n".join(f"- {path}" for path in paths)
-        for manager, paths in by_manager.items()
-    )
-    text = f"Apply failed with {len(conflicts)} conflict{plural}: {listed}"
-    return ApiError(409, "Conflict", text, details={"causes": causes})
-
-
 def modified(plural: str, group: str, name: str) -> ApiError:
     """Return 409: the resourceVersion in the request is not the stored one."""
     why = (

@@ -1,24 +1,47 @@
-"""Rendering of stored objects as JSON: single objects, lists and watch events."""
+"""Rendering of stored objects as JSON: single objects, lists, watch events and Tables."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from dra_simulator.api import columns, kinds
+from dra_simulator.api import kinds, tables
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
-from dra_simulator.api.media import AS_IT_IS, Form
-from dra_simulator.api.schema import Schema
+from dra_simulator.api.requests import Request
+from dra_simulator.api.schema import Schema, part
 from dra_simulator.api.store import Stored
-from dra_simulator.api.strategy import Json, part
+
+Json = dict[str, object]
 
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+_JSON: Final = {"application/json", "application/*", "*/*"}
 
 
 def text(document: object) -> str:
     """Return a document as compact JSON."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def wants_table(request: Request) -> bool:
+    """Return True if the client's first acceptable form is a Table, which kubectl get requests.
+
+    Raises:
+        ApiError: 406 if it accepts neither JSON nor a Table of meta.k8s.io/v1.
+    """
+    for clause in filter(None, request.headers.get("accept", "").split(",")):
+        media_type, *parameters = (piece.strip() for piece in clause.split(";"))
+        if media_type not in _JSON:
+            continue
+        shape = {name for name in parameters if name.startswith(("as=", "g=", "v="))}
+        if not shape:
+            return False
+        if shape == {"as=Table", "g=meta.k8s.io", "v=v1"}:
+            return True
+    if not request.headers.get("accept"):
+        return False
+    message = "only the following media types are accepted: application/json"
+    raise ApiError(406, "NotAcceptable", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +50,30 @@ class View:
 
     Attributes:
         version: Version of the kind's group.
+        table: Show them as the rows of a Table.
+        whole: Each row of a Table includes its whole object instead of its metadata.
     """
 
     kind: Kind
     version: str
-    form: Form = AS_IT_IS
+    table: bool = False
+    whole: bool = False
 
-    def one(self, stored: Stored) -> str:
-        """Return one object with its kind and apiVersion, or converted to the form.
+    def one(self, stored: Stored, *, headers: bool = True) -> str:
+        """Return one object with its kind and apiVersion, or as a Table.
 
-        Raises:
-            ApiError: 406 if the form is a list.
+        Args:
+            headers: Whether a Table has its columns.
         """
-        return self._one(stored, headers=True)
+        if self.table:
+            version = part(stored.document, "metadata").get("resourceVersion", "")
+            return self._table([stored], str(version), headers=headers)
+        return self._object(stored)
 
     def many(self, found: Iterable[Stored], latest: int) -> str:
-        """Return a list at one resourceVersion; its items have neither kind nor apiVersion.
-
-        Raises:
-            ApiError: 406 if the form is a single object.
-        """
-        match self.form.shape:
-            case "Table":
-                return self._table(list(found), str(latest), headers=True) + "\n"
-            case "PartialObjectMetadata":
-                raise self._unfit("a list", f"{self.kind.kind}List")
-            case "PartialObjectMetadataList":
-                items = [self._partial(stored) for stored in found]
-                document = {**self._marks(), "metadata": {"resourceVersion": str(latest)}}
-                return text({**document, "items": items}) + "\n"
+        """Return a list at one resourceVersion; its items have neither kind nor apiVersion."""
+        if self.table:
+            return self._table(list(found), str(latest), headers=True) + "\n"
         items_text = ",".join("{" + _fields(stored, self.kind) for stored in found)
         return (
             f'{{"kind":"{self.kind.kind}List","apiVersion":"{self._api_version}",'
@@ -68,7 +86,7 @@ class View:
 
         def shown(stored: Stored) -> str:
             nonlocal headers
-            found = self._one(stored, headers=headers)
+            found = self.one(stored, headers=headers)
             headers = False
             return found
 
@@ -78,52 +96,31 @@ class View:
     def _api_version(self) -> str:
         return kinds.api_version(self.kind.group, self.version)
 
-    def _one(self, stored: Stored, *, headers: bool) -> str:
-        match self.form.shape:
-            case "Table":
-                version = part(stored.document, "metadata").get("resourceVersion", "")
-                return self._table([stored], str(version), headers=headers)
-            case "PartialObjectMetadata":
-                return text(self._partial(stored))
-            case "PartialObjectMetadataList":
-                raise self._unfit("not a list", self.kind.kind)
-        kind, fields = self.kind.kind, _fields(stored, self.kind)
-        return f'{{"kind":"{kind}","apiVersion":"{self._api_version}",{fields}'
-
-    def _unfit(self, what: str, kind: str) -> ApiError:
-        text = f"you requested {self.form.shape}, but the requested object is {what} ({kind})"
-        return ApiError(406, "NotAcceptable", text)
-
-    def _marks(self) -> Json:
-        return {"kind": self.form.shape, "apiVersion": self.form.api_version}
-
-    def _partial(self, stored: Stored) -> Json:
-        marks = {"kind": "PartialObjectMetadata", "apiVersion": self.form.api_version}
-        return {**marks, "metadata": stored.document["metadata"]}
+    def _object(self, stored: Stored) -> str:
+        fields = _fields(stored, self.kind)
+        return f'{{"kind":"{self.kind.kind}","apiVersion":"{self._api_version}",{fields}'
 
     def _table(self, found: Sequence[Stored], version: str, *, headers: bool) -> str:
-        shown = columns.of(self.kind)
-        rows = []
-        for stored in found:
-            row: Json = {"cells": shown.cells(stored.document)}
-            conditions = shown.conditions(stored.document)
-            if conditions:
-                row["conditions"] = conditions
-            rows.append({**row, "object": self._included(stored)})
-        metadata = {"resourceVersion": version} if version else {}
-        definitions = [column.definition() for column in shown.columns] if headers else None
-        document = {"metadata": metadata, "columnDefinitions": definitions, "rows": rows}
-        return text({**self._marks(), **document})
+        shown = tables.of(self.kind)
+        return text(
+            {
+                "kind": "Table",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": {"resourceVersion": version} if version else {},
+                "columnDefinitions": shown.definitions() if headers else None,
+                "rows": [
+                    {**shown.row(stored.document), "object": self._included(stored)}
+                    for stored in found
+                ],
+            }
+        )
 
-    def _included(self, stored: Stored) -> Json | None:
-        annotations = part(part(stored.document, "metadata"), "annotations")
-        if self.form.included == "Object":
-            whole = replace(self, form=AS_IT_IS).one(stored)
-            found: Json = json.loads(whole)
+    def _included(self, stored: Stored) -> Json:
+        if self.whole:
+            found: Json = json.loads(self._object(stored))
             return found
-        if self.form.included == "None" and _INITIAL_EVENTS_END not in annotations:
-            return None
-        return self._partial(stored)
+        marks = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+        return {**marks, "metadata": stored.document["metadata"]}
 
 
 def _fields(stored: Stored, kind: Kind) -> str:

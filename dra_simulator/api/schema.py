@@ -1,19 +1,21 @@
 """Decoding of JSON into the shape of a Kubernetes type, with a report of unknown fields.
 
-A type is written as in Go, in a string: ``string``, ``int``, ``bool``, ``quantity``,
-``time``, ``microtime``, ``intorstring``, ``raw`` (any JSON object, kept as it is), ``any``, a
-struct's name, ``[]T``, ``{}T`` (a map from string) and ``[key,key]T`` (a list that is a map by
-these keys). A leading ``*`` marks a Go pointer: its zero value is kept, while that of other
-fields is left out. A field name ending in ``!`` is written even if it is empty. ``[+key]T`` is a
-list that a strategic merge patch merges by its first key, and ``[+]T`` one that it merges by value.
+A type is written as in Go, in a string: ``string``, ``int``, ``bool``, ``quantity``, ``time``,
+``microtime``, ``raw`` (any JSON, kept as it is), ``any``, a struct's name, ``[]T``, ``{}T`` (a map
+from string) and ``[key,key]T`` (a list that is a map by these keys). A leading ``*`` marks a Go
+pointer: its zero value is kept, while that of other fields is left out. A field name ending in
+``!`` is written even if it is empty. ``[+key]T`` is a list that a strategic merge patch merges by
+its first key, and ``[+]T`` one that it merges by value.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from typing import Final, Literal
 
-from dra_simulator.api.scalars import mismatch, scalar
+from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity
 
 Json = dict[str, object]
@@ -24,8 +26,27 @@ _ZEROS: Final[Mapping[str, object]] = {
     "int": 0,
     "bool": False,
     "quantity": "0",
-    "intorstring": 0,
 }
+_BLANKS: Final = " \x85\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+"""Quantity.UnmarshalJSON trims these. JSON escapes a tab or a newline, which is not trimmed."""
+_QUANTITY_TEXT: Final = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
+_TIME: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_INT64: Final = range(-(2**63), 2**63)
+_GO_NAMES: Final = {"int": "int64", "bool": "bool"}
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
+    "int": int,
+    "bool": bool,
+    "any": object,
+    "raw": object,
+}
+
+
+class DecodeError(DriverError):
+    """A value in a document has another JSON type than its field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,40 +132,9 @@ class Schema:
         return kept
 
     def field(self, struct: str, name: str) -> Type:
-        """Return the type of a struct's field; ``any`` for one that is not checked."""
-        marked = self._names[struct].get(name)
+        """Return the type of a field; ``any`` if the field or its struct is not checked."""
+        marked = self._names.get(struct, {}).get(name)
         return parsed(self.structs[struct][marked]) if marked else ANY
-
-    def declares(self, struct: str, name: str) -> bool:
-        """Return True if a struct has a field."""
-        return name in self._names[struct]
-
-    def same(self, struct: str, one: Json, other: Json) -> bool:
-        """Return True if the API server sees no difference between two stored documents."""
-        return one == other or self.comparable(struct, one) == self.comparable(struct, other)
-
-    def comparable(self, struct: str, document: Mapping[str, object]) -> Json:
-        """Return a form of a stored document to compare.
-
-        Two forms are equal if the API server sees no difference. Quantities are equal by amount,
-        for example 1Gi and 1073741824.
-        """
-        return {
-            name: self._comparable(self.field(struct, name), value)
-            for name, value in document.items()
-        }
-
-    def _comparable(self, found: Type, value: object) -> object:
-        if found.shape == "struct" and isinstance(value, dict):
-            return self.comparable(found.base, value)
-        if found.shape == "list" and isinstance(value, list):
-            return [self._comparable(parsed(found.base), item) for item in value]
-        if found.shape == "map" and isinstance(value, dict):
-            inner = parsed(found.base)
-            return {key: self._comparable(inner, item) for key, item in value.items()}
-        if found.base == "quantity" and value is not None:
-            return quantity.parse(value)
-        return value
 
     def _stored_value(self, found: Type, value: object) -> object:
         inner = parsed(found.base)
@@ -170,7 +160,7 @@ class Schema:
 
     def _struct(self, struct: str, document: object, path: str, complaints: list[str]) -> Json:
         if not isinstance(document, dict):
-            raise mismatch(document, path, struct)
+            raise _mismatch(document, path, struct)
         names = self._names[struct]
         for name in getattr(document, "names", ()):
             complaints.append(f'duplicate field "{_child(path, name)}"')
@@ -189,7 +179,7 @@ class Schema:
             return self._struct(found.base, value, path, complaints)
         if found.shape == "list":
             if not isinstance(value, list):
-                raise mismatch(value, path, f"[]{found.base}")
+                raise _mismatch(value, path, f"[]{found.base}")
             inner = parsed(found.base)
             return [
                 self._value(inner, _no_null(inner, item), f"{path}[{index}]", complaints)
@@ -197,13 +187,13 @@ class Schema:
             ]
         if found.shape == "map":
             if not isinstance(value, dict):
-                raise mismatch(value, path, f"map[string]{found.base}")
+                raise _mismatch(value, path, f"map[string]{found.base}")
             inner = parsed(found.base)
             return {
                 key: self._value(inner, _no_null(inner, item), _child(path, key), complaints)
                 for key, item in value.items()
             }
-        return scalar(found.base, value, path)
+        return _scalar(found.base, value, path)
 
 
 @cache
@@ -236,7 +226,66 @@ def _child(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def part(document: Json, name: str) -> Json:
+    """Return an object inside a decoded object; if absent, an empty one that is not part of it."""
+    found = document.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def elements(value: object) -> Iterator[Json]:
     """Yield the objects in a decoded list; nothing if the list is absent."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))
+
+
+def _scalar(name: str, value: object, path: str) -> object:
+    """Return a value of a scalar type in its canonical form; path names its field in errors.
+
+    Raises:
+        DecodeError: The value is of another type.
+    """
+    # bool is an int to Python, but not to JSON.
+    is_bool = isinstance(value, bool)
+    match name:
+        case "quantity":
+            return _quantity(value)
+        case "time" | "microtime" if isinstance(value, str):
+            return _time(value, digits=6 if name == "microtime" else 0)
+        case _:
+            wanted = _PYTHON_TYPES.get(name, str)
+            if not isinstance(value, wanted) or (is_bool and wanted is int):
+                raise _mismatch(value, path, _GO_NAMES.get(name, "string"))
+            if wanted is int and value not in _INT64:
+                raise _mismatch(value, path, "int64")
+            return value
+
+
+def _quantity(value: object) -> str:
+    value = value.strip(_BLANKS) if isinstance(value, str) else value
+    try:
+        return str(quantity.parse(repr(value) if isinstance(value, float) else value))
+    except quantity.QuantityError as error:
+        raise DecodeError(_QUANTITY_TEXT) from error
+
+
+def _time(value: str, *, digits: int) -> str:
+    text = f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}"'
+    match = _TIME.fullmatch(value)
+    if match is None:
+        raise DecodeError(text)
+    try:
+        moment = datetime.fromisoformat(match[1] + match[3]).astimezone(UTC)
+    except ValueError as error:
+        raise DecodeError(text) from error
+    fraction = (match[2] or ".")[1:]
+    shown = moment.strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{shown}.{fraction:0<{digits}.{digits}}Z" if digits else f"{shown}Z"
+
+
+def _mismatch(value: object, path: str, expected: str) -> DecodeError:
+    """Return the error for a value of another JSON type than its field, worded as in Go."""
+    names = {str: "string", bool: "bool", int: "number", float: "number", list: "array"}
+    found = names.get(type(value), "null" if value is None else "object")
+    return DecodeError(
+        f"json: cannot unmarshal {found} into Go struct field {path} of type {expected}"
+    )

@@ -5,30 +5,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from dra_simulator.api import (
-    bindings,
-    bodies,
-    failures,
-    logs,
-    media,
-    patches,
-    rendering,
-    selectors,
-)
-from dra_simulator.api.admitting import Admitting, Write
-from dra_simulator.api.deletion import Deletion
+from dra_simulator.api import bodies, failures, patches, rendering, selectors
 from dra_simulator.api.failures import ApiError
-from dra_simulator.api.kinds import Kind
+from dra_simulator.api.kinds import Kind, Served
 from dra_simulator.api.openapi import OpenApi
-from dra_simulator.api.registry import Registry
+from dra_simulator.api.registry import Registry, Target
 from dra_simulator.api.rendering import View
 from dra_simulator.api.requests import Request, Route, route
-from dra_simulator.api.schema import Schema
-from dra_simulator.api.served import Served
+from dra_simulator.api.schema import Schema, part
 from dra_simulator.api.store import Store, Stored
-from dra_simulator.api.strategy import Json, part
-from dra_simulator.api.target import Target
 from dra_simulator.api.watching import Watch
+from dra_simulator.api.webhooks import Admitting, Write
+
+Json = dict[str, object]
 
 JSON_TYPE: Final = "application/json"
 _WATCH_SECONDS: Final = 1800.0
@@ -58,7 +47,6 @@ class Service:
 
     store: Store
     registry: Registry
-    deletion: Deletion
     schema: Schema
     served: Served
     openapi: OpenApi
@@ -96,11 +84,13 @@ class Service:
         )
         verb = found.verb(request)
         self._check_allowed(verb, found, kind)
-        view = View(kind, found.version, media.form(request))
+        table = rendering.wants_table(request)
+        whole = request.query.get("includeObject") == "Object"
+        view = View(kind, found.version, table, whole)
         if verb == "watch":
             return self._watch(request, target, view)
         answers: dict[str, Callable[[Request, Target, View], Answer]] = {
-            "get": self._log if found.subresource == "log" else self._get,
+            "get": self._get,
             "list": self._list,
             "create": self._bind if found.subresource == "binding" else self._create,
             "update": self._update,
@@ -124,17 +114,8 @@ class Service:
         elif (verb == "create") is bool(found.name) and verb in {"create", "update", "patch"}:
             raise failures.not_allowed()
 
-    def _found(self, target: Target) -> Stored:
-        stored = self.store.get(target.kind.storage, target.namespace, target.name)
-        if stored is None:
-            raise target.missing()
-        return stored
-
     def _get(self, _: Request, target: Target, view: View) -> Answer:
-        return _object(self._found(target), view)
-
-    def _log(self, request: Request, target: Target, _: View) -> Answer:
-        raise logs.refusal(request, self._found(target))
+        return _object(self.registry.existing(target), view)
 
     def _list(self, request: Request, target: Target, view: View) -> Answer:
         kind = target.kind
@@ -213,28 +194,22 @@ class Service:
 
     def _apply(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.apply_options(request)
-        decoded, complaints = bodies.decode(
-            self.schema, request, target.kind, view.version, typed_body=True
-        )
-        warnings = list(complaints)
-        if "managedFields" in part(decoded, "metadata"):
-            raise failures.bad_request("metadata.managedFields must be nil")
+        decoded = bodies.applied(self.schema, request, target.kind, view.version)
+        warnings: list[str] = []
         with _warned(warnings):
             write = Write(target, view.version, options, warnings)
             stored, is_new = self.admitting.apply(write, decoded)
-        code = 201 if is_new else 200
-        return _object(stored, view, code=code, warnings=warnings)
+        return _object(stored, view, code=201 if is_new else 200, warnings=warnings)
 
     def _bind(self, request: Request, target: Target, _: View) -> Answer:
         options = bodies.write_options(request, "CreateOptions")
-        node = bodies.binding_node(self.schema, request)
-        bindings.bind(self.registry, target, node, options)
+        self.registry.bind(target, bodies.binding_node(self.schema, request), options)
         return Answer(201, _text(failures.success({}, 201)))
 
     def _delete(self, request: Request, target: Target, view: View) -> Answer:
         kind = target.kind
         options = bodies.delete_options(self.schema, request)
-        stored, gone = self.deletion.delete(target, options)
+        stored, gone = self.registry.delete(target, options)
         if not gone or kind.answers_deleted:
             return _object(stored, view)
         details: Json = {"name": target.name, "group": kind.group, "kind": kind.plural}
@@ -245,7 +220,7 @@ class Service:
     def _delete_collection(self, request: Request, target: Target, view: View) -> Answer:
         options = bodies.delete_options(self.schema, request)
         selector = self._selector(request, view)
-        found = self.deletion.delete_collection(target, selector, options)
+        found = self.registry.delete_collection(target, selector, options)
         return Answer(200, view.many(found, self.store.version).encode())
 
 

@@ -1,4 +1,4 @@
-"""Server-side apply and the ownership of fields."""
+"""Server-side apply: what it merges, and what it removes."""
 
 import json
 
@@ -10,7 +10,6 @@ from tests.support.builders.documents import (
     allocation_document,
     claim_document,
     condition,
-    device_document,
     device_status,
     result_document,
     slice_document,
@@ -81,49 +80,6 @@ def test_a_repeated_apply_changes_nothing(allocated: Client) -> None:
     assert apply(allocated, STATUS, status(device_status())).json == first.json
 
 
-def test_an_apply_takes_a_field_from_another_manager_only_by_force(allocated: Client) -> None:
-    apply(allocated, STATUS, status(device_status(conditions=[condition()])))
-    wanted = status(device_status(conditions=[condition(status="False")]))
-
-    refused = apply(allocated, STATUS, wanted, "fieldManager=other")
-    forced = apply(allocated, STATUS, wanted, "fieldManager=other&force=true")
-    back = apply(allocated, STATUS, status(device_status(conditions=[condition()])))
-
-    path = (
-        '.status.devices[device="gpu-0",driver="tensor-fusion.ai.dra-driver",'
-        f'pool="pool-a/node-a",shareID="{SHARE}"].conditions[type="Ready"].status'
-    )
-    assert (refused.code, refused.json["reason"]) == (409, "Conflict")
-    assert refused.message == (
-        f'Apply failed with 1 conflict: conflict with "driver" with subresource "status": {path}'
-    )
-    assert refused.causes == [(path, "FieldManagerConflict")]
-    assert forced.json["status"]["devices"][0]["conditions"][0]["status"] == "False"
-    assert 'conflict with "other"' in back.message
-
-
-def test_an_apply_conflicts_with_fields_that_a_create_has_set(api: Client) -> None:
-    api.post(f"{SLICES}?fieldManager=publisher", slice_document())
-
-    wanted = slice_document(devices=[device_document("gpu-1")])
-    wanted["spec"]["pool"]["generation"] = 2
-    reply = apply(api, SLICE, wanted)
-
-    assert reply.message == (
-        'Apply failed with 2 conflicts: conflicts with "publisher":\n- .spec.devices\n'
-        "- .spec.pool.generation"
-    )
-
-
-def test_an_update_takes_ownership_of_the_fields_that_it_changes(allocated: Client) -> None:
-    apply(allocated, STATUS, status(device_status(data={"a": 1})))
-    allocated.patch(STATUS, {"status": {"devices": [device_status(data={"a": 2})]}})
-
-    reply = apply(allocated, STATUS, status(device_status(data={"a": 1})))
-
-    assert 'conflict with "tests" with subresource "status"' in reply.message
-
-
 def test_an_apply_to_a_status_sets_nothing_else(allocated: Client) -> None:
     body = status(device_status())
     body["metadata"]["labels"] = {"a": "b"}
@@ -147,6 +103,29 @@ def test_an_apply_may_be_yaml(api: Client) -> None:
     yaml = f"# a comment\n{{kind: ResourceSlice, {text[1:]}"
 
     assert api.call("PATCH", f"{SLICE}?fieldManager=m", yaml, kind=APPLY).code == 201
+
+
+@pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore"])
+def test_an_apply_of_an_unknown_field_is_refused_with_any_validation(
+    api: Client, validation: str
+) -> None:
+    wrong = claim_document(requests=[{"name": "gpu", "exactlyy": {}}])
+
+    query = f"fieldManager=kubectl&fieldValidation={validation}&force=false"
+    refused = apply(api, f"{CLAIMS}/claim-a", wrong, query)
+
+    assert refused.code == 500
+    assert refused.message.endswith('unknown field "spec.devices.requests[0].exactlyy"')
+    assert api.get(f"{CLAIMS}/claim-a").code == 404
+
+
+def test_an_apply_takes_a_field_that_another_manager_applied(allocated: Client) -> None:
+    apply(allocated, STATUS, status(device_status(conditions=[condition()])))
+    wanted = status(device_status(conditions=[condition(status="False")]))
+
+    taken = apply(allocated, STATUS, wanted, "fieldManager=other&force=true")
+
+    assert taken.json["status"]["devices"][0]["conditions"][0]["status"] == "False"
 
 
 def test_an_apply_needs_a_manager_a_kind_and_no_managed_fields(api: Client) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from dra_simulator.apiserver import ApiServer
 from tests.dra_simulator.api.client import (
-    APPLY,
     CLAIMS,
     EVENTS,
     JSON_PATCH,
@@ -62,32 +61,6 @@ def test_apply_of_an_unknown_field_is_refused_and_stores_nothing(api: Client) ->
     assert api.get(f"{CLAIMS}/claim-a").code == 404
 
 
-@pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore"])
-def test_server_side_apply_of_an_undeclared_field_is_refused_with_any_validation(
-    api: Client, validation: str
-) -> None:
-    containers = [{"name": "app", "image": "app", "imagePullPolice": "Never"}]
-    query = f"fieldManager=kubectl&fieldValidation={validation}&force=false"
-    wrong = claim_document(requests=[{"name": "gpu", "exactlyy": {}}])
-
-    of_pod = api.patch(
-        f"{PODS}/pod-a?{query}", pod_with_claim(containers=containers, nodeSelektor={}), APPLY
-    )
-    of_claim = api.patch(f"{CLAIMS}/claim-a?{query}", wrong, APPLY)
-
-    assert (of_pod.code, of_claim.code) == (500, 500)
-    assert of_pod.message == (
-        "failed to create typed patch object (/pod-a; /v1, Kind=Pod): errors:\n"
-        '  .spec.containers[name="app"].imagePullPolice: field not declared in schema\n'
-        "  .spec.nodeSelektor: field not declared in schema"
-    )
-    assert of_claim.message == (
-        "failed to create typed patch object (/claim-a; resource.k8s.io/v1, Kind=ResourceClaim):"
-        " .spec.devices.requests[0].exactlyy: field not declared in schema"
-    )
-    assert api.get(f"{PODS}/pod-a").code == api.get(f"{CLAIMS}/claim-a").code == 404
-
-
 @pytest.mark.parametrize(
     ("kind", "patch"),
     [
@@ -138,45 +111,6 @@ def test_pods_are_in_the_category_that_get_all_lists(api: Client) -> None:
     resources = api.get("/api/v1").json["resources"]
 
     assert [item["name"] for item in resources if "all" in item.get("categories", [])] == ["pods"]
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "why"),
-    [
-        ("", {"phase": "Pending"}, 'container "app" in pod "pod-a" is waiting to start'),
-        (
-            "container=app",
-            {
-                "containerStatuses": [
-                    {"name": "app", "state": {"waiting": {"reason": "CreateContainerError"}}}
-                ]
-            },
-            'container "app" in pod "pod-a" is waiting to start: CreateContainerError',
-        ),
-        (
-            "container=app",
-            {"phase": "Running"},
-            'container "app" in pod "pod-a" has no log: nothing runs in simulated containers',
-        ),
-        ("container=other", {}, "container other is not valid for pod pod-a"),
-    ],
-)
-def test_a_log_is_refused_with_the_reason(api: Client, query: str, status: Json, why: str) -> None:
-    api.post(PODS, pod_with_claim())
-    api.patch(f"{PODS}/pod-a/status", {"status": status})
-
-    refused = api.get(f"{PODS}/pod-a/log?{query}")
-
-    assert (refused.code, refused.message) == (400, why)
-
-
-def test_a_log_of_a_pod_with_several_containers_needs_the_name_of_one(api: Client) -> None:
-    api.post(
-        PODS, pod_with_claim(containers=[{"name": name, "image": "app"} for name in ("a", "b")])
-    )
-
-    assert "choose one of: [a b]" in api.get(f"{PODS}/pod-a/log").message
-    assert api.get(f"{PODS}/pod-b/log").code == 404
 
 
 def event(name: str, *, pod: str, **fields: object) -> Json:
