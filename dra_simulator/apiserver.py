@@ -13,11 +13,11 @@ from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Serv
 from dra_simulator.api.listener import Listener
 from dra_simulator.api.openapi import OpenApi
 from dra_simulator.api.registry import Registry, Target, WriteOptions
-from dra_simulator.api.schema import Schema, part
+from dra_simulator.api.rules import SCHEMA
+from dra_simulator.api.schema import part
 from dra_simulator.api.service import Service
 from dra_simulator.api.store import Store
 from dra_simulator.api.strategies import Setting
-from dra_simulator.api.structs import STRUCTS
 from dra_simulator.api.webhooks import Admitting, Condition, Webhooks, no_condition
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP, TENSOR_FUSION_VERSION
 
@@ -60,14 +60,13 @@ class ApiServer:
             port: Port to listen on; 0 for any free port.
         """
         served = Served(_versions(resource_versions, tensor_fusion=tensor_fusion))
-        schema = Schema(STRUCTS)
         self.faults: Final = Faults()
         self.requests: Final = RequestCounts()
         self._store: Final = Store(history=history)
         setting = Setting(
             gates=frozenset(gates), check=check_expression, labels=self._namespace_labels
         )
-        writer = Registry(self._store, schema, strategies.of_kinds(setting))
+        writer = Registry(self._store, SCHEMA, strategies.of_kinds(setting))
         namespaces = next(kind for kind in KINDS if kind.plural == "namespaces")
         for name in ("default", "kube-system"):
             document: dict[str, object] = {"metadata": {"name": name}}
@@ -75,11 +74,11 @@ class ApiServer:
         service = Service(
             store=self._store,
             registry=writer,
-            schema=schema,
+            schema=SCHEMA,
             served=served,
             openapi=OpenApi(served.versions),
             bookmark_seconds=bookmark_seconds,
-            admitting=Admitting(writer, Webhooks(self._store, schema, condition_holds)),
+            admitting=Admitting(writer, Webhooks(self._store, SCHEMA, condition_holds)),
         )
         self._service: Final = service
         self._listener = self._bound(port)

@@ -136,6 +136,22 @@ class Schema:
         marked = self._names.get(struct, {}).get(name)
         return parsed(self.structs[struct][marked]) if marked else ANY
 
+    def walk(self, struct: str, document: Json, path: str) -> Iterator[tuple[str, str, Json]]:
+        """Yield a decoded object and each object in it, with its struct and its path.
+
+        Where Go always has an object, an absent one is yielded as an empty one.
+        """
+        yield struct, path, document
+        for name in self._names[struct]:
+            found, value, here = self.field(struct, name), document.get(name), _child(path, name)
+            if found.shape == "struct":
+                if isinstance(value, dict) or not found.pointer:
+                    yield from self.walk(found.base, part(document, name), here)
+            elif parsed(found.base).shape == "struct":
+                items = value.items() if isinstance(value, dict) else enumerate(elements(value))
+                for key, item in items:
+                    yield from self.walk(found.base, item, f"{here}[{key}]")
+
     def _stored_value(self, found: Type, value: object) -> object:
         inner = parsed(found.base)
         if found.shape == "list" and isinstance(value, list):

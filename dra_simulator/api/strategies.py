@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_simulator.api import claim_rules, gates, metadata, slice_rules
+from dra_simulator.api import claim_rules, gates, metadata, rules, slice_rules
 from dra_simulator.api.claim_rules import CheckExpression, any_expression
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
+from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
@@ -17,7 +18,6 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     invalid,
     not_found,
     required,
-    too_many,
 )
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 
@@ -104,17 +104,28 @@ class Strategy:
         """Return how many seconds a deleted object waits for its kubelet; None if it does not."""
         return None
 
+    def _complete(self, struct: str, spec: Json, old_spec: Json) -> None:
+        _set_defaults(struct, spec)
+        gates.drop(struct, spec, {struct: old_spec}, self.setting.gates)
+
+    def _admin_errors(
+        self, document: Json, struct: str, found: Json, path: str
+    ) -> Iterator[FieldError]:
+        """Yield an error for each admin access that the object's namespace does not allow."""
+        namespace = str(part(document, "metadata").get("namespace", ""))
+        if self.setting.labels(namespace).get(ADMIN_LABEL) != "true":
+            for _, at, inner in SCHEMA.walk(struct, found, path):
+                if inner.get("adminAccess") is True:
+                    where = at.removesuffix(".exactly")
+                    yield forbidden(f"{where}.adminAccess", _ADMIN_TEXT)
+
 
 class SliceStrategy(Strategy):
     """Strategy of ResourceSlices."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
         """Set the time of new taints and drop fields of disabled gates."""
-        spec = part(document, "spec")
-        for device in elements(spec.get("devices")):
-            for taint in elements(device.get("taints")):
-                taint.setdefault("timeAdded", metadata.timestamp())
-        gates.drop_from_slice(spec, part(old or {}, "spec"), self.setting.gates)
+        self._complete("ResourceSliceSpec", part(document, "spec"), part(old or {}, "spec"))
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
         """Return the errors by slice_rules."""
@@ -127,22 +138,21 @@ class ClaimStrategy(Strategy):
     def prepare(self, document: Json, old: Json | None) -> None:
         """Set the default mode and count of requests and drop fields of disabled gates."""
         super().prepare(document, old)
-        _prepare_spec(part(document, "spec"), part(old or {}, "spec"), self.setting.gates)
+        self._complete("ResourceClaimSpec", part(document, "spec"), part(old or {}, "spec"))
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
         """Yield the errors in a new spec; an update cannot change it."""
-        if old is not None:
-            return
-        spec = part(document, "spec")
-        yield from _admin_errors(self, document, spec)
-        yield from claim_rules.spec_errors("spec", spec, self.setting.check)
+        if old is None:
+            spec = part(document, "spec")
+            yield from self._admin_errors(document, "ResourceClaimSpec", spec, "spec")
+            yield from claim_rules.spec_errors("spec", spec, self.setting.check)
 
     def prepare_status(self, document: Json, old: Json) -> None:
         """Drop fields of disabled gates and the status of devices that are no longer allocated."""
         status, old_status = part(document, "status"), part(old, "status")
-        for result in elements(claim_rules.results(status)):
-            _default_operators(result)
-        gates.drop_from_status(status, old_status, part(old, "spec"), self.setting.gates)
+        _set_defaults("ResourceClaimStatus", status)
+        before = {"ResourceClaimStatus": old_status, "ResourceClaimSpec": part(old, "spec")}
+        gates.drop("ResourceClaimStatus", status, before, self.setting.gates)
         gone = claim_rules.allocated_devices(old_status) - claim_rules.allocated_devices(status)
         if isinstance(status.get("devices"), list):
             status["devices"] = [
@@ -153,17 +163,10 @@ class ClaimStrategy(Strategy):
 
     def status_errors(self, document: Json, old: Json) -> Iterator[FieldError]:
         """Yield errors: an allocation is immutable; it and its consumers must be valid."""
-        old_results = claim_rules.results(part(old, "status"))
-        if not _is_admin(old_results):
-            for index, result in enumerate(elements(claim_rules.results(part(document, "status")))):
-                if result.get("adminAccess") is True and not self._admin_allowed(document):
-                    where = f"status.allocation.devices.results[{index}].adminAccess"
-                    yield forbidden(where, _ADMIN_TEXT)
+        status, old_status = part(document, "status"), part(old, "status")
+        if not any(result.get("adminAccess") for result in claim_rules.results(old_status)):
+            yield from self._admin_errors(document, "ResourceClaimStatus", status, "status")
         yield from claim_rules.status_errors(document, old)
-
-    def _admin_allowed(self, document: Json) -> bool:
-        namespace = str(part(document, "metadata").get("namespace", ""))
-        return self.setting.labels(namespace).get(ADMIN_LABEL) == "true"
 
 
 class TemplateStrategy(Strategy):
@@ -172,18 +175,18 @@ class TemplateStrategy(Strategy):
     def prepare(self, document: Json, old: Json | None) -> None:
         """Set defaults and drop fields as for a claim."""
         spec, old_spec = part(document, "spec"), part(old or {}, "spec")
-        _prepare_spec(part(spec, "spec"), part(old_spec, "spec"), self.setting.gates)
+        self._complete("ResourceClaimSpec", part(spec, "spec"), part(old_spec, "spec"))
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
         """Yield the errors in the spec and in the metadata of the claims to be made."""
         spec = part(document, "spec")
-        copied = part(spec, "metadata")
-        yield from _admin_errors(self, document, part(spec, "spec"))
+        copied, inner = part(spec, "metadata"), part(spec, "spec")
+        yield from self._admin_errors(document, "ResourceClaimSpec", inner, "spec.spec")
         yield from metadata.map_errors("spec.metadata", copied)
         for name in copied:
             if name not in {"labels", "annotations"} and copied[name]:
                 yield forbidden(f"spec.metadata.{name}", "cannot be set")
-        yield from claim_rules.spec_errors("spec.spec", part(spec, "spec"), self.setting.check)
+        yield from claim_rules.spec_errors("spec.spec", inner, self.setting.check)
 
 
 class ClassStrategy(Strategy):
@@ -191,69 +194,26 @@ class ClassStrategy(Strategy):
 
     def prepare(self, document: Json, old: Json | None) -> None:
         """Drop a new extendedResourceName if its gate is disabled."""
-        spec, old_spec = part(document, "spec"), part(old or {}, "spec")
-        if (
-            "DRAExtendedResource" not in self.setting.gates
-            and "extendedResourceName" not in old_spec
-        ):
-            spec.pop("extendedResourceName", None)
+        self._complete("DeviceClassSpec", part(document, "spec"), part(old or {}, "spec"))
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """Yield the errors in selectors and configs; unchanged selectors are not compiled again."""
+        """Return the errors in the spec; unchanged selectors are not compiled again."""
         spec, old_spec = part(document, "spec"), part(old or {}, "spec")
-        selectors = spec.get("selectors")
-        known = old is not None and selectors == old_spec.get("selectors")
-        check = claim_rules.any_expression if known else self.setting.check
-        yield from claim_rules.selectors_errors("spec.selectors", selectors, check)
-        configs = list(elements(spec.get("config")))
-        if len(configs) > claim_rules.MOST_CONFIGS:
-            yield too_many("spec.config", len(configs), claim_rules.MOST_CONFIGS)
-            return
-        for index, config in enumerate(configs):
-            yield from claim_rules.config_errors(f"spec.config[{index}]", config)
-        name = spec.get("extendedResourceName")
-        if name is not None and not _is_extended_resource(str(name)):
-            text = "must be a valid extended resource name"
-            yield invalid("spec.extendedResourceName", name, text)
+        known = old is not None and spec.get("selectors") == old_spec.get("selectors")
+        return claim_rules.class_errors(spec, any_expression if known else self.setting.check)
 
 
-def _prepare_spec(spec: Json, old: Json, enabled_gates: frozenset[str]) -> None:
-    for request in elements(part(spec, "devices").get("requests")):
-        exactly = request.get("exactly")
-        wanted = [exactly] if isinstance(exactly, dict) else []
-        for devices in (*wanted, *elements(request.get("firstAvailable"))):
-            if not devices.get("allocationMode"):
-                devices["allocationMode"] = "ExactCount"
-            if devices["allocationMode"] == "ExactCount" and not devices.get("count"):
-                devices["count"] = 1
-            _default_operators(devices)
-    gates.drop_from_claim(spec, old, enabled_gates)
-
-
-def _default_operators(tolerating: Json) -> None:
-    for toleration in elements(tolerating.get("tolerations")):
-        if not toleration.get("operator"):
-            toleration["operator"] = "Equal"
-
-
-def _admin_errors(strategy: Strategy, document: Json, spec: Json) -> Iterator[FieldError]:
-    namespace = str(part(document, "metadata").get("namespace", ""))
-    if strategy.setting.labels(namespace).get(ADMIN_LABEL) == "true":
-        return
-    for index, request in enumerate(elements(part(spec, "devices").get("requests"))):
-        if part(request, "exactly").get("adminAccess") is True:
-            yield forbidden(f"spec.devices.requests[{index}].adminAccess", _ADMIN_TEXT)
-            return
-
-
-def _is_admin(results: Iterable[object]) -> bool:
-    return any(isinstance(r, dict) and r.get("adminAccess") is True for r in results)
-
-
-def _is_extended_resource(name: str) -> bool:
-    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
-        return False
-    return not any(name_rules.label_key("", f"requests.{name}"))
+def _set_defaults(struct: str, document: Json) -> None:
+    for inner, _, found in SCHEMA.walk(struct, document, ""):
+        match inner:
+            case "DeviceTaint":
+                found.setdefault("timeAdded", metadata.timestamp())
+            case "DeviceToleration" if not found.get("operator"):
+                found["operator"] = "Equal"
+            case "ExactDeviceRequest" | "DeviceSubRequest":
+                found["allocationMode"] = found.get("allocationMode") or "ExactCount"
+                if found["allocationMode"] == "ExactCount" and not found.get("count"):
+                    found["count"] = 1
 
 
 class PodStrategy(Strategy):
@@ -284,23 +244,19 @@ class PodStrategy(Strategy):
                     "`spec.tolerations`,`spec.terminationGracePeriodSeconds`",
                 )
             return
-        names: list[str] = []
-        for index, claim in enumerate(elements(spec.get("resourceClaims"))):
-            yield from _pod_claim_errors(f"spec.resourceClaims[{index}]", claim, names)
-        if not spec.get("containers"):
-            yield required("spec.containers")
+        names = [claim.get("name") for claim in elements(spec.get("resourceClaims"))]
         seen: list[object] = []
-        for place in ("initContainers", "containers"):
-            for index, container in enumerate(elements(spec.get(place))):
-                path = f"spec.{place}[{index}]"
-                yield from name_rules.label(f"{path}.name", container.get("name"))
-                if container.get("name") in seen:
-                    yield duplicate(f"{path}.name", container.get("name"))
-                seen.append(container.get("name"))
-                if not container.get("image"):
-                    yield required(f"{path}.image")
-                claims = elements(part(container, "resources").get("claims"))
-                yield from _container_claim_errors(f"{path}.resources.claims", list(claims), names)
+        for struct, at, found in SCHEMA.walk("PodSpec", spec, "spec"):
+            yield from rules.errors(struct, found, at)
+            match struct:
+                case "PodResourceClaim":
+                    yield from _source_errors(at, found)
+                case "Container":
+                    if found.get("name") in seen:
+                        yield duplicate(f"{at}.name", found.get("name"))
+                    seen.append(found.get("name"))
+                    claims = elements(part(found, "resources").get("claims"))
+                    yield from _use_errors(f"{at}.resources.claims", list(claims), names)
 
     def status_errors(self, document: Json, old: Json) -> Iterator[FieldError]:
         """Yield an error for each status of a claim that the pod does not have."""
@@ -335,42 +291,22 @@ def _fixed(spec: Json) -> Json:
     return fixed
 
 
-def _pod_claim_errors(path: str, claim: Json, names: list[str]) -> Iterator[FieldError]:
-    name = claim.get("name")
-    if not name:
-        yield required(f"{path}.name")
-    elif name in names:
-        yield duplicate(f"{path}.name", name)
-    else:
-        yield from name_rules.label(f"{path}.name", name)
-        names.append(str(name))
-    sources = [
-        source
-        for source in ("resourceClaimName", "resourceClaimTemplateName")
-        if claim.get(source) is not None
-    ]
-    if not sources:
+def _source_errors(path: str, claim: Json) -> Iterator[FieldError]:
+    given = [claim.get(f"resourceClaim{kind}Name") for kind in ("", "Template")]
+    if given == [None, None]:
         text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
         yield invalid(path, claim, text)
-    if len(sources) > 1:
+    elif None not in given:
         text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
         yield invalid(path, claim, text)
-    for source in sources:
-        yield from name_rules.subdomain(f"{path}.{source}", claim[source])
 
 
-def _container_claim_errors(
-    path: str, claims: list[Json], names: list[str]
-) -> Iterator[FieldError]:
+def _use_errors(path: str, claims: list[Json], names: list[object]) -> Iterator[FieldError]:
+    """Yield the errors in the claims that a container uses; names are those of the pod's claims."""
     seen: list[tuple[object, object]] = []
     for index, claim in enumerate(claims):
         where, name = f"{path}[{index}]", claim.get("name")
         key = (name, claim.get("request", ""))
-        if not name:
-            yield required(where)
-            continue
-        if key[1]:
-            yield from name_rules.label(f"{where}.request", key[1])
         # A container that uses a whole claim cannot name one of its requests as well.
         if key in seen or (name, "") in seen or (not key[1] and name in {n for n, _ in seen}):
             yield duplicate(where, name)

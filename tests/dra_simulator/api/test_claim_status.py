@@ -59,7 +59,6 @@ def test_an_allocation_within_the_limits_is_accepted(api: Client, results: list[
         ({"device": ""}, ("device", "Invalid")),
         ({"shareID": "share"}, ("shareID", "Invalid")),
         ({"shareID": SHARE.replace("1", "A")}, ("shareID", "Invalid")),
-        ({"bindingConditions": ["a"]}, ("bindingFailureConditions", "Invalid")),
         ({"adminAccess": True}, ("adminAccess", "Forbidden")),
     ],
 )
