@@ -8,11 +8,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.events import CoreStyle, Recorder
+from dra_simulator.events import Recorder
 from dra_simulator.loop import Loop, Watched
 from dra_simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
-from dra_simulator.responses import ApiError, RestError
-from dra_simulator.rest import CLAIMS, PODS, TEMPLATES, Client, Conditions, Json
+from dra_simulator.rest import (
+    CLAIMS,
+    PODS,
+    TEMPLATES,
+    ApiError,
+    Client,
+    Conditions,
+    Json,
+    RestError,
+)
 
 Document = Mapping[str, Any]
 
@@ -25,7 +33,7 @@ class ClaimController:
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
-        self._recorder: Final = Recorder(self._client, CoreStyle("resource_claim"))
+        self._recorder: Final = Recorder(self._client, "resource_claim")
         watched = [Watched(CLAIMS), Watched(PODS), Watched(TEMPLATES)]
         self._loop: Final = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
 

@@ -4,21 +4,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dra_simulator.node import node_status
-from dra_simulator.node.journal import Entry, Journal, Listener
-from dra_simulator.node.kubelet_context import KubeletContext
+from dra_simulator import podclaims
+from dra_simulator.node.context import Entry, KubeletContext, Timings
 from dra_simulator.node.plugin import DeviceHealth, Plugin
-from dra_simulator.node.plugin_sockets import PluginSockets
-from dra_simulator.node.plugins import Plugins
-from dra_simulator.node.pods import Pods
+from dra_simulator.node.plugins import Plugins, PluginSockets
+from dra_simulator.node.pods import ADDRESS, Pods
 from dra_simulator.node.preparation import Preparation
-from dra_simulator.node.timings import Timings
-from dra_simulator.responses import ApiError
-from dra_simulator.rest import NODES, Client
+from dra_simulator.rest import NODES, ApiError, Client, Json
 from dra_simulator.runtime import Container, Runtime
 
 REGISTRATION_FOLDER: Final = "plugins_registry"
 
+_CAPACITY: Final = {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 _CHECKPOINT: Final = "dra_manager_state"
 _CONFLICT: Final = 409
 
@@ -29,12 +26,10 @@ class Options:
 
     Attributes:
         wipe_at_start: Delete all slices of the node at the start, as a real kubelet does.
-        listener: Called with each entry of the journal, from any thread.
     """
 
     timings: Timings = field(default_factory=Timings)
     wipe_at_start: bool = False
-    listener: Listener | None = None
 
 
 class Kubelet:
@@ -65,7 +60,6 @@ class Kubelet:
             node_name=node_name,
             client=Client(url),
             timings=options.timings,
-            journal=Journal(options.listener),
         )
         self.registration_dir: Final = root_dir / REGISTRATION_FOLDER
         self._runtime: Final = runtime
@@ -118,7 +112,7 @@ class Kubelet:
     @property
     def journal(self) -> tuple[Entry, ...]:
         """Entries of the journal so far."""
-        return self._setting.journal.entries
+        return tuple(self._setting.journal)
 
     def containers(self, namespace: str, pod: str) -> dict[str, Container]:
         """Containers of a pod by name; empty if it has none (yet)."""
@@ -135,10 +129,40 @@ class Kubelet:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "status": node_status.ready(name),
+            "status": _ready(name),
         }
         try:
             self._setting.client.create(NODES, node)
         except ApiError as error:
             if error.status != _CONFLICT:
                 raise
+
+
+def _ready(node_name: str) -> Json:
+    """Return the status of a node that accepts pods; it does not depend on the machine."""
+    now = podclaims.now()
+    condition = {
+        "type": "Ready",
+        "status": "True",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+        "reason": "KubeletReady",
+        "message": "kubelet is posting ready status",
+    }
+    return {
+        "capacity": dict(_CAPACITY),
+        "allocatable": dict(_CAPACITY),
+        "conditions": [condition],
+        "addresses": [
+            {"type": "InternalIP", "address": ADDRESS},
+            {"type": "Hostname", "address": node_name},
+        ],
+        "nodeInfo": {
+            "kubeletVersion": "v1.36.2",
+            "containerRuntimeVersion": "simulated://1.36.2",
+            "osImage": "simulated",
+            "kernelVersion": "simulated",
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        },
+    }

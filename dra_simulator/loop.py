@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from threading import Condition, Event, Lock, Thread
 from typing import Final
 
-from dra_simulator.responses import RestError, Watch
-from dra_simulator.rest import Client, Json, Resource
+from dra_simulator.rest import Client, Json, Resource, RestError, Watch
 
 _RETRY_SECONDS: Final = 0.2
 _SETTLE_SECONDS: Final = 0.01

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.events import Recorder, SeriesStyle
+from dra_simulator.events import Recorder
 from dra_simulator.loop import Loop, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
-from dra_simulator.responses import RestError
-from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json
+from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import allocation, pools
 from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
@@ -48,7 +47,7 @@ class Scheduler:
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
-        self._recorder: Final = Recorder(self._client, SeriesStyle("default-scheduler"))
+        self._recorder: Final = Recorder(self._client, "default-scheduler")
         self._numbers: Final = itertools.count()
         self._arrivals: Final[dict[str, int]] = {}
         watched = [

@@ -1,5 +1,6 @@
 """Connection, calls and health stream of one registered plugin."""
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from dra_simulator.node.rpc import is_served, rpc_text
-from dra_simulator.node.timings import Timings
+from dra_simulator.node.context import Timings
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.kubelet.pb import (
     dra_health_v1_pb2,
@@ -288,3 +288,32 @@ def _device(device: Any) -> PreparedDevice:
         cdi_ids=tuple(device.cdi_device_ids),
         share_id=device.share_id if has_share else None,
     )
+
+
+def is_served(endpoint: str) -> bool:
+    """Return True if a process listens on the socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        try:
+            probe.connect(endpoint)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def rpc_code(error: Exception) -> grpc.StatusCode | None:
+    """Return the gRPC status code of an error; None if the call was not sent."""
+    # grpcio's errors are also its calls, which its type stubs do not declare.
+    found: grpc.StatusCode | None = error.code() if hasattr(error, "code") else None
+    return found
+
+
+def rpc_text(error: Exception) -> str:
+    """Return the text of a failed call in the format of grpc-go."""
+    code = rpc_code(error)
+    if code is None or not hasattr(error, "details"):
+        return str(error)
+    name = "".join(part.capitalize() for part in code.name.split("_"))
+    return f"rpc error: code = {name} desc = {error.details()}"

@@ -1,29 +1,43 @@
-"""Registered plugins of a node, and the deletion of slices of drivers that are gone.
+"""Registration of plugins at a node, and the deletion of slices of drivers that are gone.
 
-Source: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go, release 1.36.
+Sources, release 1.36: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go; pluginwatcher, reconciler
+and operationexecutor in pkg/kubelet/pluginmanager.
 """
 
+import stat
 import time
-from collections.abc import Sequence
-from threading import Condition, Thread
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Condition, Event, Lock, Thread
 from typing import Final
+from urllib.parse import quote
 
-from dra_simulator.node.kubelet_context import KubeletContext
+import grpc
+
+from dra_simulator.node.context import KubeletContext
 from dra_simulator.node.plugin import (
+    BACKOFFS,
     DRA_SERVICES,
     HEALTH_SERVICES,
     DeviceHealth,
     Plugin,
     PluginError,
+    rpc_code,
+    rpc_text,
 )
-from dra_simulator.responses import RestError
-from dra_simulator.rest import SLICES
+from dra_simulator.rest import SLICES, RestError
+from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
+
+Identity = tuple[int, int]
 
 HEALTH_OF_1_36: Final = "v1alpha1.DRAResourceHealth"
 """Health service that the kubelet calls if a plugin lists no known one."""
 
 _JOIN_SECONDS: Final = 15.0
 _EVERY_DRIVER: Final = ""
+_PLUGIN_TYPE: Final = "DRAPlugin"
+_ERROR: Final = "RegisterPlugin error --"
+_DIAL_POLL_MS: Final = 50
 
 
 class Plugins:
@@ -33,7 +47,7 @@ class Plugins:
         self._client: Final = setting.client
         self._node_name: Final = setting.node_name
         self._timings: Final = setting.timings
-        self._journal: Final = setting.journal
+        self._note: Final = setting.note
         self._changed: Final = Condition()  # guards everything below
         self._plugins: Final[dict[str, list[Plugin]]] = {}
         self._wipes: Final[dict[str, float]] = {}
@@ -84,7 +98,7 @@ class Plugins:
             plugin.open()
             self._schedule_wipe(driver)
         facts = {"driver": driver, "endpoint": endpoint, "service": plugin.service}
-        self._journal.add("plugin_registered", **facts)
+        self._note("plugin_registered", **facts)
 
     def deregister(self, driver: str, endpoint: str) -> None:
         """Remove a plugin, if it is registered, and close its connection."""
@@ -99,7 +113,7 @@ class Plugins:
             self._schedule_wipe(driver)
         # Outside of the lock: close() waits for a thread that reports changes and takes the lock.
         plugin.close()
-        self._journal.add("plugin_deregistered", driver=driver, endpoint=endpoint)
+        self._note("plugin_deregistered", driver=driver, endpoint=endpoint)
 
     def plugin(self, driver: str) -> Plugin:
         """Return the driver's newest connected plugin, or its newest if none is connected.
@@ -174,10 +188,10 @@ class Plugins:
         try:
             found = self._client.delete_all(SLICES, field_selector=selector)
         except RestError as error:
-            self._journal.add("slices_not_wiped", driver=driver, error=str(error))
+            self._note("slices_not_wiped", driver=driver, error=str(error))
             return False
         names = ", ".join(item["metadata"]["name"] for item in found.get("items") or ())
-        self._journal.add("slices_wiped", driver=driver, slices=names)
+        self._note("slices_wiped", driver=driver, slices=names)
         return True
 
 
@@ -203,3 +217,192 @@ def chosen_services(driver: str, endpoint: str, versions: Sequence[str]) -> tupl
         )
     listed = (version for version in versions if version in HEALTH_SERVICES)
     return service, next(listed, HEALTH_OF_1_36)
+
+
+class PluginSockets:
+    """Watcher of one folder.
+
+    One thread scans it. Each socket has a thread of its own, which registers the plugin behind it,
+    and deregisters it once the socket is gone.
+    """
+
+    def __init__(self, folder: Path, plugins: Plugins, *, setting: KubeletContext) -> None:
+        self._folder: Final = folder
+        self._plugins: Final = plugins
+        self._timings: Final = setting.timings
+        self._note: Final = setting.note
+        self._stopping: Final = Event()
+        self._lock: Final = Lock()  # guards _channels
+        self._channels: Final[set[grpc.Channel]] = set()
+        # By path: a socket's identity, the event of its end, and its thread.
+        self._watched: Final[dict[Path, tuple[Identity, Event, Thread]]] = {}
+        self._ending: Final[list[Thread]] = []
+        self._thread: Final = Thread(target=self._run, name="plugin-sockets")
+
+    def start(self) -> None:
+        """Start registering the plugins of present and future sockets."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and return once no registration runs any more."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_SECONDS)
+        for _, gone, _ in self._watched.values():
+            gone.set()
+        with self._lock:
+            channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+        for thread in (*self._ending, *(found[2] for found in self._watched.values())):
+            thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._scan()
+            self._stopping.wait(self._timings.socket_poll_seconds)
+
+    def _scan(self) -> None:
+        present = dict(_sockets(self._folder))
+        self._ending[:] = [thread for thread in self._ending if thread.is_alive()]
+        ended: dict[Path, Thread] = {}
+        for path, (identity, gone, thread) in list(self._watched.items()):
+            if present.get(path) != identity:
+                gone.set()
+                ended[path] = thread
+                del self._watched[path]
+        self._ending.extend(ended.values())
+        for path, identity in present.items():
+            if path not in self._watched:
+                gone = Event()
+                thread = Thread(
+                    target=self._keep_registered,
+                    args=(path, gone, ended.get(path)),
+                    name=f"register-{path.name}",
+                )
+                self._watched[path] = identity, gone, thread
+                thread.start()
+
+    def _keep_registered(self, path: Path, gone: Event, before: Thread | None) -> None:
+        """Register the plugin, repeatedly until it succeeds, and deregister it at the end.
+
+        Args:
+            before: Thread of a socket that was at this path before; it ends first.
+        """
+        if before is not None:
+            before.join()
+        backoff_seconds = self._timings.first_backoff_seconds
+        while not gone.is_set():
+            try:
+                driver, endpoint = self._register(path)
+            except PluginError as error:
+                if not self._stopping.is_set():
+                    self._note("plugin_registration_failed", socket=str(path), error=str(error))
+                gone.wait(backoff_seconds)
+                backoff_seconds = min(backoff_seconds * 2, self._timings.most_backoff_seconds)
+                continue
+            gone.wait()
+            if not self._stopping.is_set():
+                self._plugins.deregister(driver, endpoint)
+
+    def _register(self, path: Path) -> tuple[str, str]:
+        """Register the plugin, notify it and return its driver and endpoint.
+
+        Raises:
+            PluginError: One of the steps failed.
+        """
+        options = [
+            # As in grpc-go for a bare path; some servers reject this authority.
+            ("grpc.default_authority", quote(str(path), safe="")),
+            *((f"grpc.{name}_reconnect_backoff_ms", _DIAL_POLL_MS) for name in BACKOFFS),
+        ]
+        channel = grpc.insecure_channel(f"unix:{path}", options=options)
+        with self._lock:
+            self._channels.add(channel)
+        try:
+            return self._handshake(channel, path)
+        except (grpc.RpcError, ValueError) as error:
+            raise PluginError(f"{_ERROR} socket {path}: {rpc_text(error)}") from error
+        finally:
+            with self._lock:
+                self._channels.discard(channel)
+            channel.close()
+
+    def _handshake(self, channel: grpc.Channel, path: Path) -> tuple[str, str]:
+        plugin = self._info(channel, path)
+        endpoint = plugin.endpoint or str(path)
+        try:
+            self._validate_and_register(plugin, endpoint, path)
+        except PluginError as error:
+            text = f"{_ERROR} {error}"
+            self._notify(channel, pb.RegistrationStatus(plugin_registered=False, error=text))
+            raise PluginError(text) from error
+        try:
+            self._notify(channel, pb.RegistrationStatus(plugin_registered=True))
+        except (grpc.RpcError, ValueError):
+            self._plugins.deregister(plugin.name, endpoint)
+            raise
+        return plugin.name, endpoint
+
+    def _info(self, channel: grpc.Channel, path: Path) -> pb.PluginInfo:
+        """Call GetInfo, repeatedly until a process listens on the socket or the time is over."""
+        get_info = channel.unary_unary(
+            "/pluginregistration.Registration/GetInfo",
+            request_serializer=pb.InfoRequest.SerializeToString,
+            response_deserializer=pb.PluginInfo.FromString,
+        )
+        until = time.monotonic() + self._timings.dial_seconds
+        while True:
+            try:
+                return get_info(pb.InfoRequest(), timeout=self._timings.get_info_seconds)
+            except grpc.RpcError as error:
+                is_refused = rpc_code(error) is grpc.StatusCode.UNAVAILABLE
+                if is_refused and time.monotonic() < until and not self._stopping.is_set():
+                    self._stopping.wait(_DIAL_POLL_MS / 1000)
+                    continue
+                raise PluginError(
+                    f"{_ERROR} failed to get plugin info using RPC GetInfo at socket {path},"
+                    f" err: {rpc_text(error)}"
+                ) from error
+
+    def _validate_and_register(self, plugin: pb.PluginInfo, endpoint: str, path: Path) -> None:
+        if plugin.type != _PLUGIN_TYPE:
+            raise PluginError(
+                f"no handler registered for plugin type: {plugin.type} at socket {path}"
+            )
+        try:
+            chosen_services(plugin.name, endpoint, plugin.supported_versions)
+        except PluginError as error:
+            raise PluginError(f"plugin validation failed with err: {error}") from error
+        try:
+            self._plugins.register(plugin.name, endpoint, plugin.supported_versions)
+        except PluginError as error:
+            raise PluginError(f"plugin registration failed with err: {error}") from error
+
+    def _notify(self, channel: grpc.Channel, status: pb.RegistrationStatus) -> None:
+        notify = channel.unary_unary(
+            "/pluginregistration.Registration/NotifyRegistrationStatus",
+            request_serializer=pb.RegistrationStatus.SerializeToString,
+            response_deserializer=pb.RegistrationStatusResponse.FromString,
+        )
+        notify(status, timeout=self._timings.notify_seconds)
+
+
+def _sockets(folder: Path) -> Iterator[tuple[Path, Identity]]:
+    """Yield all sockets in a folder and its subfolders, except names that begin with a dot."""
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError:
+        return
+    for path in paths:
+        if path.name.startswith("."):
+            continue
+        try:
+            found = path.lstat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.st_mode):
+            yield from _sockets(path)
+        elif stat.S_ISSOCK(found.st_mode):
+            yield path, (found.st_ino, found.st_mtime_ns)

@@ -9,18 +9,20 @@ from threading import Lock
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.events import CoreStyle, Recorder
+from dra_simulator.events import Recorder
 from dra_simulator.loop import Loop, Watched
-from dra_simulator.node import pod_status
-from dra_simulator.node.kubelet_context import KubeletContext
+from dra_simulator.node.context import KubeletContext
 from dra_simulator.node.preparation import Preparation, PreparationError
-from dra_simulator.responses import ApiError, RestError
-from dra_simulator.rest import PODS, Conditions, Json
+from dra_simulator.rest import PODS, ApiError, Conditions, Json, RestError
 from dra_simulator.runtime import ContainerError, Runtime
 
 Document = Mapping[str, Any]
 
+ADDRESS: Final = "127.0.0.1"
+"""Address of the node, on which everything listens on loopback."""
+
 _MAX_JOBS: Final = 16
+_READY: Final = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 _REST_RETRY_SECONDS: Final = 0.2
 _STARTED: Final = (("Created", "Container created"), ("Started", "Container started"))
 """Reasons and messages of the Events on a container that starts."""
@@ -88,8 +90,8 @@ class Pods:
         self._preparation: Final = preparation
         self._runtime: Final = runtime
         self._timings: Final = setting.timings
-        self._journal: Final = setting.journal
-        self._recorder: Final = Recorder(client, CoreStyle("kubelet", setting.node_name))
+        self._note: Final = setting.note
+        self._recorder: Final = Recorder(client, "kubelet", setting.node_name)
         self._workers: Final = ThreadPoolExecutor(_MAX_JOBS, thread_name_prefix="pod")
         # Guards _pods. The fields of a busy pod belong to its worker, except its document.
         self._lock: Final = Lock()
@@ -109,26 +111,22 @@ class Pods:
     def finish(self, namespace: str, name: str, *, succeeded: bool = True) -> None:
         """End the processes of a running pod, as if they had exited by themselves."""
         with self._lock:
-            for pod in self._pods.values():
-                if (
-                    pod.document is not None
-                    and podclaims.text(pod.document) == f"{namespace}/{name}"
-                ):
-                    pod.outcome = "Succeeded" if succeeded else "Failed"
+            pod = self._find(namespace, name)
+            if pod is not None:
+                pod.outcome = "Succeeded" if succeeded else "Failed"
         self._loop.wake()
 
     def uid(self, namespace: str, name: str) -> str | None:
         """Return the UID of a pod of this node; None if there is no pod of that name."""
         with self._lock:
-            return next(
-                (
-                    pod.uid
-                    for pod in self._pods.values()
-                    if pod.document is not None
-                    and podclaims.text(pod.document) == f"{namespace}/{name}"
-                ),
-                None,
-            )
+            pod = self._find(namespace, name)
+            return pod.uid if pod else None
+
+    def _find(self, namespace: str, name: str) -> _Pod | None:
+        for pod in self._pods.values():
+            if pod.document and podclaims.text(pod.document) == f"{namespace}/{name}":
+                return pod
+        return None
 
     def _sync(self) -> float | None:
         """Submit jobs for pods; return the seconds until the next pod is due, or None."""
@@ -186,20 +184,25 @@ class Pods:
             except PreparationError as error:
                 message = f"Failed to prepare dynamic resources: {error}"
                 self._recorder.record(document, "FailedPrepareDynamicResources", message)
-                self._journal.add("pod_not_prepared", pod=name, error=str(error))
+                self._note("pod_not_prepared", pod=name, error=str(error))
                 return self._timings.prepare_retry_seconds
             pod.stage = Stage.PREPARED
-            self._journal.add("pod_prepared", pod=name)
+            self._note("pod_prepared", pod=name)
         try:
             self._create_containers(pod.uid, document)
         except ContainerError as error:
-            self._journal.add("container_failed", pod=name, error=str(error))
-            written = self._write_status(document, pod_status.waiting(document, str(error)))
+            self._note("container_failed", pod=name, error=str(error))
+            waits = {"reason": "CreateContainerError", "message": str(error)}
+            status = _status(document, "Pending", {"waiting": waits})
+            written = self._write_status(document, status)
             pod.tried_version = _version(written)
             return self._timings.container_retry_seconds
-        self._write_status(document, pod_status.running(document))
+        began = podclaims.now()
+        addresses = {"hostIP": ADDRESS, "hostIPs": [{"ip": ADDRESS}], "startTime": began}
+        status = _status(document, "Running", {"running": {"startedAt": began}})
+        self._write_status(document, status | addresses)
         pod.stage = Stage.RUNNING
-        self._journal.add("pod_started", pod=name)
+        self._note("pod_started", pod=name)
         return 0.0
 
     def _create_containers(self, pod_uid: str, document: Document) -> None:
@@ -209,7 +212,7 @@ class Pods:
                     pod_uid,
                     container["name"],
                     cdi_ids=self._preparation.cdi_ids(document, container),
-                    env=pod_status.env(document, container),
+                    env=_env(document, container),
                 )
             except ContainerError as error:
                 self._recorder.record(document, "Failed", f"Error: {error}", field_path=path)
@@ -225,13 +228,15 @@ class Pods:
             try:
                 self._preparation.unprepare(pod.uid)
             except PreparationError as error:
-                self._journal.add("pod_not_unprepared", pod=name, error=str(error))
+                self._note("pod_not_unprepared", pod=name, error=str(error))
                 return self._timings.unprepare_retry_seconds
-            self._journal.add("pod_ended", pod=name)
+            self._note("pod_ended", pod=name)
         if document is not None and _is_deleted(document):
             self._delete(document)
         elif document is not None and pod.outcome:
-            self._write_status(document, pod_status.ended(document, pod.outcome))
+            code, reason = (0, "Completed") if pod.outcome == "Succeeded" else (1, "Error")
+            ended = {"exitCode": code, "reason": reason, "finishedAt": podclaims.now()}
+            self._write_status(document, _status(document, pod.outcome, {"terminated": ended}))
         pod.stage = Stage.ENDED
         return 0.0
 
@@ -271,3 +276,41 @@ def _is_deleted(document: Document | None) -> bool:
 
 def _version(document: Document | None) -> str:
     return "" if document is None else str(document["metadata"]["resourceVersion"])
+
+
+def _status(pod: Document, phase: str, state: Json) -> Json:
+    """Return the status of a pod whose containers are all in one state."""
+    ready = "running" in state
+    conditions: list[Json] = list((pod.get("status") or {}).get("conditions") or ())
+    for kind in _READY:
+        conditions = podclaims.with_condition(conditions, podclaims.condition(kind, status=ready))
+    common = {"imageID": "", "ready": ready, "started": ready, "restartCount": 0, "state": state}
+    return {
+        "phase": phase,
+        "conditions": conditions,
+        "containerStatuses": [
+            {"name": container["name"], "image": container.get("image", ""), **common}
+            for container in pod["spec"]["containers"]
+        ],
+    }
+
+
+def _env(pod: Document, container: Document) -> dict[str, str]:
+    """Return the variables that a pod sets for a container, except those from other objects."""
+    metadata = pod["metadata"]
+    fields = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": pod["spec"].get("nodeName", ""),
+    }
+    found: dict[str, str] = {}
+    for entry in container.get("env") or ():
+        source = entry.get("valueFrom")
+        if source is None:
+            found[entry["name"]] = entry.get("value", "")
+            continue
+        path = (source.get("fieldRef") or {}).get("fieldPath")
+        if path in fields:
+            found[entry["name"]] = fields[path]
+    return found

@@ -13,8 +13,7 @@ from typing import Any, Final
 from dra_simulator import podclaims
 from dra_simulator.node.plugin import ClaimRef, PluginError, PreparedDevice
 from dra_simulator.node.plugins import Plugins
-from dra_simulator.responses import RestError
-from dra_simulator.rest import CLAIMS, Client, Json
+from dra_simulator.rest import CLAIMS, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
 
 Document = Mapping[str, Any]

@@ -12,7 +12,7 @@ from typing import Final
 import grpc
 
 from benchmark.target import Target
-from dra_simulator.node.rpc import is_served
+from dra_simulator.node.plugin import is_served
 from dra_simulator.rest import CLASSES, NODES, Client
 from tensorfusion_dra.app.simulate import objects, plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmark import process
+from dra_simulator.node.context import Timings
 from dra_simulator.node.plugin import ClaimRef, Plugin
-from dra_simulator.node.timings import Timings
 from dra_simulator.rest import CLAIMS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.objects import NAMESPACE

@@ -18,9 +18,8 @@ from uuid import uuid4
 
 from benchmark.target import consumed
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.node.plugin import ClaimRef, Plugin, PluginError
-from dra_simulator.node.rpc import is_served
-from dra_simulator.node.timings import Timings
+from dra_simulator.node.context import Timings
+from dra_simulator.node.plugin import ClaimRef, Plugin, PluginError, is_served
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, SLICES, Client, Json
 from gpucheck import edits
 from gpucheck.edits import Edits

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.kubelet import REGISTRATION_FOLDER, Kubelet, Options
-from dra_simulator.node.journal import Entry
-from dra_simulator.node.timings import Timings
+from dra_simulator.node.context import Entry, Timings
 from dra_simulator.rest import CLAIMS, PODS, Client, Conditions
 from dra_simulator.runtime import Runtime
 from tests.dra_simulator.tiny_plugin import TinyPlugin

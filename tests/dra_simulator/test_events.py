@@ -6,8 +6,8 @@ import pytest
 
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.claim_controller import ClaimController
-from dra_simulator.events import CoreStyle, Recorder, SeriesStyle, Style
-from dra_simulator.rest import EVENTS, EVENTS_V1, NODES, PODS, Client
+from dra_simulator.events import Recorder
+from dra_simulator.rest import EVENTS, NODES, PODS, Client
 from dra_simulator.scheduler import Scheduler
 from tests.dra_simulator.kubelets import NodeUnderTest
 from tests.dra_simulator.tiny_plugin import TinyPlugin
@@ -16,7 +16,6 @@ from tests.support import objects
 from tests.support.objects import NODE, Json
 
 PATH: Final = "spec.containers{main}"
-STYLES: Final = [CoreStyle("kubelet", NODE), SeriesStyle("default-scheduler")]
 
 
 def events(client: Client, reason: str) -> list[Json]:
@@ -24,17 +23,12 @@ def events(client: Client, reason: str) -> list[Json]:
 
 
 def count(event: Json) -> int:
-    """Return the count of an Event as kubectl shows it."""
-    series = event.get("series") or {}
-    return int(series.get("count") or event.get("count") or 1)
+    return int(event["count"])
 
 
-@pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
-def test_repeated_event_is_counted_and_different_message_is_new_event(
-    client: Client, style: Style
-) -> None:
+def test_repeated_event_is_counted_and_different_message_is_new_event(client: Client) -> None:
     pod = client.create(PODS, objects.pod())
-    recorder = Recorder(client, style)
+    recorder = Recorder(client, "kubelet", NODE)
 
     for message in ("busy", "gone", "busy", "busy"):
         recorder.record(pod, "Failed", message)
@@ -43,12 +37,9 @@ def test_repeated_event_is_counted_and_different_message_is_new_event(
     assert counts == {"busy": 3, "gone": 1}
 
 
-@pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
-def test_events_with_different_field_paths_are_separate_events(
-    client: Client, style: Style
-) -> None:
+def test_events_with_different_field_paths_are_separate_events(client: Client) -> None:
     pod = client.create(PODS, objects.pod())
-    recorder = Recorder(client, style)
+    recorder = Recorder(client, "kubelet", NODE)
 
     for path in ("", PATH, PATH):
         recorder.record(pod, "Failed", "busy", field_path=path)
@@ -62,7 +53,7 @@ def test_events_with_different_field_paths_are_separate_events(
 
 def test_repeated_event_keeps_first_timestamp_and_updates_last_timestamp(client: Client) -> None:
     pod = client.create(PODS, objects.pod())
-    recorder = Recorder(client, CoreStyle("kubelet", NODE))
+    recorder = Recorder(client, "kubelet", NODE)
     recorder.record(pod, "Failed", "busy")
     (first,) = events(client, "Failed")
 
@@ -74,10 +65,9 @@ def test_repeated_event_keeps_first_timestamp_and_updates_last_timestamp(client:
     assert second["lastTimestamp"] >= first["lastTimestamp"]
 
 
-@pytest.mark.parametrize("style", STYLES, ids=["core", "series"])
-def test_deleted_event_is_created_again(client: Client, style: Style) -> None:
+def test_deleted_event_is_created_again(client: Client) -> None:
     pod = client.create(PODS, objects.pod())
-    recorder = Recorder(client, style)
+    recorder = Recorder(client, "kubelet", NODE)
     recorder.record(pod, "Failed", "busy")
     (event,) = client.list(EVENTS).items
     client.delete(EVENTS, event["metadata"]["name"], "default")
@@ -92,7 +82,7 @@ def test_deleted_event_is_created_again(client: Client, style: Style) -> None:
 def test_event_that_cannot_be_written_is_dropped(api: ApiServer, client: Client) -> None:
     pod = client.create(PODS, objects.pod())
     nowhere = {**pod, "metadata": {**pod["metadata"], "namespace": "gone"}}
-    recorder = Recorder(client, CoreStyle("kubelet", NODE))
+    recorder = Recorder(client, "kubelet", NODE)
 
     recorder.record(nowhere, "Failed", "busy")
     api.stop()
@@ -100,15 +90,6 @@ def test_event_that_cannot_be_written_is_dropped(api: ApiServer, client: Client)
 
     api.start()
     assert client.list(EVENTS).items == []
-
-
-def test_note_is_cut_to_the_length_limit_of_the_api(client: Client) -> None:
-    pod = client.create(PODS, objects.pod())
-
-    Recorder(client, SeriesStyle("default-scheduler")).record(pod, "FailedScheduling", "é" * 600)
-
-    (event,) = events(client, "FailedScheduling")
-    assert event["message"] == "é" * 510 + " ..."
 
 
 def test_scheduler_events_match_those_of_kube_scheduler(api: ApiServer, client: Client) -> None:
@@ -123,13 +104,8 @@ def test_scheduler_events_match_those_of_kube_scheduler(api: ApiServer, client: 
     assert scheduled["message"] == f"Successfully assigned default/a to {NODE}"
     assert scheduled["involvedObject"]["uid"] == pod["metadata"]["uid"]
     assert (scheduled["type"], failed["type"]) == ("Normal", "Warning")
-    assert (scheduled["action"], failed["action"]) == ("Binding", "Scheduling")
     assert failed["message"] == 'resourceclaim "missing" not found'
-    for event in (scheduled, failed):
-        assert event["reportingComponent"] == "default-scheduler"
-        assert event["eventTime"]
-        assert event["firstTimestamp"] is None
-    assert len(client.list(EVENTS_V1).items) == 2
+    assert scheduled["reportingComponent"] == failed["reportingComponent"] == "default-scheduler"
 
 
 def test_claim_controller_counts_repeated_failures(api: ApiServer, client: Client) -> None:

@@ -6,8 +6,7 @@ from contextlib import closing
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.responses import ApiError, UnreachableError
-from dra_simulator.rest import CLASSES, PODS, SLICES, Client, Conditions
+from dra_simulator.rest import CLASSES, PODS, SLICES, ApiError, Client, Conditions, UnreachableError
 from tests.support import objects
 
 

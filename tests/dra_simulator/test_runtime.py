@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dra_simulator import runtime
-from dra_simulator.node import cdi_specs
 from dra_simulator.runtime import ContainerError, DeviceNode, Mount, Runtime
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 
@@ -155,7 +154,7 @@ def test_device_in_two_files_of_one_folder_is_not_used(tmp_path: Path) -> None:
     write(tmp_path, cdi_spec(cdi_device("a"), cdi_device("b")), "one.json")
     write(tmp_path, cdi_spec(cdi_device("a")), "two.json")
 
-    found = cdi_specs.read([tmp_path])
+    found = runtime.cdi_devices([tmp_path])
 
     assert set(found.devices) == {f"{KIND}=b"}
     assert all("conflicting device" in error for error in found.errors.values())
@@ -171,7 +170,7 @@ def test_other_files_are_ignored_and_invalid_ones_are_reported(tmp_path: Path) -
         "devices: [{name: n, containerEdits: {env: ['N=1']}}]\n"
     )
 
-    found = cdi_specs.read([tmp_path])
+    found = runtime.cdi_devices([tmp_path])
 
     assert set(found.devices) == {f"{KIND}=a", "example.com/net=n"}
     assert {path.name for path in found.errors} == {"broken.json", "list.yaml"}
@@ -227,7 +226,7 @@ MOUNT = {"hostPath": "/x", "containerPath": "/x"}
 )
 def test_invalid_spec_is_rejected(document: Json, reason: str) -> None:
     with pytest.raises(CdiError, match=reason.replace("(", "\\(")):
-        cdi_specs.devices_of(Path("spec.json"), json.dumps(document))
+        runtime.devices_of(Path("spec.json"), json.dumps(document))
 
 
 @pytest.mark.parametrize(
@@ -250,11 +249,11 @@ def test_invalid_spec_is_rejected(document: Json, reason: str) -> None:
     ],
 )
 def test_feature_requires_its_cdi_version(needed: str, before: str, fields: Json) -> None:
-    found = cdi_specs.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": needed}))
+    found = runtime.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": needed}))
     assert len(found) == 1
 
     with pytest.raises(CdiError, match=f"which needs {needed}"):
-        cdi_specs.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": before}))
+        runtime.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": before}))
 
 
 def test_runtime_keeps_the_containers_of_a_pod_until_they_are_stopped(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import yaml
 
-from dra_simulator.responses import ApiError
 from dra_simulator.rest import (
     CLASSES,
     GPUPOOLS,
@@ -15,6 +14,7 @@ from dra_simulator.rest import (
     SCHEDULING_CONFIG_TEMPLATES,
     TEMPLATES,
     VALIDATING_WEBHOOKS,
+    ApiError,
     Json,
     Resource,
 )

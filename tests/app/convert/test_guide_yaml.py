@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.responses import ApiError
 from dra_simulator.rest import (
     CLAIMS,
     CLASSES,
@@ -17,6 +16,7 @@ from dra_simulator.rest import (
     PODS,
     SLICES,
     TEMPLATES,
+    ApiError,
     Client,
 )
 from tensorfusion_dra.app.convert.convert import convert

@@ -1,6 +1,10 @@
-"""Intervals, timeouts and backoffs of a kubelet."""
+"""What all parts of one kubelet share: its times, its journal, its access to the API server."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_simulator.rest import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +45,34 @@ class Timings:
     prepare_retry_seconds: float = 60.0
     container_retry_seconds: float = 10.0
     unprepare_retry_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event in a kubelet's journal.
+
+    Attributes:
+        seconds: Time since the epoch.
+        event: Name in the past tense, for example ``plugin_registered``.
+    """
+
+    seconds: float
+    event: str
+    facts: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return " ".join([self.event, *(f"{name}={value}" for name, value in self.facts.items())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletContext:
+    """Node, API client, times and journal of one kubelet; the journal is in order of time."""
+
+    node_name: str
+    client: Client
+    timings: Timings
+    journal: list[Entry] = field(default_factory=list)
+
+    def note(self, event: str, **facts: str) -> None:
+        """Append an entry to the journal."""
+        self.journal.append(Entry(time.time(), event, facts))
