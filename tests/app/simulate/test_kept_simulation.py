@@ -38,7 +38,11 @@ class Kept:
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=PATIENCE_SECONDS)
+        try:
+            self.process.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
 
 
 @pytest.fixture(scope="module")
