@@ -210,7 +210,9 @@ class Reconciler:
         for uid, trouble in found.troubles.items():
             if self._throttle.is_new(trouble, key=uid):
                 log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
-        self._throttle.keep_only(found.troubles)
+        if self._throttle.is_new(str(len(found.left)), key="left") and found.left:
+            log.warning("claim_folders_left", folders=len(found.left), error=found.left[0])
+        self._throttle.keep_only({*found.troubles, "left"})
         if always or found.files_written or found.claims_removed:
             log.info(
                 "recovered",

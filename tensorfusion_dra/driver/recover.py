@@ -24,6 +24,7 @@ class RecoveryReport:
         troubles: Error texts by claim UID; an error of no single claim has the key "".
         unenforceable: Records whose limits the present settings cannot enforce; the error of each
             is among the troubles.
+        left: Why folders that were removed cannot be deleted; their claims need them no more.
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)
@@ -33,6 +34,7 @@ class RecoveryReport:
     unknown: list[ClaimRef] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
     unenforceable: list[PreparedClaim] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
 def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> RecoveryReport:
@@ -58,6 +60,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
             _remove_orphan(uid, ledger, projection, found)
     except RetryableError as error:
         found.troubles[""] = str(error)
+    found.left.extend(projection.delete_removed())  # slow, so outside any step
     return found
 
 
