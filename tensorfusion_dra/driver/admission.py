@@ -101,6 +101,7 @@ class Admission:
                 record = unlimited
                 plan = self.projection.plan(record)
             self.shared_containers.check(record, together, step, tenants)
+            self._check_earlier_pods(record, plan, map(step.get, tenants.uids_of_pods(record.pods)))
             stored = step.put(record)
             for other in changed:
                 step.put(other)
@@ -120,6 +121,25 @@ class Admission:
             return missing
         dead = presence.refusal(record, signs) if signs else ""
         return f"nothing would enforce its limits (require-enforcement): {dead}" if dead else ""
+
+    def _check_earlier_pods(
+        self, record: PreparedClaim, plan: Plan, of_same_names: Iterable[PreparedClaim | None]
+    ) -> None:
+        """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
+
+        Raises:
+            RetryableError: There is one; it was deleted by force, or the kubelet still ends it.
+        """
+        for other in filter(None, of_same_names):
+            if {*other.pods} & {*record.pods} or other.ref.uid == record.ref.uid:
+                continue
+            if {*self.projection.needs(other).folders} & {*plan.needs.folders}:
+                pod = record.pods[0]
+                raise RetryableError(
+                    f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this "
+                    f"name still prepared, UID {other.pods[0].uid}, expected the kubelet to "
+                    f"unprepare it"
+                )
 
     def _fitted(
         self,

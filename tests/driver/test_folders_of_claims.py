@@ -13,7 +13,7 @@ from tensorfusion_dra.driver.reconciler import Reconciler
 from tensorfusion_dra.driver.recover import recover
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.enforced_node import EnforcedNode
-from tests.support.prepared_node import GPU_0, GPU_1
+from tests.support.prepared_node import GPU_0, GPU_1, error_of, put_claim, share_result
 
 
 @pytest.fixture
@@ -103,6 +103,24 @@ def test_next_pod_of_a_name_finds_nothing_of_the_one_before(node: EnforcedNode) 
 
     assert list(folder.iterdir()) == []
     assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_pod_that_was_deleted_by_force_keeps_its_folder_from_the_next_one(
+    node: EnforcedNode,
+) -> None:
+    folder = node.root / "shm" / "default" / "trainer-0"
+    first = node.prepare_for_pod("a", "trainer-0")
+    (folder / "shm").write_text("limits of the first pod")
+    second = put_claim(node, "b", share_result(tflops="1", vram="1Gi"))
+    reserved = {"resource": "pods", "name": "trainer-0", "uid": "uid-of-the-next"}
+    node.claims.stored[str(second)]["status"]["reservedFor"] = [reserved]
+
+    error = error_of(node.prepare(second)[second.uid])
+    node.unprepare(first)
+    node.prepare(second)
+
+    assert "found claim default/a of an earlier pod of this name still prepared" in error
+    assert list(folder.iterdir()) == []
 
 
 def locked_inside(folder: Path) -> None:
