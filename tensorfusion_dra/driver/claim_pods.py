@@ -7,8 +7,8 @@ from typing import Any
 
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.driver import side_by_side
 from tensorfusion_dra.driver.ports.cluster import Pods
+from tensorfusion_dra.runtime import side_by_side
 
 
 class ClaimPods:

@@ -93,6 +93,24 @@ class Projection:
         except ClaimError:
             return Needs()
 
+    def check_folders(
+        self, claim: PreparedClaim, plan: Plan, recorded: Iterable[PreparedClaim]
+    ) -> None:
+        """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
+
+        Raises:
+            RetryableError: That pod was deleted by force, and the kubelet still ends it.
+        """
+        names, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
+        for other in recorded:
+            earlier = [pod for pod in other.pods if pod.name in names and pod.uid not in uids]
+            if earlier and {*self.needs(other).folders} & {*plan.needs.folders}:
+                raise RetryableError(
+                    f"pod {earlier[0]}: UID {', '.join(uids)}: found claim {other.ref} of an "
+                    f"earlier pod of this name still prepared, UID {earlier[0].uid}, expected the "
+                    f"kubelet to unprepare it"
+                )
+
     def missing(self, plan: Plan) -> str:
         """Return what the claim's enforcer lacks on this node, and what to do; "" if nothing."""
         trouble = self._host_files.missing(plan.needs)

@@ -36,13 +36,13 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver import recover
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import RecoveryReport
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()

@@ -44,14 +44,14 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.known_status import KnownStatus
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
 from tensorfusion_dra.driver.status_queue import StatusQueue, Waiting
 from tensorfusion_dra.driver.write_pace import IDLE_SECONDS, WritePace
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.runtime.backoff import Backoff
 
 
 @dataclass(slots=True, kw_only=True)
