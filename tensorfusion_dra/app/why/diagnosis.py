@@ -9,7 +9,7 @@ from tensorfusion_dra.app.why import advice, answers, pod_claims
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.app.why.pod_claims import Resolved
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import pending_claims, pending_pods, published
+from tensorfusion_dra.core.doctor import objects, pending
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
@@ -78,7 +78,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
-        findings = [*pending_pods.deleted(pod), *pod_claims.of_bound(pod, observed)]
+        findings = [*pending.deleted(pod), *pod_claims.of_bound(pod, observed)]
         answer = answers.bound(
             _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed), findings
         )
@@ -92,13 +92,13 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     resolved = pod_claims.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
     # First, because it is why Kubernetes does not create a claim, in fewer words than the Event.
-    found[:0] = pending_pods.full_quotas(observed.quotas, resolved.future, created=is_created)
-    found += pending_pods.halted(resolved.pod)
-    found += pending_pods.other_scheduler(resolved.pod)
+    found[:0] = pending.full_quotas(observed.quotas, resolved.future, created=is_created)
+    found += pending.halted(resolved.pod)
+    found += pending.other_scheduler(resolved.pod)
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-        found += pending_claims.missing_classes(resolved.claims, class_names)
-        found += pending_claims.unknown_resources(resolved.pod, observed.classes, observed.nodes)
+        found += pending.missing_classes(resolved.claims, class_names)
+        found += pending.unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
 
 
@@ -106,7 +106,7 @@ def _trouble(pod: Document, observed: Observed) -> str:
     """Return why the pod does not start on its node, as its Events say; "" if none says it."""
     if as_map(pod.get("status")).get("phase") != "Pending":
         return ""
-    return pending_pods.start_trouble(observed.events_of(pod))
+    return pending.start_trouble(observed.events_of(pod))
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
@@ -155,7 +155,7 @@ def _cluster(observed: Observed, resolved: Resolved) -> allocation.Cluster:
 
 
 def _needs_our_cards(resolved: Resolved) -> bool:
-    return any(names.DEVICE_CLASS in pending_claims.class_names(claim) for claim in resolved.claims)
+    return any(names.DEVICE_CLASS in pending.class_names(claim) for claim in resolved.claims)
 
 
 def _slice_findings(observed: Observed) -> list[Finding]:
@@ -164,7 +164,7 @@ def _slice_findings(observed: Observed) -> list[Finding]:
     nodes = [str(node["metadata"]["name"]) for node in observed.nodes]
     return [
         finding
-        for finding in published.of_cluster(ours, nodes=nodes)
+        for finding in objects.slices_of_cluster(ours, nodes=nodes)
         if finding.level is not Level.OK
     ]
 

@@ -9,7 +9,7 @@ from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.claims import workers
-from tensorfusion_dra.core.doctor import pending_claims, pending_pods
+from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims, review
@@ -63,12 +63,12 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
             found.is_complete = False
         elif verdict.changed is not None:
             if is_created:
-                found.findings.append(pending_pods.no_claim(observed.webhooks))
-            elif not pending_pods.has_webhook(observed.webhooks):
-                found.findings.append(pending_pods.no_webhook())
+                found.findings.append(pending.no_claim(observed.webhooks))
+            elif not pending.has_webhook(observed.webhooks):
+                found.findings.append(pending.no_webhook())
             found.pod = verdict.changed
         else:
-            found.findings.append(pending_pods.without_dra())
+            found.findings.append(pending.without_dra())
     elif has_entry:
         verdict = Foreseen(observed, pod).pod()
         _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_created)
@@ -84,7 +84,7 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     yield from missed(pod, observed)
     node = str(pod["spec"].get("nodeName"))
     for claim in stored(pod, observed):
-        yield from pending_claims.unenforced(claim, node)
+        yield from pending.unenforced(claim, node)
         yield from edited(pod, claim)
 
 
@@ -113,7 +113,7 @@ def edited(pod: Document, claim: Document) -> Iterator[Finding]:
         except InputError:
             return
         if differing:
-            yield pending_claims.edited_annotations(str(claim["metadata"]["name"]), differing)
+            yield pending.edited_annotations(str(claim["metadata"]["name"]), differing)
 
 
 def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
     requests = pod_request.requests_gpu(review.annotations_of(pod))
     verdict = Foreseen(observed, pod).pod() if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
-        yield pending_pods.no_claim(observed.webhooks)
+        yield pending.no_claim(observed.webhooks)
 
 
 def _judge(
@@ -207,17 +207,17 @@ class _Resolver:
     def _add_stored(self, name: str) -> None:
         claim = self._stored.get(name)
         if claim is None:
-            self._found.findings.append(pending_claims.missing_claim(name))
+            self._found.findings.append(pending.missing_claim(name))
             self._found.is_complete = False
             return
         if "deletionTimestamp" in claim["metadata"]:
-            self._found.findings.append(pending_claims.deleted_claim(name))
+            self._found.findings.append(pending.deleted_claim(name))
         consumers = (claim.get("status") or {}).get("reservedFor") or ()
         uid = self._found.pod["metadata"].get("uid")
         if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
-            self._found.findings.append(pending_claims.crowded_claim(name, len(consumers)))
+            self._found.findings.append(pending.crowded_claim(name, len(consumers)))
         if not pod_request.parse(review.annotations_of(self._found.pod), []).whole:
-            dropped = list(pending_claims.dropped_amounts(self._found.pod, claim))
+            dropped = list(pending.dropped_amounts(self._found.pod, claim))
             self._found.findings += dropped or edited(self._found.pod, claim)
         self._found.claims.append(claim)
 
@@ -225,9 +225,9 @@ class _Resolver:
         template = self._observed.templates.get(template_name)
         if template is None:
             self._found.findings.append(
-                pending_claims.missing_template(template_name, namespace=self._namespace)
+                pending.missing_template(template_name, namespace=self._namespace)
                 if self._observed.has_templates
-                else pending_claims.unread_template(template_name)
+                else pending.unread_template(template_name)
             )
             self._found.is_complete = False
             return
@@ -238,11 +238,9 @@ class _Resolver:
             self._found.findings.append(finding)
         claim = verdict.changed or claim
         if self._is_created and not any(
-            finding.subject == pending_pods.WEBHOOK for finding in self._found.findings
+            finding.subject == pending.WEBHOOK for finding in self._found.findings
         ):
             events = self._observed.events_of(self._found.pod)
-            self._found.findings.append(
-                pending_claims.claim_not_created(template_name, events=events)
-            )
+            self._found.findings.append(pending.claim_not_created(template_name, events=events))
         self._found.claims.append(claim)
         self._found.future.append(claim)

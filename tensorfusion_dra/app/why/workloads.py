@@ -7,7 +7,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.why import observed
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core.doctor import pending_pods
+from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -136,7 +136,7 @@ def _event(lists: ClusterLists, document: Document) -> str:
     failed = [event for event in events if event.get("reason") == _FAILED_CREATE]
     if not failed:
         return ""
-    return f"{_FAILED_CREATE}: {pending_pods.event_text(pending_pods.newest(failed))}"
+    return f"{_FAILED_CREATE}: {pending.event_text(pending.newest(failed))}"
 
 
 def _true_conditions(status: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.app.doctor.checks import Check, run_checks
 from tensorfusion_dra.app.doctor.command import CHECKS
-from tensorfusion_dra.app.doctor.runner import Check, run_checks
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tensorfusion_dra import cli
-from tensorfusion_dra.app.top import command
+from tensorfusion_dra.app import top
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.rest import CLAIMS, SLICES
@@ -156,7 +156,7 @@ def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
             raise answer
         return answer
 
-    command.watch(shown, wait=lambda: next(waits), is_screen=False)
+    top.watch(shown, wait=lambda: next(waits), is_screen=False)
 
     assert capsys.readouterr().out == "one\ntensorfusion-dra: GET x: 503\ntwo\n"
 
@@ -172,7 +172,7 @@ def test_interval_that_is_none(cluster: Cluster, capsys: Capture, seconds: str) 
 
 
 def test_top_loads_neither_grpc_nor_cel() -> None:
-    statement = "import tensorfusion_dra.app.top.command"
+    statement = "import tensorfusion_dra.app.top"
 
     assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []
 

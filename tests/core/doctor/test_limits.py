@@ -6,9 +6,9 @@ import pytest
 
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
-from tensorfusion_dra.core.doctor import enforcement
-from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
+from tensorfusion_dra.core.doctor import limits
 from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.limits import ELF, HostFile
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 
 LIMITER = "/run/tensor-fusion/libcuda_limiter.so"
@@ -30,7 +30,7 @@ LIBRARY = HostFile(path=LIMITER, beginning=ELF + b"\2")
     ],
 )
 def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, level: Level) -> None:
-    (finding,) = enforcement.findings("tensor-fusion", [file])
+    (finding,) = limits.findings("tensor-fusion", [file])
 
     assert finding.level is level
     assert file.path in finding.subject
@@ -46,13 +46,13 @@ def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, leve
     ],
 )
 def test_cure_depends_on_the_enforcer(enforcer: str, text: str) -> None:
-    (finding,) = enforcement.findings(enforcer, [HostFile(path="/x", exists=False)])
+    (finding,) = limits.findings(enforcer, [HostFile(path="/x", exists=False)])
 
     assert text in finding.cure
 
 
 def test_file_alone_is_never_ok() -> None:
-    (finding,) = enforcement.findings("tensor-fusion", [replace(LIBRARY, version="3 bytes")])
+    (finding,) = limits.findings("tensor-fusion", [replace(LIBRARY, version="3 bytes")])
 
     assert (finding.level, finding.found) == (
         Level.NOTE,
@@ -61,7 +61,7 @@ def test_file_alone_is_never_ok() -> None:
 
 
 def test_enforcer_without_files_is_only_noted() -> None:
-    (finding,) = enforcement.findings("tensor-fusion", [])
+    (finding,) = limits.findings("tensor-fusion", [])
 
     assert finding.level is Level.NOTE
 
@@ -78,7 +78,7 @@ def test_enforcer_without_files_is_only_noted() -> None:
 def test_dead_enforcer_is_a_problem_if_it_is_required(
     found: Verdict, is_required: bool, level: Level
 ) -> None:
-    finding = enforcement.alive("tensor-fusion", found, is_required=is_required)
+    finding = limits.alive("tensor-fusion", found, is_required=is_required)
 
     assert finding.level is level
     assert found.text in finding.found
@@ -92,7 +92,7 @@ def test_each_share_that_is_not_enforced_is_a_warning() -> None:
         verdict.unknown("NoProcessYet", "none"),
     ]
 
-    stale, unknown, enforced = enforcement.claims([(claim, verdicts)])
+    stale, unknown, enforced = limits.claims([(claim, verdicts)])
 
     assert [stale.level, unknown.level, enforced.level] == [Level.WARNING, Level.NOTE, Level.OK]
     assert (stale.subject, stale.found) == (
@@ -105,7 +105,7 @@ def test_each_share_that_is_not_enforced_is_a_warning() -> None:
 def test_without_an_enforced_share_nothing_is_ok() -> None:
     claim = prepared_claim(prepared_share(0, limit(25, 20)))
 
-    found = enforcement.claims([(claim, [verdict.unknown("NoProcessYet", "none")])])
+    found = limits.claims([(claim, [verdict.unknown("NoProcessYet", "none")])])
 
     assert [finding.level for finding in found] == [Level.NOTE]
-    assert list(enforcement.claims([])) == []
+    assert list(limits.claims([])) == []

@@ -1,4 +1,4 @@
-"""Findings about the node's GPUs, and about other components that allocate them."""
+"""Findings about a node's GPUs, other allocators of the same cards, and providers."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,9 +7,10 @@ import pytest
 
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE
-from tensorfusion_dra.core.doctor import cards as judge
-from tensorfusion_dra.core.doctor.cards import Access
+from tensorfusion_dra.core.doctor import gpus
+from tensorfusion_dra.core.doctor import gpus as judge
 from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.gpus import Access
 from tests.support.builders.gpus import gpu
 
 CARD = gpu(0)
@@ -186,3 +187,37 @@ def test_expansion_is_judged_only_if_the_pool_has_one() -> None:
     assert list(judge.expansion(NO_MORE, ())) == []
     (found,) = judge.expansion(replace(NO_MORE, host_memory_percent=10), ())
     assert found.level is Level.OK
+
+
+WHO = "provider rack (attributes, racks 1.0)"
+
+
+def test_provider_that_answers_is_fine() -> None:
+    found = gpus.provider(WHO, given=["b", "a"], errors=[], refused=[])
+
+    assert (found.level, found.found) == (Level.OK, "gives a, b")
+
+
+def test_provider_without_an_answer_at_present_is_fine() -> None:
+    found = gpus.provider(WHO, given=[], errors=[], refused=[])
+
+    assert (found.level, found.found) == (Level.OK, "gives nothing at present")
+
+
+def test_failure_is_a_warning_with_its_error() -> None:
+    found = gpus.provider(WHO, given=[], errors=["ValueError('x')"], refused=["a: b"])
+
+    assert (found.level, found.found) == (Level.WARNING, "ValueError('x')")
+    assert "--disable-provider" in found.cure
+
+
+def test_refused_name_is_a_warning() -> None:
+    found = gpus.provider(WHO, given=["a"], errors=[], refused=["model: taken"])
+
+    assert (found.level, found.found) == (Level.WARNING, "left out: model: taken")
+
+
+def test_provider_whose_name_is_taken_is_a_warning() -> None:
+    found = gpus.unused_provider(WHO, "name: found rack")
+
+    assert (found.level, found.found) == (Level.WARNING, "not used: name: found rack")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.doctor import limiter
-from tensorfusion_dra.core.doctor.enforcement import ELF
+from tensorfusion_dra.app.doctor import limits
 from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.limits import ELF
 from tests.app.doctor.here import context, worst
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit
@@ -24,12 +24,12 @@ def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> N
     here = context(folder, simulated_gpus="")
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
 
-    (missing,) = limiter.files(here)
+    (missing,) = limits.files(here)
     limiter_file.parent.mkdir()
     limiter_file.write_bytes(ELF + bytes(60))
     limiter_file.chmod(0o644)
-    (there,) = limiter.files(here)
-    (simulated,) = limiter.files(context(folder))
+    (there,) = limits.files(here)
+    (simulated,) = limits.files(context(folder))
 
     assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
     assert str(limiter_file) in missing.subject
@@ -47,7 +47,7 @@ def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Pa
         mps_shm=str(folder / "shm"),
     )
 
-    assert worst(list(limiter.files(here))) is Level.PROBLEM
+    assert worst(list(limits.files(here))) is Level.PROBLEM
 
 
 def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
@@ -57,8 +57,8 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.bind(str(folder / "control"))
         daemon.listen()
-        running = [finding.level for finding in (*limiter.files(here), *limiter.alive(here))]
-    dead = [*limiter.files(here), *limiter.alive(here)]
+        running = [finding.level for finding in (*limits.files(here), *limits.alive(here))]
+    dead = [*limits.files(here), *limits.alive(here)]
 
     assert running == [Level.NOTE, Level.OK, Level.OK]
     assert [finding.level for finding in dead] == [Level.NOTE, Level.PROBLEM, Level.PROBLEM]
@@ -72,16 +72,16 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     limiter_file.write_bytes(ELF + bytes(60))
     shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
     here = context(folder, simulated_gpus="")
-    limits = {"GPU-0": limit(25, 20)}
+    granted = {"GPU-0": limit(25, 20)}
 
-    (without,) = limiter.alive(here)
-    content = enforcer_files.shared_memory(limits, heartbeat=int(time.time()) + 1)
+    (without,) = limits.alive(here)
+    content = enforcer_files.shared_memory(granted, heartbeat=int(time.time()) + 1)
     enforcer_files.write_shared_memory(shm, content)
-    (alive,) = limiter.alive(here)
-    content = enforcer_files.shared_memory(limits, heartbeat=int(time.time()) - 60)
+    (alive,) = limits.alive(here)
+    content = enforcer_files.shared_memory(granted, heartbeat=int(time.time()) - 60)
     enforcer_files.write_shared_memory(shm, content)
-    (dead,) = limiter.alive(here)
-    (required,) = limiter.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+    (dead,) = limits.alive(here)
+    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement="true"))
 
     assert [without.level, alive.level, dead.level, required.level] == [
         *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
@@ -91,17 +91,17 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
 
 
 def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:
-    (unset,) = limiter.address(context(folder, simulated_gpus=""))
+    (unset,) = limits.address(context(folder, simulated_gpus=""))
 
     assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
-    assert list(limiter.address(context(folder))) == []
+    assert list(limits.address(context(folder))) == []
     addressed = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
-    assert list(limiter.address(addressed)) == []
-    assert list(limiter.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
+    assert list(limits.address(addressed)) == []
+    assert list(limits.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
 
 
 def test_simulated_gpus_need_no_life(folder: Path) -> None:
-    assert list(limiter.alive(context(folder))) == []
+    assert list(limits.alive(context(folder))) == []
 
 
 def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
@@ -113,18 +113,18 @@ def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
     ours.parent.mkdir(parents=True)
     (folder / "plugin").rename(ours)
 
-    (missing,) = limiter.claims(context(folder, simulated_gpus=""))
+    (missing,) = limits.claims(context(folder, simulated_gpus=""))
     shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
     content = enforcer_files.shared_memory(
         {GPU_0: limit(100, 80)}, heartbeat=int(time.time()) + 1, processes=1
     )
     enforcer_files.write_shared_memory(shm, content)
-    (other,) = limiter.claims(context(folder, simulated_gpus=""))
+    (other,) = limits.claims(context(folder, simulated_gpus=""))
     content = enforcer_files.shared_memory(
         {GPU_0: limit(33, 16)}, heartbeat=int(time.time()) + 1, processes=1
     )
     enforcer_files.write_shared_memory(shm, content)
-    (enforced,) = limiter.claims(context(folder, simulated_gpus=""))
+    (enforced,) = limits.claims(context(folder, simulated_gpus=""))
 
     assert (missing.level, "SharedMemoryMissing" in missing.found) == (Level.WARNING, True)
     assert (other.level, "LimitsDiffer" in other.found) == (Level.WARNING, True)

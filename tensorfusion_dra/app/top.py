@@ -1,32 +1,115 @@
-"""The cards of a cluster and their shares, as tables and for programs."""
+"""The verb `top`: show the cluster's GPUs, what is free, and who has the rest."""
 
+import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.shared import short_names
+from tensorfusion_dra.app.shared import kubectl, logging, short_names
 from tensorfusion_dra.app.shared.amounts import shown
 from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import inventory
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.scheduling import inventory, taint_rules
 from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.inventory import Amount, StockedCard
 
-FORMS: Final = ("table", "wide", "json", "yaml")
+_FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+_LEAST_SECONDS: Final = 1.0
+_MOST_SECONDS: Final = 86_400.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
 
 
-def text(found: Sequence[StockedCard], *, form: str, namespace: str) -> str:
-    """Return the cards in one of FORMS, ended by a line break.
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `top`."""
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NAMESPACE",
+        help="only shares of this namespace, and cards on which it has some",
+    )
+    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    parser.add_argument("-w", "--watch", action="store_true", help="print again until interrupted")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="time between prints of --watch. Default: 5."
+    )
+    kubectl.add_flag(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the cards and return 0.
+
+    Raises:
+        InputError: A flag cannot be used, or the slices are malformed.
+        RetryableError: The API server did not answer, or a right is missing.
+    """
+    if not _LEAST_SECONDS <= flags.seconds <= _MOST_SECONDS:
+        raise InputError(
+            f"seconds: found {flags.seconds:g}, expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+        )
+    logging.configure(level="critical", form="console")
+    lists = ClusterLists(kubectl.api(flags.kubeconfig))
+
+    def page() -> str:
+        return _text(_cards(lists), form=flags.form, namespace=flags.namespace or "")
+
+    if not flags.watch:
+        sys.stdout.write(page())
+        return 0
+    pause = threading.Event()
+    try:
+        watch(page, wait=lambda: not pause.wait(flags.seconds), is_screen=sys.stdout.isatty())
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+    return 0
+
+
+def watch(page: Callable[[], str], *, wait: Callable[[], bool], is_screen: bool) -> None:
+    """Print again and again, also after errors of the API server, until wait returns False."""
+    going_on = True
+    while going_on:
+        try:
+            text = page()
+        except RetryableError as error:
+            text = f"tensorfusion-dra: {error}\n"
+        sys.stdout.write((_CLEAR if is_screen else "") + text)
+        sys.stdout.flush()
+        going_on = wait()
+
+
+def _cards(lists: ClusterLists) -> list[StockedCard]:
+    """Return the cluster's cards.
+
+    Raises:
+        InputError: A slice or claim is malformed.
+        RetryableError: The API server did not answer, or a right is missing.
+    """
+    slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    rules = lists.taint_rules()
+    claims = lists.claims()
+    try:
+        return inventory.cards(taint_rules.applied(rules, slices), claims, driver=names.DRIVER)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "
+            "claims as the API server shows them"
+        ) from error
+
+
+def _text(found: Sequence[StockedCard], *, form: str, namespace: str) -> str:
+    """Return the cards in one of _FORMS, ended by a line break.
 
     Args:
         namespace: Only shares of this namespace and cards with one; "" for all.
     """
-    cards = [card for card in found if not namespace or _held_by(card, namespace)]
+    cards = [card for card in found if not namespace or _shares(card, namespace)]
     if form == "json":
         return json.dumps(_document(cards, found, namespace), indent=2) + "\n"
     if form == "yaml":
@@ -48,26 +131,20 @@ def _lines(
     yield ""
     short = short_names.of(card.device.id.device for card in all_cards)
     heads = ["NODE", "GPU", "MODEL", "TFLOPS FREE", "VRAM FREE", "SHARES", "HEALTH"]
-    rows = [[*_card_row(card, short), *(_wide_card(card) if is_wide else ())] for card in cards]
+    rows = [_card_row(card, short, is_wide=is_wide) for card in cards]
     yield from table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
-    shares = [
-        (card, holder)
-        for card in cards
-        for holder in card.holders
-        if not namespace or holder.namespace == namespace
-    ]
+    shares = [(card, holder) for card in cards for holder in _shares(card, namespace)]
     if not shares:
         return
     yield ""
     heads = ["POD", "NODE", "GPU", "TFLOPS", "VRAM"]
-    rows = [
-        [
-            *_share_row(card, holder, short),
-            *((holder.claim, holder.request) if is_wide else ()),
-        ]
-        for card, holder in shares
-    ]
+    rows = [_share_row(card, holder, short, is_wide=is_wide) for card, holder in shares]
     yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
+
+
+def _shares(card: StockedCard, namespace: str) -> list[Holder]:
+    """Return the shares of a namespace on a card; all of them for ""."""
+    return [each for each in card.holders if not namespace or each.namespace == namespace]
 
 
 def _summary(cards: Sequence[StockedCard]) -> str:
@@ -93,7 +170,7 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def _card_row(card: StockedCard, short: Mapping[str, str]) -> list[object]:
+def _card_row(card: StockedCard, short: Mapping[str, str], *, is_wide: bool) -> list[object]:
     return [
         card.node or "-",
         short[card.device.id.device],
@@ -101,19 +178,19 @@ def _card_row(card: StockedCard, short: Mapping[str, str]) -> list[object]:
         *(_divided(card, name) for name in _COLUMNS),
         len(card.holders),
         _health(card),
+        *((card.device.id.pool, _attribute(card, names.ATTR_UUID) or "-") if is_wide else ()),
     ]
 
 
-def _wide_card(card: StockedCard) -> tuple[str, str]:
-    return card.device.id.pool, _attribute(card, names.ATTR_UUID) or "-"
-
-
-def _share_row(card: StockedCard, holder: Holder, short: Mapping[str, str]) -> list[str]:
+def _share_row(
+    card: StockedCard, holder: Holder, short: Mapping[str, str], *, is_wide: bool
+) -> list[object]:
     return [
         holder.text + (" (observes)" if holder.is_admin else ""),
         card.node or "-",
         short[card.device.id.device],
         *(_consumed(card, holder, name) for name in _COLUMNS),
+        *((holder.claim, holder.request) if is_wide else ()),
     ]
 
 
@@ -151,10 +228,6 @@ def _attribute(card: StockedCard, name: str) -> str:
     return "" if found is None else str(found.value)
 
 
-def _held_by(card: StockedCard, namespace: str) -> bool:
-    return any(holder.namespace == namespace for holder in card.holders)
-
-
 def _document(
     cards: Sequence[StockedCard], all_cards: Sequence[StockedCard], namespace: str
 ) -> Mapping[str, Any]:
@@ -187,17 +260,12 @@ def _card_document(card: StockedCard, namespace: str) -> Mapping[str, Any]:
                 "request": holder.request,
                 "exclusive": holder.amounts is None and not holder.is_admin,
                 "adminAccess": holder.is_admin,
-                "amounts": _texts(holder.amounts or {}),
+                "amounts": {name: str(each) for name, each in (holder.amounts or {}).items()},
             }
-            for holder in card.holders
-            if not namespace or holder.namespace == namespace
+            for holder in _shares(card, namespace)
         ],
     }
 
 
 def _amount(amount: Amount) -> Mapping[str, str]:
     return {"total": str(amount.total), "taken": str(amount.taken), "free": str(amount.free)}
-
-
-def _texts(amounts: Mapping[str, Quantity]) -> dict[str, str]:
-    return {name: str(amount) for name, amount in amounts.items()}

@@ -102,6 +102,6 @@ def test_foreign_finalizer_of_a_claim_is_a_warning(cluster: Cluster, capsys: Cap
 
 
 def test_teardown_check_loads_neither_grpc_nor_cel() -> None:
-    statement = "import tensorfusion_dra.app.teardown_check.command"
+    statement = "import tensorfusion_dra.app.doctor.teardown"
 
     assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []

@@ -8,14 +8,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import enforcement_parts, node_parts
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.doctor import enforcement as rules
-from tensorfusion_dra.core.doctor.enforcement import ELF, HostFile
+from tensorfusion_dra.core.doctor import limits as rules
 from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.limits import ELF, HostFile
 from tensorfusion_dra.state import ledger_reading, unix_sockets
 
 _DIGITS: Final = 12
