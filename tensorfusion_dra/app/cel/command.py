@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.cel import check as selector_check
 from tensorfusion_dra.app.cel.options import Options
-from tensorfusion_dra.app.shared import input_text
-from tensorfusion_dra.app.shared.input_text import STDIN
+from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.app.shared.streams import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import translate, type_check
@@ -118,7 +118,7 @@ def _expression(text: str | None, file: str | None) -> str:
     if text == STDIN:
         file = STDIN
     # The line break that ends a file is not part of the expression.
-    return input_text.read(file).removesuffix("\n") if file is not None else str(text)
+    return streams.read(file).removesuffix("\n") if file is not None else str(text)
 
 
 def _requests(texts: list[str]) -> dict[str, Quantity]:

@@ -1,12 +1,10 @@
 """Devices to evaluate a selector on, from a file or from the cluster."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
-from tensorfusion_dra.app.shared import input_text, kubectl
+from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, InputError
@@ -31,10 +29,7 @@ def from_file(file: str) -> Found:
     Raises:
         InputError: The file cannot be read, or has no ResourceSlice.
     """
-    try:
-        documents = list(_flat(yaml.safe_load_all(input_text.read(file))))
-    except yaml.YAMLError as error:
-        raise InputError(f"slices {file}: {' '.join(str(error).split())}") from error
+    documents = streams.documents(file, of="slices ")
     slices = [item for item in documents if item.get("kind") == "ResourceSlice"]
     if not slices:
         raise InputError(f"slices {file}: found no ResourceSlice, expected one or more")
@@ -59,14 +54,6 @@ def from_cluster(kubeconfig: str | None, *, with_claims: bool) -> Found:
     slices = api.call("GET", resource_api.slices(), query=selector).get("items") or []
     claims = api.call("GET", resource_api.claims()).get("items") or [] if with_claims else []
     return _found(slices, claims, subject="the cluster's slices")
-
-
-def _flat(documents: Iterable[object]) -> Iterator[Document]:
-    for document in documents:
-        if isinstance(document, dict):
-            yield from (
-                _flat(document["items"]) if isinstance(document.get("items"), list) else (document,)
-            )
 
 
 def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: str) -> Found:

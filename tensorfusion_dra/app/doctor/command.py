@@ -23,7 +23,7 @@ from tensorfusion_dra.app.doctor import (
     webhook,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Options, Place, Result, run_checks
-from tensorfusion_dra.app.shared import logging, node_settings, own_output, version
+from tensorfusion_dra.app.shared import logging, node_settings, streams, version
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 from tensorfusion_dra.core.errors import InputError
@@ -102,7 +102,7 @@ def run(flags: argparse.Namespace) -> int:
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
     here = checks.detect(settings, _options(flags), os.environ)
-    with own_output.only():
+    with streams.own_output():
         results = list(run_checks(CHECKS, here))
     if flags.form == "json":
         text = json.dumps(_document(results, here), indent=2)

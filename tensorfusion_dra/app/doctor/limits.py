@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.doctor.checks import Context
-from tensorfusion_dra.app.shared import enforcement_parts, node_parts
+from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -28,7 +28,7 @@ def files(context: Context) -> Iterator[Finding]:
         yield rules.simulated(settings.enforcer)
         return
     enforcer = node_parts.chosen_enforcer(settings)
-    example = enforcement_parts.example_claim(settings, isolation=Isolation(settings.isolation))
+    example = node_parts.example_claim(settings, isolation=Isolation(settings.isolation))
     needs = enforcer.needs(example)
     found = [_read_file(Path(path)) for path in needs.files]
     found += [_ask_socket(path) for path in needs.sockets]
@@ -39,7 +39,7 @@ def alive(context: Context) -> Iterator[Finding]:
     """Check that the enforcer of shares in soft isolation is alive."""
     settings = context.settings
     if not settings.simulated_gpus:
-        signs = enforcement_parts.live_signs(settings).of_node()
+        signs = node_parts.live_signs(settings).of_node()
         yield rules.alive(
             settings.enforcer,
             presence.of_node(settings.enforcer, signs),
@@ -59,7 +59,7 @@ def claims(context: Context) -> Iterator[Finding]:
     """Check whether the limits of the prepared claims hold now."""
     settings = context.settings
     prepared = ledger_reading.claims(settings.data_folder)
-    verdicts = enforcement_parts.verdicts_now(settings, prepared)
+    verdicts = node_parts.verdicts_now(settings, prepared)
     yield from rules.claims(list(zip(prepared, verdicts, strict=True)))
 
 

@@ -18,13 +18,11 @@ import yaml
 from tensorfusion_dra.app.inspect import providers_view
 from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import (
-    card_health,
-    enforcement_parts,
     logging,
     node_parts,
     node_settings,
-    own_output,
     providers,
+    streams,
     version,
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -79,7 +77,7 @@ def run(flags: argparse.Namespace) -> int:
         if flags.raw:
             sys.stdout.write(json.dumps(discovery.raw(), indent=2) + "\n")
             return 0
-        with own_output.only():
+        with streams.own_output():
             found, troubles = _read(settings, discovery)
     if flags.form == "json":
         text = json.dumps(found, indent=2)
@@ -112,8 +110,8 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=providers.load(settings),
-        tracker=card_health.tracker(settings, lambda: claims, saves=False),
-        taint_effect=card_health.taint_effect(settings),
+        tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
+        taint_effect=node_parts.taint_effect(settings),
     )
     try:
         reader.refresh()
@@ -124,9 +122,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     now = datetime.now(UTC)  # the verdicts are new: since when they have held is not known here
     standings = {
         claim.ref.uid: [Standing(verdict=verdict, since=now) for verdict in verdicts]
-        for claim, verdicts in zip(
-            claims, enforcement_parts.verdicts_now(settings, claims), strict=True
-        )
+        for claim, verdicts in zip(claims, node_parts.verdicts_now(settings, claims), strict=True)
     }
     observer = NodeObserver(
         Sources(catalog=reader, claims=lambda: claims, standings=lambda: standings),

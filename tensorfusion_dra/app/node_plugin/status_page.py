@@ -19,8 +19,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.app.shared.node_settings import LOOPBACK, OFF
 from tensorfusion_dra.app.shared.pages import Page, PageAnswer, PageRequest, text_answer
-from tensorfusion_dra.app.shared.setting_groups.process import LOOPBACK, OFF
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.observed.node_view import NodeView
 
