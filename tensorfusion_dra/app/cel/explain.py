@@ -1,56 +1,74 @@
-"""Report of the devices that a selector selects, and of what excludes each other device."""
+"""Which devices a selector selects, and what excludes each other device."""
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.app.cel import devices as candidates
-from tensorfusion_dra.app.cel.options import Options
+from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, trial
+from tensorfusion_dra.scheduling import cel_evaluation, devices, trial, usage
+from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.trial import TriedDevice, TriedTerm
+from tensorfusion_dra.scheduling.usage import Usage
+
+Document = Mapping[str, Any]
+_Devices = tuple[Sequence[Device], Usage]
+"""The driver's devices, and their use by allocated claims."""
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
 _EXCLUDING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-def run(options: Options) -> int:
+def run(
+    selector: str,
+    *,
+    form: str,
+    slices: str | None,
+    kubeconfig: str | None,
+    requests: Mapping[str, Quantity],
+) -> int:
     """Print the result of each part of the selector and for each device; return 1 if none matches.
+
+    Args:
+        selector: In Kubernetes' CEL or in the guide's.
+        form: table or json.
+        slices: File with ResourceSlices; None reads them from the API server.
+        kubeconfig: None for the one that kubectl would use.
+        requests: Amounts by capacity that the claim requests.
 
     Raises:
         InputError: The selector or the slices cannot be used.
         RetryableError: The API server did not answer.
     """
-    expression = translate.translate(options.expression)
+    expression = translate.translate(selector)
     invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
-    if options.slices is not None:
-        found = candidates.from_file(options.slices)
-    else:
-        with_claims = bool(options.requests)
-        found = candidates.from_cluster(options.kubeconfig, with_claims=with_claims)
+    found, used = (
+        _from_cluster(kubeconfig, with_claims=bool(requests))
+        if slices is None
+        else _from_file(slices)
+    )
     term = terms.terms(expression)
-    tried = trial.tried_term(term, found.devices)
-    devices = [
-        trial.tried_device(term, device, requests=options.requests, usage=found.usage)
-        for device in found.devices
+    tried = trial.tried_term(term, found)
+    tried_devices = [
+        trial.tried_device(term, device, requests=requests, usage=used) for device in found
     ]
-    if options.form == "json":
-        document = _document(expression, tried, devices)
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    if form == "json":
+        text = json.dumps(_document(expression, tried, tried_devices), indent=2)
     else:
-        is_translated = expression != options.expression
-        lines = _lines(expression if is_translated else "", tried, devices, options.requests)
-        sys.stdout.write("\n".join(lines) + "\n")
-    return 0 if any(item.matches for item in devices) else 1
+        shown = expression if expression != selector else ""
+        text = "\n".join(_lines(shown, tried, tried_devices, requests))
+    sys.stdout.write(text + "\n")
+    return 0 if any(item.matches for item in tried_devices) else 1
 
 
 def _lines(
@@ -148,3 +166,51 @@ def _term_document(term: TriedTerm) -> Mapping[str, Any]:
         "values": {name: dict(values) for name, values in term.values.items()},
         "parts": [_term_document(part) for part in term.parts],
     }
+
+
+def _from_file(file: str) -> _Devices:
+    """Read the ResourceSlices and ResourceClaims of a YAML or JSON file, including Lists.
+
+    Raises:
+        InputError: The file cannot be read, or has no ResourceSlice.
+    """
+    documents = streams.documents(file, of="slices ")
+    slices = [item for item in documents if item.get("kind") == "ResourceSlice"]
+    if not slices:
+        raise InputError(f"slices {file}: found no ResourceSlice, expected one or more")
+    claims = [item for item in documents if item.get("kind") == "ResourceClaim"]
+    return _found(slices, claims, subject=f"slices {file}")
+
+
+def _from_cluster(kubeconfig: str | None, *, with_claims: bool) -> _Devices:
+    """Read the ResourceSlices from the API server.
+
+    Args:
+        kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
+        with_claims: Read the ResourceClaims, too; without them no device counts as used.
+
+    Raises:
+        InputError: The kubeconfig cannot be used, or the slices are malformed.
+        RetryableError: The API server did not answer, or refused the request.
+    """
+    api = kubectl.api(kubeconfig)
+    resource_api = ResourceApi(api)
+    selector = {"fieldSelector": f"spec.driver={names.DRIVER}"}
+    slices = api.call("GET", resource_api.slices(), query=selector).get("items") or []
+    claims = api.call("GET", resource_api.claims()).get("items") or [] if with_claims else []
+    return _found(slices, claims, subject="the cluster's slices")
+
+
+def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: str) -> _Devices:
+    try:
+        of_driver = [
+            devices.slice_of(document)
+            for document in slices
+            if document["spec"]["driver"] == names.DRIVER
+        ]
+        return list(devices.newest(of_driver)), usage.of_claims(claims)
+    except (KeyError, TypeError, AttributeError, ValueError, DriverError) as error:
+        raise InputError(
+            f"{subject}: found {type(error).__name__} {error}, "
+            f"expected ResourceSlices as the API server shows them"
+        ) from error
