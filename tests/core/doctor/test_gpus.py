@@ -1,5 +1,6 @@
 """Findings about a node's GPUs, other allocators of the same cards, and providers."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -8,100 +9,89 @@ import pytest
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE
 from tensorfusion_dra.core.doctor import gpus
-from tensorfusion_dra.core.doctor import gpus as judge
-from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.doctor.gpus import Access
+from tests.support import findings
 from tests.support.builders.gpus import gpu
+from tests.support.findings import Expected
 
 CARD = gpu(0)
+REAL = replace(CARD, simulated=False)
 BUS = "0000:3a:00.0"
-
-
-def test_nvml_library_and_driver_version_are_reported() -> None:
-    (known,) = judge.library({"library": "/l.so.1", "driver_version": "550.54.15"})
-    (refused,) = judge.library({"library": "/l.so.1", "driver_version": {"error": "NO_PERM"}})
-
-    assert known.found == "/l.so.1, driver 550.54.15"
-    assert "NO_PERM" in refused.found
-
-
-def test_card_that_is_left_out_is_reported_with_its_reason() -> None:
-    whole, left = judge.cards([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")])
-
-    assert (whole.level, left.level) == (Level.OK, Level.WARNING)
-    assert "MIG mode is on" in left.found
-
-
-def test_node_without_cards_is_a_warning() -> None:
-    assert [finding.level for finding in judge.cards([], [])] == [Level.WARNING]
-
-
-def test_estimated_compute_is_a_note() -> None:
-    (finding,) = judge.cards([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], [])
-
-    assert finding.level is Level.NOTE
-    assert "--gpu-models" in finding.cure
+OK = (Level.OK, "")
+LIBRARY = {"library": "/l.so.1"}
 
 
 @pytest.mark.parametrize(
-    ("access", "levels"),
+    ("found", "expected"),
     [
-        (Access(toolkit_cards=frozenset({CARD.uuid})), [Level.OK]),
-        (Access(libraries=12), [Level.OK]),
-        (Access(trouble="libcuda.so.1: found in no library folder"), [Level.PROBLEM]),
+        (
+            gpus.library({**LIBRARY, "driver_version": "550.54.15"}),
+            [(Level.OK, "/l.so.1, driver 550.54.15")],
+        ),
+        (
+            gpus.library({**LIBRARY, "driver_version": {"error": "NO_PERM"}}),
+            [(Level.OK, "NO_PERM")],
+        ),
+        (
+            gpus.cards([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")]),
+            [OK, (Level.WARNING, "MIG mode is on")],
+        ),
+        (gpus.cards([], []), [(Level.WARNING, "an empty pool is published")]),
+        (
+            gpus.cards([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], []),
+            [(Level.NOTE, "--gpu-models")],
+        ),
+        (gpus.access([REAL], Access(toolkit_cards=frozenset({CARD.uuid}))), [OK]),
+        (gpus.access([REAL], Access(libraries=12)), [OK]),
+        (gpus.access([REAL], Access(trouble="no libcuda.so.1")), [(Level.PROBLEM, "no libcuda")]),
+        (gpus.access([replace(CARD, simulated=True)], Access(trouble="none")), []),
+        ([gpus.device_node("/dev/nvidia0", found=True)], [OK]),
+        ([gpus.device_node("/dev/nvidia0: none", found=False)], [(Level.PROBLEM, "nvidia0: none")]),
+        (
+            gpus.expansion(replace(NO_MORE, host_disk_percent=70), ["data disk: /nowhere: none"]),
+            [(Level.PROBLEM, "/nowhere")],
+        ),
+        (gpus.expansion(replace(NO_MORE, host_memory_percent=10), ()), [OK]),
+        (gpus.expansion(NO_MORE, ()), []),
+        (gpus.expansion(None, ()), []),
+        (
+            [gpus.provider("rack", given=[], errors=[], refused=[])],
+            [(Level.OK, "gives nothing at present")],
+        ),
     ],
 )
-def test_containers_get_libraries_from_the_toolkit_or_from_the_driver_root(
-    access: Access, levels: list[Level]
+def test_cards_and_what_containers_get_of_them(
+    found: Iterable[Finding], expected: list[Expected]
 ) -> None:
-    real = replace(CARD, simulated=False)
-
-    assert [finding.level for finding in judge.access([real], access)] == levels
+    findings.check(found, expected)
 
 
-def test_simulated_cards_need_no_libraries() -> None:
-    assert list(judge.access([replace(CARD, simulated=True)], Access(trouble="none"))) == []
-
-
-def test_missing_device_node_is_a_problem() -> None:
-    there = judge.device_node("/dev/nvidia0", found=True)
-    missing = judge.device_node("device node /dev/nvidia0: No such file", found=False)
-
-    assert (there.level, missing.level) == (Level.OK, Level.PROBLEM)
+def node(capacity: dict[str, str], **annotations: str) -> dict[str, Any]:
+    metadata = {"name": "node-01", "annotations": annotations}
+    return {"metadata": metadata, "status": {"capacity": capacity}}
 
 
 @pytest.mark.parametrize(
-    ("capacity", "level"),
+    ("item", "text"),
     [
-        ({"cpu": "8"}, Level.OK),
-        ({"nvidia.com/gpu": "0"}, Level.OK),
-        ({"nvidia.com/gpu": "8"}, Level.WARNING),
-        ({"nvidia.com/mig-1g.10gb": "7"}, Level.WARNING),
-        ({"volcano.sh/vgpu-number": "10"}, Level.WARNING),
-        ({"aliyun.com/gpu-mem": "80"}, Level.WARNING),
-        ({"tensor-fusion.ai/index_0": "8"}, Level.OK),
+        (node({"cpu": "8"}), ""),
+        (node({"nvidia.com/gpu": "0"}), ""),
+        (node({"nvidia.com/gpu": "8"}), "nvidia.com/gpu: 8: NVIDIA's device plugin"),
+        (node({"nvidia.com/mig-1g.10gb": "7"}), "NVIDIA's device plugin"),
+        (
+            node({"nvidia.com/gpu": "80"}, **{"hami.io/node-nvidia-register": "[]"}),
+            "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node",
+        ),
+        (node({"volcano.sh/vgpu-number": "10"}), "Volcano's"),
+        (node({"aliyun.com/gpu-mem": "80"}), "the GPU share device plugin"),
+        (node({"tensor-fusion.ai/index_0": "8"}), ""),
     ],
 )
 def test_device_plugin_that_allocates_cards_is_found_by_the_nodes_capacity(
-    capacity: dict[str, str], level: Level
+    item: dict[str, Any], text: str
 ) -> None:
-    node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
-
-    (finding,) = judge.other_plugins(node)
-
-    assert finding.level is level
-
-
-def test_hamis_device_plugin_is_named() -> None:
-    annotations = {"hami.io/node-nvidia-register": "[]"}
-    node = {
-        "metadata": {"name": "node-01", "annotations": annotations},
-        "status": {"capacity": {"nvidia.com/gpu": "80"}},
-    }
-
-    (finding,) = judge.other_plugins(node)
-
-    assert finding.found == "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node"
+    findings.check(gpus.other_plugins(item), [(Level.WARNING, text) if text else OK])
 
 
 def worker_pod(phase: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
@@ -110,30 +100,26 @@ def worker_pod(phase: str, annotations: dict[str, str] | None = None) -> dict[st
 
 
 @pytest.mark.parametrize(
-    ("workers", "level"),
+    ("capacity", "workers", "levels"),
     [
-        ([worker_pod("Running")], Level.WARNING),
-        ([worker_pod("Succeeded")], Level.OK),
-        ([worker_pod("Running", {"tensor-fusion.ai/dra-marks": "index"})], Level.OK),
-        ([], Level.OK),
-        (None, Level.NOTE),
+        ("tensor-fusion.ai/index_f", [worker_pod("Running")], [Level.WARNING]),
+        ("tensor-fusion.ai/index_f", [worker_pod("Succeeded")], [Level.OK]),
+        (
+            "tensor-fusion.ai/index_f",
+            [worker_pod("Running", {"tensor-fusion.ai/dra-marks": "index"})],
+            [Level.OK],
+        ),
+        ("tensor-fusion.ai/index_f", [], [Level.OK]),
+        ("tensor-fusion.ai/index_f", None, [Level.NOTE]),
+        ("nvidia.com/gpu", [worker_pod("Running")], []),
     ],
 )
 def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
-    workers: list[dict[str, Any]] | None, level: Level
+    capacity: str, workers: list[dict[str, Any]] | None, levels: list[Level]
 ) -> None:
-    capacity = {"tensor-fusion.ai/index_0": "8", "tensor-fusion.ai/index_f": "8"}
-    node = {"metadata": {"name": "node-01"}, "status": {"capacity": capacity}}
+    found = gpus.tensor_fusion_workers(node({capacity: "8"}), workers)
 
-    (finding,) = judge.tensor_fusion_workers(node, workers)
-
-    assert finding.level is level
-
-
-def test_worker_pods_are_ignored_without_tensor_fusions_hypervisor() -> None:
-    node = {"metadata": {"name": "node-01"}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
-
-    assert not list(judge.tensor_fusion_workers(node, [worker_pod("Running")]))
+    assert [finding.level for finding in found] == levels
 
 
 def slice_with_attributes(driver: str, **attributes: str) -> dict[str, Any]:
@@ -167,57 +153,4 @@ OURS = slice_with_attributes(
 def test_another_driver_with_the_same_card_is_found_by_uuid_or_pci_address(
     item: dict[str, Any], level: Level
 ) -> None:
-    (finding,) = judge.other_slices("node-01", [OURS, item])
-
-    assert finding.level is level
-
-
-def test_expansion_of_unknown_size_is_a_problem() -> None:
-    ratios = replace(NO_MORE, host_disk_percent=70)
-
-    (found,) = judge.expansion(ratios, ["data disk: /nowhere: No such file or directory"])
-
-    assert found.level is Level.PROBLEM
-    assert "/nowhere" in found.found
-    assert "data-dir" in found.cure
-
-
-def test_expansion_is_judged_only_if_the_pool_has_one() -> None:
-    assert list(judge.expansion(None, ())) == []
-    assert list(judge.expansion(NO_MORE, ())) == []
-    (found,) = judge.expansion(replace(NO_MORE, host_memory_percent=10), ())
-    assert found.level is Level.OK
-
-
-WHO = "provider rack (attributes, racks 1.0)"
-
-
-def test_provider_that_answers_is_fine() -> None:
-    found = gpus.provider(WHO, given=["b", "a"], errors=[], refused=[])
-
-    assert (found.level, found.found) == (Level.OK, "gives a, b")
-
-
-def test_provider_without_an_answer_at_present_is_fine() -> None:
-    found = gpus.provider(WHO, given=[], errors=[], refused=[])
-
-    assert (found.level, found.found) == (Level.OK, "gives nothing at present")
-
-
-def test_failure_is_a_warning_with_its_error() -> None:
-    found = gpus.provider(WHO, given=[], errors=["ValueError('x')"], refused=["a: b"])
-
-    assert (found.level, found.found) == (Level.WARNING, "ValueError('x')")
-    assert "--disable-provider" in found.cure
-
-
-def test_refused_name_is_a_warning() -> None:
-    found = gpus.provider(WHO, given=["a"], errors=[], refused=["model: taken"])
-
-    assert (found.level, found.found) == (Level.WARNING, "left out: model: taken")
-
-
-def test_provider_whose_name_is_taken_is_a_warning() -> None:
-    found = gpus.unused_provider(WHO, "name: found rack")
-
-    assert (found.level, found.found) == (Level.WARNING, "not used: name: found rack")
+    findings.check(gpus.other_slices("node-01", [OURS, item]), [(level, "")])
