@@ -9,7 +9,7 @@ import structlog
 
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.discovery import CardEvents, HungError
 from tensorfusion_dra.driver.wakeup import Wakeup
@@ -25,7 +25,7 @@ class CardWatch:
 
     def __init__(
         self,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         events: CardEvents | None,
         *,
         poll_seconds: float,

@@ -73,7 +73,7 @@ class Catalog:
         return {device.name: device for device in self.devices}
 
 
-class CatalogReader:
+class DeviceCatalog:
     """Builder of the catalog, which wakes waiting threads when it changes; safe for all threads."""
 
     def __init__(

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.admission import Admission
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.division import Division
@@ -45,7 +45,7 @@ class Preparer:
         claims_at_server: Claims,
         ledger: Ledger,
         projection: Projection,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         *,
         offers: NodeOffers,
         share_policies: SharePolicyReader,

@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tests.support.attribute_providers import beside_own
 from tests.support.builders.devices import NODE
@@ -84,7 +84,7 @@ def test_attributes_of_providers_are_included(node: Setup) -> None:
     def rack(_gpu: object, _node: object) -> dict[str, str | int]:
         return {"example.com/rack": "r12", "example.com/slot": 4}
 
-    node.catalog = CatalogReader(node.discovery, NODE, providers=beside_own({"rack": rack}))
+    node.catalog = DeviceCatalog(node.discovery, NODE, providers=beside_own({"rack": rack}))
     node.catalog.refresh()
     node.preparer = node.with_claims(node.claims)
     ref = put_claim(node, "a", share_result())
@@ -141,7 +141,7 @@ def test_a_repeated_prepare_repairs_files_and_keeps_what_they_say(node: Setup) -
 
 def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     temperature = iter(range(100))
-    node.catalog = CatalogReader(
+    node.catalog = DeviceCatalog(
         node.discovery,
         NODE,
         providers=beside_own({"x": lambda *_: {"example.com/t": next(temperature)}}),
@@ -165,7 +165,7 @@ def test_after_a_reboot_a_file_has_the_attributes_of_that_day(node: Setup) -> No
     old = objects(node, ref)[0]
     node.boot_id = "boot-2"
     after = node.restarted()
-    after.catalog = CatalogReader(
+    after.catalog = DeviceCatalog(
         after.discovery, NODE, providers=beside_own({"new": lambda *_: {"example.com/new": True}})
     )
     after.catalog.refresh()

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.operations import Operations
@@ -106,7 +106,7 @@ class Setup:
             self.enforcers,
         )
         self.discovery = FixedDiscovery(simulated_inventory())
-        self.catalog = CatalogReader(self.discovery, NODE)
+        self.catalog = DeviceCatalog(self.discovery, NODE)
         self.catalog.refresh()
         self.device_nodes = DeviceNodesInMemory()
         self.driver_files = DriverFilesInMemory()
@@ -121,7 +121,7 @@ class Setup:
     def with_claims(
         self,
         claims: Claims,
-        catalog: CatalogReader | None = None,
+        catalog: DeviceCatalog | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> Preparer:
@@ -149,7 +149,7 @@ class Setup:
         )
 
     def division(
-        self, catalog: CatalogReader | None = None, *, retry_seconds: float = 1.0
+        self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
     ) -> Division:
         return Division(
             self.ledger,

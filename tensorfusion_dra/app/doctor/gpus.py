@@ -16,7 +16,7 @@ from tensorfusion_dra.core.doctor.cards import Access
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.driver.providers.providers import Report
 
@@ -62,9 +62,9 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _reader(context: Context, discovery: Discovery) -> CatalogReader:
+def _reader(context: Context, discovery: Discovery) -> DeviceCatalog:
     settings = context.settings
-    return CatalogReader(
+    return DeviceCatalog(
         discovery,
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
@@ -72,7 +72,7 @@ def _reader(context: Context, discovery: Discovery) -> CatalogReader:
     )
 
 
-def _catalog(reader: CatalogReader) -> Catalog:
+def _catalog(reader: DeviceCatalog) -> Catalog:
     reader.refresh()
     catalog = reader.current()
     assert catalog is not None  # it was just read

@@ -21,7 +21,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.state import ledger_reading
 
@@ -77,7 +77,7 @@ def _read(settings: Settings, cards: Discovery) -> tuple[dict[str, Any], list[st
         )
     claims = _claims(settings.data_folder, troubles)
     # The same catalog as the node plugin's, with the health records so far; nothing is written.
-    reader = CatalogReader(
+    reader = DeviceCatalog(
         cards,
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),

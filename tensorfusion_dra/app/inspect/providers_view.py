@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.called import Outcome, State
 from tensorfusion_dra.driver.providers.providers import Report
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
@@ -47,7 +47,7 @@ def _read(settings: Settings) -> tuple[dict[str, Any], str]:
     loaded = providers.load(settings)
     trouble = ""
     with node_parts.discovery(settings) as discovery:
-        reader = CatalogReader(
+        reader = DeviceCatalog(
             discovery,
             node_parts.node(settings),
             host=HostSizes(settings.disk_folder),

@@ -28,9 +28,9 @@ import structlog
 
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.devices.reading import Reading
-from tensorfusion_dra.driver.own_thread import ClosedError, OwnThread
 from tensorfusion_dra.driver.providers import foreign
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
+from tensorfusion_dra.driver.single_call_thread import ClosedError, SingleCallThread
 from tensorfusion_dra.extend import Begins, Listens
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class CalledProvider(Generic[T]):
         self._wake = wake
         self._clock = clock
         self._is_bounded = not registered.is_own and registered.kind is not Kind.HEALTH
-        self._thread = None if registered.is_own else OwnThread(f"provider-{registered.name}")
+        self._thread = (
+            None if registered.is_own else SingleCallThread(f"provider-{registered.name}")
+        )
         self._provider: object = None  # of the calling thread alone
         self._running: Future[None] | None = None  # of the thread that begins, as the next
         self._give_up_at = 0.0

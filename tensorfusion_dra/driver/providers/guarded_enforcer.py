@@ -21,9 +21,9 @@ from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
-from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.driver.providers import foreign
 from tensorfusion_dra.driver.providers.registered import Registered
+from tensorfusion_dra.driver.single_call_thread import ClosedError, OverdueError, SingleCallThread
 from tensorfusion_dra.extend import BUDGET_SECONDS
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class GuardedEnforcer:
         self.registered = registered
         self._settings = settings
         self._budget_seconds = budget_seconds
-        self._thread = OwnThread(f"enforcer-{registered.name}")
+        self._thread = SingleCallThread(f"enforcer-{registered.name}")
         self._enforcer: Any = None  # of the thread alone
 
     @property

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.extend import AttributeProvider
 from tests.support.attribute_providers import beside_own
 from tests.support.builders.devices import NODE
@@ -17,7 +17,7 @@ from tests.support.prepared_node import simulated_inventory
 
 
 def devices_with(providers: Mapping[str, AttributeProvider]) -> tuple[Device, ...]:
-    reader = CatalogReader(
+    reader = DeviceCatalog(
         FixedDiscovery(simulated_inventory()), NODE, providers=beside_own(providers)
     )
     reader.refresh()

@@ -7,7 +7,7 @@ import pytest
 
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.providers import OWN, Providers
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
 from tensorfusion_dra.extend import Gpu, Node
@@ -27,7 +27,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def reader(gate: threading.Event) -> CatalogReader:
+def reader(gate: threading.Event) -> DeviceCatalog:
     """Return a reader whose providers of every kind hang."""
 
     def hang(*_: Gpu | Node | None) -> Mapping[str, str]:
@@ -38,14 +38,14 @@ def reader(gate: threading.Event) -> CatalogReader:
         Registered(kind=kind, name="hangs-always", package="h 1.0", load=lambda: hang)
         for kind in (Kind.ATTRIBUTES, Kind.CAPACITIES, Kind.HEALTH)
     ]
-    return CatalogReader(
+    return DeviceCatalog(
         FixedDiscovery(Inventory(gpus=(A, B))),
         NODE,
         providers=Providers([*OWN, *hanging], budget_seconds=0.01),
     )
 
 
-def test_cards_are_published(reader: CatalogReader) -> None:
+def test_cards_are_published(reader: DeviceCatalog) -> None:
     assert reader.refresh()
 
     catalog = reader.current()
@@ -53,7 +53,7 @@ def test_cards_are_published(reader: CatalogReader) -> None:
     assert [device.gpu for device in catalog.devices] == [A, B]
 
 
-def test_change_of_the_cards_is_published(reader: CatalogReader) -> None:
+def test_change_of_the_cards_is_published(reader: DeviceCatalog) -> None:
     reader.refresh()
 
     changed = reader.note_event(CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=79))
@@ -66,7 +66,7 @@ def hanging_threads() -> int:
     return [each.name for each in threading.enumerate()].count("provider-hangs-always")
 
 
-def test_thread_of_each_provider_is_the_only_one_that_waits(reader: CatalogReader) -> None:
+def test_thread_of_each_provider_is_the_only_one_that_waits(reader: DeviceCatalog) -> None:
     before = hanging_threads()
 
     for _ in range(4):

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import Moment
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.called import State
 from tensorfusion_dra.driver.providers.providers import OWN, Providers
 from tensorfusion_dra.driver.providers.registered import Kind, Registered
@@ -61,7 +61,7 @@ class Node:
         self.fans = Fans()
         self.clock = Clock()
         self.discovery = FixedDiscovery(Inventory(gpus=(A, B)))
-        self.catalog = CatalogReader(
+        self.catalog = DeviceCatalog(
             self.discovery,
             NODE,
             providers=Providers(
