@@ -51,6 +51,8 @@ class SingleCallThread:
             OverdueError: This call or an earlier one has been running for longer than the wait.
             ClosedError: close() was called first.
         """
+        if self._closed:
+            raise ClosedError
         # An earlier call gets only the rest of its own time, so that callers do not wait again for
         # one that is known to hang.
         since = self._since
@@ -66,12 +68,13 @@ class SingleCallThread:
             raise OverdueError(self._age()) from None
 
     def submit(self, function: Callable[[], T]) -> Future[T] | None:
-        """Hand the function over without waiting; return None if an earlier call is running.
+        """Hand the function over without waiting.
 
-        Raises:
-            ClosedError: close() was called first.
+        Returns None if an earlier call is running, or if close() was called first.
         """
-        return self._hand_over(function) if self._free.acquire(blocking=False) else None
+        if self._closed or not self._free.acquire(blocking=False):
+            return None
+        return self._hand_over(function)
 
     def close(self, *, wait_seconds: float) -> None:
         """End the thread after its current call; wait at most this long for it."""
@@ -82,9 +85,6 @@ class SingleCallThread:
 
     def _hand_over(self, function: Callable[[], T]) -> Future[T]:
         """Pass the function to the thread; the caller has taken _free, so it is alone here."""
-        if self._closed:
-            self._free.release()
-            raise ClosedError
         if self._thread.ident is None:
             self._thread.start()
         answer: Future[T] = Future()

@@ -80,13 +80,13 @@ def _catalog(reader: DeviceCatalog) -> Catalog:
 
 
 def _providers(reports: Sequence[Report]) -> Iterator[Finding]:
-    """Judge the providers of other packages; those that the settings turn off are no finding."""
+    """Judge the providers; those that the settings turn off are no finding."""
     for report in reports:
         whose = report.registered
         subject = f"provider {whose.name} ({whose.kind}, {whose.package})"
         if whose.unused and whose.unused != providers.DISABLED:
             yield provider_rules.unused(subject, whose.unused)
-        elif whose.package and not whose.unused:
+        elif not whose.unused:
             yield provider_rules.provider(
                 subject,
                 given=sorted({name for each in report.given.values() for name in each}),

@@ -20,7 +20,7 @@ from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers.registered import Kind
+from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.state import boot
 
 if TYPE_CHECKING:

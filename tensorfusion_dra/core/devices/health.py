@@ -198,9 +198,12 @@ def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
             return None
 
 
-def recovery_trouble(action: int) -> Trouble | None:
-    """Return the trouble for a value of nvmlDeviceGpuRecoveryAction_t; None if it needs nothing."""
-    if action == 0:
+def recovery_trouble(action: int | None) -> Trouble | None:
+    """Return the trouble for a value of nvmlDeviceGpuRecoveryAction_t.
+
+    None if the card needs nothing, or if an older NVIDIA driver does not report the action.
+    """
+    if not action:
         return None
     reason, text = _RECOVERY.get(
         action,

@@ -80,8 +80,8 @@ def after_reading(
     """Return the known cards after a successful reading.
 
     Args:
-        reported: Troubles by GPU UUID, as health sources report them; a card is missing if one has
-            not answered for it.
+        reported: Troubles by GPU UUID, as health sources of other packages report them; a card is
+            missing if one has not answered for it.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
     findings = {
@@ -154,9 +154,11 @@ def published(known: KnownCards, inventory: Inventory, claimed: Collection[str])
 def _finding(
     gpu: Gpu, before: Gpu | None, inventory: Inventory, reported: Sequence[Trouble] | None
 ) -> Finding:
+    action = inventory.recovery.get(gpu.uuid)
+    requested = health.recovery_trouble(action)
     return Finding(
-        troubles=tuple(reported or ()),
-        needs_nothing=inventory.recovery.get(gpu.uuid) == 0,
+        troubles=(*((requested,) if requested else ()), *(reported or ())),
+        needs_nothing=action == 0,
         # Loading another version of the driver resets the cards.
         was_reset=before is not None and before.driver_version != gpu.driver_version,
         is_partial=reported is None,
