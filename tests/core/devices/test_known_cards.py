@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.devices import health_record, known_cards
+from tensorfusion_dra.core.devices import known_cards
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
@@ -156,12 +156,12 @@ def test_failed_reading_is_trouble_of_all_cards() -> None:
 
 
 def record(before: KnownCards) -> Any:
-    return health_record.as_json(before, boot_id="boot-1")
+    return known_cards.as_json(before, boot_id="boot-1")
 
 
 def restored(kept: Any, *, boot_id: str = "boot-1", claimed: tuple[Gpu, ...] = ()) -> KnownCards:
     names = {name(card) for card in claimed}
-    return health_record.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
+    return known_cards.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
 
 
 def test_restart_keeps_cards_and_their_sickness() -> None:
