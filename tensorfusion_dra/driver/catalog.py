@@ -220,8 +220,12 @@ class DeviceCatalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
         reading = Reading(inventory=cards.inventory, node=node, host=self._added)
-        extended = self._providers.extended(devices.own(reading, node), reading, anew=anew)
-        for device in (self._with_health(each, cards) for each in extended):
+        built = devices.own(reading, node)
+        extended = self._providers.extended(built, reading, anew=anew)
+        effect = self._taint_effect
+        for device in (
+            devices.with_health(each, cards.sick.get(each.name), effect=effect) for each in extended
+        ):
             if reasons := slice_rules.device_violations(device.as_api()):
                 left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
             else:
@@ -233,12 +237,6 @@ class DeviceCatalog:
             sick=cards.sick,
             absent=cards.absent,
             host_size_errors=self._expansion.missing,
-        )
-
-    def _with_health(self, device: Device, cards: PublishedCards) -> Device:
-        sickness = cards.sick.get(device.name)
-        return (
-            devices.unhealthy(device, sickness, effect=self._taint_effect) if sickness else device
         )
 
 

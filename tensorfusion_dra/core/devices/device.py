@@ -161,25 +161,26 @@ def device_name(gpu_uuid: str) -> str:
     return gpu_uuid.lower()
 
 
-def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:
-    """Return the device as it is published while it is unhealthy.
+def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> Device:
+    """Return the device as it is published with this health.
 
-    The phase shows it as well as the taint, because an API server without DRADeviceTaints drops
-    the taint, and a selector on Running devices expects healthy ones.
+    The phase shows sickness as well as the taint, because an API server without DRADeviceTaints
+    drops the taint, and a selector on Running devices expects healthy ones.
 
     Args:
+        sickness: None for a healthy device, which stays as it is.
         effect: Effect of the taint; "" for no taint.
     """
-    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
-    if not effect:
-        return replace(device, attributes=attributes)
+    if sickness is None:
+        return device
     taint = Taint(
         key=names.TAINT_UNHEALTHY,
         value=sickness.worst.reason,
         effect=effect,
         since=sickness.since,
     )
-    return replace(device, attributes=attributes, taint=taint)
+    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
+    return replace(device, attributes=attributes, taint=taint if effect else None)
 
 
 def semantic_version(text: str) -> Version:

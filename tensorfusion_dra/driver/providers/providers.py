@@ -155,7 +155,10 @@ class Providers:
     def reports(self) -> Sequence[Report]:
         """Return what each provider gave at the last reading, in the order in which they give."""
         return [
-            self._reports.get(each) or Report(registered=each, outcome=_uncalled(each))
+            self._reports.get(each)
+            or Report(
+                registered=each, outcome=Outcome(state=State.UNUSED if each.unused else State.NEW)
+            )
             for kind in _KINDS
             for each in self._registered
             if each.kind is kind
@@ -180,10 +183,6 @@ class Providers:
                 error=refusal.reason,
             )
         self._logged = found
-
-
-def _uncalled(registered: Registered) -> Outcome:
-    return Outcome(state=State.UNUSED if registered.unused else State.NEW)
 
 
 def _call(registered: Registered) -> Callable[[Any, Gpu, Reading], Any]:

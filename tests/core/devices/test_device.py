@@ -202,7 +202,7 @@ def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
     since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))
 
-    device = devices.unhealthy(healthy, Sickness(worst=trouble, since=since), effect=effect)
+    device = devices.with_health(healthy, Sickness(worst=trouble, since=since), effect=effect)
     listed: Any = device.as_api()
 
     expected = {
