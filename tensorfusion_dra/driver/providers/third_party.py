@@ -1,5 +1,6 @@
 """Packages beside the driver: what one of their entry points registers, and its errors as text."""
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,6 +8,9 @@ from typing import Final
 
 LONGEST_TEXT: Final = 500
 """Length to which texts of other packages are cut."""
+
+_REPR: Final = reprlib.Repr()
+_REPR.maxother = LONGEST_TEXT
 
 
 class Kind(StrEnum):
@@ -42,5 +46,5 @@ class Registered:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception as text."""
-    return repr(error)[:LONGEST_TEXT]
+    """Return an exception as text; one that cannot show itself as the name of its class."""
+    return _REPR.repr(error)

@@ -230,6 +230,17 @@ def test_exception_of_any_kind_costs_only_its_provider(error: BaseException) -> 
     }
 
 
+def test_exception_that_cannot_show_itself_is_named_by_its_class() -> None:
+    class MuteError(Exception):
+        def __repr__(self) -> str:
+            raise AttributeError("text")
+
+    providers = asked(registered(raising(MuteError())))
+
+    assert devices(providers) == OWN
+    assert "MuteError" in report(providers).outcome.errors[CARDS[0].uuid]
+
+
 def test_class_is_instantiated_and_begun_once_a_reading() -> None:
     begun: list[int] = []
 
