@@ -236,19 +236,6 @@ def unread(health: CardHealth, trouble: Trouble, now: Moment, rules: HealthRules
     return _troubled(health, (trouble,), now)
 
 
-def restored(
-    sick: Sickness, reported: tuple[Trouble, ...], *, was_away: bool, now: Moment
-) -> CardHealth:
-    """Return the health of a card that was sick in an earlier process; its quiet time restarts."""
-    return CardHealth(
-        sick=sick,
-        reported=reported,
-        reported_at=now.seconds,
-        trouble_at=now.seconds,
-        was_away=was_away,
-    )
-
-
 def _troubled(health: CardHealth, troubles: tuple[Trouble, ...], now: Moment) -> CardHealth:
     worst = max(troubles, key=lambda each: each.kind)
     sick = health.sick or Sickness(worst=worst, since=now.at)

@@ -284,14 +284,14 @@ def _sick_json(state: CardHealth, sick: Sickness) -> Json:
 
 
 def _card_health(kept: Mapping[str, Any], now: Moment) -> CardHealth:
+    """Return the health of a card that was sick in an earlier process; its quiet time restarts."""
     since = datetime.fromisoformat(kept["since"])
-    if since.tzinfo is None:
-        raise ValueError(f"since: found {kept['since']!r}, expected a time zone")
-    return health.restored(
-        Sickness(worst=_trouble(kept["worst"]), since=since),
-        tuple(map(_trouble, kept["reported"])),
-        was_away=bool(kept["wasAway"]),
-        now=now,
+    return CardHealth(
+        sick=Sickness(worst=_trouble(kept["worst"]), since=since),
+        reported=tuple(map(_trouble, kept["reported"])),
+        reported_at=now.seconds,
+        trouble_at=now.seconds,
+        was_away=kept["wasAway"],
     )
 
 
@@ -300,13 +300,9 @@ def _trouble_json(trouble: Trouble) -> Json:
 
 
 def _trouble(kept: Mapping[str, Any]) -> Trouble:
-    return Trouble(kind=Kind[kept["kind"]], reason=str(kept["reason"]), text=str(kept["text"]))
+    return Trouble(kind=Kind[kept["kind"]], reason=kept["reason"], text=kept["text"])
 
 
 def _gpu(kept: Mapping[str, Any]) -> Gpu:
-    fields = dict(kept)
-    for name in ("compute_capability", "cuda_driver_version"):
-        major, minor = fields[name]
-        fields[name] = (int(major), int(minor))
-    fields["tflops_source"] = TflopsSource(fields["tflops_source"])
-    return Gpu(**fields)
+    pairs = {name: tuple(kept[name]) for name in ("compute_capability", "cuda_driver_version")}
+    return Gpu(**{**kept, **pairs, "tflops_source": TflopsSource(kept["tflops_source"])})
