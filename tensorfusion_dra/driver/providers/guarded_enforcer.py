@@ -221,8 +221,7 @@ def _edits(found: object) -> Edits:
     for key, value in env.items():
         is_name = isinstance(key, str) and _VARIABLE.fullmatch(key) is not None
         _check(is_name, f"edits: env: found {key!r}, expected the name of a variable")
-        is_text = isinstance(value, str) and "\0" not in value
-        _check(is_text, f"edits: env: {key}: found {value!r}, expected text")
+        _of_type(value, str, f"edits: env: {key}")
         is_taken = key in _TAKEN or key.startswith(names.ENV_SHARE_PREFIX)
         _check(not is_taken, f"edits: env: found {key}, which the driver itself sets")
     for mount in edits.mounts:
@@ -250,5 +249,5 @@ def _check(holds: bool, text: str) -> None:
 
 
 def _check_absolute(subject: str, path: object) -> None:
-    is_absolute = isinstance(path, str) and path.startswith("/") and "\0" not in path
+    is_absolute = isinstance(path, str) and path.startswith("/")
     _check(is_absolute, f"{subject}: found {path!r}, expected an absolute path")

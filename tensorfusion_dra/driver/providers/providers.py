@@ -119,7 +119,7 @@ class Providers:
             reading: With the node.
             anew: False to call none if the reading equals the last one.
         """
-        # Capacities first, of which a device has room for fewer.
+        # Capacities take the room of a device before attributes do.
         runners = (*self._runners[Kind.CAPACITIES], *self._runners[Kind.ATTRIBUTES])
         if anew or reading != self._asked:
             self._asked = reading

@@ -110,7 +110,7 @@ def test_needs_and_places_that_the_driver_must_not_use_fail_the_claim(
         (None, "expected Edits"),
         (Edits(mounts=None), "TypeError"),  # type: ignore[arg-type]
         (Edits(env={"A=B": "x"}), "expected the name of a variable"),
-        (Edits(env={"A": 7}), "expected text"),  # type: ignore[dict-item]
+        (Edits(env={"A": 7}), "A: found 7, expected str"),  # type: ignore[dict-item]
         (Edits(env=[("A", "b")]), "has no attribute 'items'"),  # type: ignore[arg-type]
         (Edits(env={"NVIDIA_VISIBLE_DEVICES": "all"}), "which the driver itself sets"),
         (Edits(mounts=(Mount(host_path="a", container_path="/b"),)), "expected an absolute path"),
