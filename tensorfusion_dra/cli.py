@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
-from tensorfusion_dra.app.shared import process_memory, stop_signals, version
+from tensorfusion_dra.app.shared import process_memory, version
 from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.runtime import stop_signals
 
 
 class Command(Protocol):

@@ -28,7 +28,7 @@ _CONNECT_SECONDS: Final = 3.05
 """For each IP address that the server's name resolves to."""
 _MOST_PROXY_BYTES: Final = 64 * 2**10
 _MOST_IDLE: Final = 64
-"""As many as the kubelet's calls that may read at a time; see driver/waiting_calls.py."""
+"""As many as the kubelet's calls that may read at a time; see runtime/waiting_calls.py."""
 _IDLE_SECONDS: Final = 90.0
 """After a burst of calls, its connections do not stay for ever: a server has thousands of nodes."""
 

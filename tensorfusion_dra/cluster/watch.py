@@ -38,8 +38,8 @@ import structlog
 from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.cluster.api import Api, StatusError, items, metadata
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from tensorfusion_dra.cluster.watch_stream import WatchStream

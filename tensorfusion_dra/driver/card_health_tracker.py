@@ -33,8 +33,8 @@ from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, M
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed import xid_counts
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.state.card_records import CardRecords
 
 if TYPE_CHECKING:

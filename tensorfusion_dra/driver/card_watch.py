@@ -10,9 +10,9 @@ import structlog
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.discovery import CardEvents, HungError
-from tensorfusion_dra.driver.wakeup import Wakeup
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 
 log = structlog.get_logger()
 

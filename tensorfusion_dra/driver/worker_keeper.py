@@ -21,10 +21,10 @@ from tensorfusion_dra.core.claims import workers as worker_rules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin
-from tensorfusion_dra.driver.wakeup import Wakeup
 from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 
 log = structlog.get_logger()
 

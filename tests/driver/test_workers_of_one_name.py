@@ -80,7 +80,6 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     node.pods.put("train")
     node.prepare(node.put("claim", pod="train"))
     node.pods.put("train", uid="uid-of-the-next")
-    node.setup.preparer.forget_recent_reads()
     again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
 
     assert isinstance(node.prepare(again), PreparedClaim)

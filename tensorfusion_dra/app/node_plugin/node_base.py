@@ -7,7 +7,6 @@ from pathlib import Path
 from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import card_health, node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
@@ -15,7 +14,8 @@ from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.ledger import Ledger

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from tensorfusion_dra.app.node_plugin import node_events
 from tensorfusion_dra.app.shared import enforcer_kinds
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.driver.catalog import DeviceCatalog
@@ -15,6 +14,7 @@ from tensorfusion_dra.driver.pool_follower import (
     PoolSource,
     SelectingPool,
 )
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 
 def follows(settings: Settings) -> bool:

@@ -5,7 +5,7 @@ from typing import Final
 
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.pages import Page, PageAnswer, PageRequest
-from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 PATH: Final = "/metrics"
 

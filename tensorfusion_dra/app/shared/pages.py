@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 

@@ -15,7 +15,6 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.pages import Page
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
@@ -25,6 +24,7 @@ from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.reviews import Reviews

@@ -11,13 +11,13 @@ import pytest
 
 from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import USER_AGENT, Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tensorfusion_dra.simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json

@@ -11,8 +11,8 @@ from typing import ParamSpec, Protocol, Self, TypeVar
 
 import structlog
 
-from tensorfusion_dra.app.shared import stop_signals
-from tensorfusion_dra.app.shared.stop_signals import STOP_SIGNALS
+from tensorfusion_dra.runtime import stop_signals
+from tensorfusion_dra.runtime.stop_signals import STOP_SIGNALS
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -89,7 +89,7 @@ def test_the_first_error_is_the_cause(supervisor: Supervisor) -> None:
 
 
 WAITS: Final = """
-from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 supervisor = Supervisor()
 supervisor.stop_on_signals()
@@ -101,7 +101,7 @@ print("cause", cause, flush=True)
 # A mutex that is locked twice keeps the main thread out of Python, whatever signals arrive.
 NEVER_BACK_IN_PYTHON: Final = """
 import ctypes, os, threading
-from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 supervisor = Supervisor()
 supervisor.stop_on_signals()
@@ -144,7 +144,7 @@ def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None
 
 
 HURRIES: Final = """
-from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 supervisor = Supervisor()
 supervisor.stop_on_signals()

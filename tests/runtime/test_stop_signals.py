@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.shared import stop_signals
+from tensorfusion_dra.runtime import stop_signals
 from tests.support.waiting import PATIENCE_SECONDS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 Ended = subprocess.CompletedProcess[str]
 
