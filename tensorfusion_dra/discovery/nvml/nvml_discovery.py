@@ -18,7 +18,7 @@ from tensorfusion_dra.discovery.nvml.events import NvmlEvents
 from tensorfusion_dra.discovery.nvml.nvml_library import LoadedLibrary
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
 from tensorfusion_dra.driver.ports.discovery import HungError
-from tensorfusion_dra.driver.single_call_thread import ClosedError, OverdueError, SingleCallThread
+from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver.providers import third_party
 from tensorfusion_dra.driver.providers.third_party import LONGEST_TEXT, Registered
-from tensorfusion_dra.driver.single_call_thread import OverdueError, SingleCallThread
 from tensorfusion_dra.extend import BUDGET_SECONDS
+from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
 T = TypeVar("T")
 

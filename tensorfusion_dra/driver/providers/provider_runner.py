@@ -32,8 +32,8 @@ from tensorfusion_dra.core.devices.device import Reading
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.driver.providers import third_party
 from tensorfusion_dra.driver.providers.third_party import Kind, Registered
-from tensorfusion_dra.driver.single_call_thread import SingleCallThread
 from tensorfusion_dra.extend import Begins, Listens
+from tensorfusion_dra.runtime.single_call_thread import SingleCallThread
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tensorfusion_dra.driver.single_call_thread import ClosedError, OverdueError, SingleCallThread
+from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
