@@ -32,7 +32,7 @@ from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.ports.discovery import Discovery
 from tensorfusion_dra.state import ledger_reading
@@ -105,7 +105,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         claims = ()
         troubles.append(str(error))
     # The same catalog as the node plugin's, with the health records so far; nothing is written.
-    reader = CatalogReader(
+    reader = DeviceCatalog(
         discovery,
         node_parts.node(settings),
         host=HostSizes(settings.disk_folder),

@@ -10,7 +10,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
@@ -34,7 +34,7 @@ class NodeBase:
     projection: Projection
     offers: NodeOffers
     reconciler: Reconciler
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     card_events: CardEvents | None
     enforcers: Mapping[str, Enforcer]
 
@@ -65,7 +65,7 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
     provided = providers.load(settings)
     supervisor.on_stop(provided.close)
     discovery = supervisor.enter(node_parts.discovery(settings))
-    catalog = CatalogReader(
+    catalog = DeviceCatalog(
         discovery,
         None if pool_source.follows(settings) else node_parts.node(settings),
         host=HostSizes(settings.disk_folder),

@@ -34,7 +34,7 @@ from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers.registered import Kind
+from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tensorfusion_dra.state import boot
 from tensorfusion_dra.state.card_records import CardRecords

@@ -18,7 +18,7 @@ from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import USER_AGENT, Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.daemonset.test_rights import pool
@@ -32,7 +32,7 @@ WATCHING = {("list", "resourceslices"): 1, ("watch", "resourceslices"): 1}
 class Node:
     """The publishing parts of a node."""
 
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     publisher: Publisher
 
     def make_unhealthy(self, *indexes: int) -> None:

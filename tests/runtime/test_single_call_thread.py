@@ -6,23 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
+from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
-def thread() -> Iterator[OwnThread]:
-    own = OwnThread("tried")
+def thread() -> Iterator[SingleCallThread]:
+    own = SingleCallThread("tried")
     yield own
     own.close(wait_seconds=FOREVER)
 
 
-def test_result_of_the_call_is_returned(thread: OwnThread) -> None:
-    assert thread.run(lambda: 42, wait_seconds=FOREVER) == 42
-
-
 @pytest.mark.parametrize("error", [ValueError("wrong"), TimeoutError("its own")])
-def test_error_of_the_call_is_raised_in_the_caller(thread: OwnThread, error: Exception) -> None:
+def test_error_of_the_call_is_raised_in_the_caller(
+    thread: SingleCallThread, error: Exception
+) -> None:
     def call() -> None:
         raise error
 
@@ -31,7 +29,7 @@ def test_error_of_the_call_is_raised_in_the_caller(thread: OwnThread, error: Exc
     assert thread.run(lambda: "and then", wait_seconds=FOREVER) == "and then"
 
 
-def test_call_that_is_handed_over_runs_while_the_caller_goes_on(thread: OwnThread) -> None:
+def test_call_that_is_handed_over_runs_while_the_caller_goes_on(thread: SingleCallThread) -> None:
     gate = threading.Event()
 
     first = thread.submit(lambda: gate.wait(PATIENCE_SECONDS))
@@ -43,33 +41,25 @@ def test_call_that_is_handed_over_runs_while_the_caller_goes_on(thread: OwnThrea
     assert second is None
 
 
-def test_all_callers_share_one_thread(thread: OwnThread) -> None:
-    with ThreadPoolExecutor(8) as callers:
-        seen = list(
-            callers.map(lambda _: thread.run(threading.get_ident, wait_seconds=FOREVER), range(100))
-        )
-
-    assert len(set(seen)) == 1
-    assert seen[0] != threading.get_ident()
-
-
-def test_calls_never_run_concurrently(thread: OwnThread) -> None:
+def test_callers_share_one_thread_and_their_calls_never_overlap(thread: SingleCallThread) -> None:
     inside = threading.Lock()
 
-    def call() -> bool:
+    def call() -> tuple[int, bool]:
         exclusive = inside.acquire(blocking=False)
         threading.Event().wait(0.001)  # long enough for another call to start
         if exclusive:
             inside.release()
-        return exclusive
+        return threading.get_ident(), exclusive
 
     with ThreadPoolExecutor(8) as callers:
-        exclusive = list(callers.map(lambda _: thread.run(call, wait_seconds=FOREVER), range(100)))
+        seen = set(callers.map(lambda _: thread.run(call, wait_seconds=FOREVER), range(100)))
 
-    assert all(exclusive)
+    ((ident, exclusive),) = seen
+    assert exclusive
+    assert ident != threading.get_ident()
 
 
-def test_hanging_call_times_out_and_starts_no_second_thread(thread: OwnThread) -> None:
+def test_hanging_call_times_out_and_starts_no_second_thread(thread: SingleCallThread) -> None:
     go = threading.Event()
     before = threading.active_count()
 
@@ -83,7 +73,7 @@ def test_hanging_call_times_out_and_starts_no_second_thread(thread: OwnThread) -
 
 
 def test_callers_do_not_wait_again_for_a_call_known_to_hang(
-    thread: OwnThread, monkeypatch: pytest.MonkeyPatch
+    thread: SingleCallThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
     with pytest.raises(OverdueError):
@@ -105,7 +95,7 @@ def test_callers_do_not_wait_again_for_a_call_known_to_hang(
     assert timeouts == [0] * 20
 
 
-def test_age_of_a_hanging_call_grows(thread: OwnThread) -> None:
+def test_age_of_a_hanging_call_grows(thread: SingleCallThread) -> None:
     go = threading.Event()
 
     ages = []
@@ -119,29 +109,19 @@ def test_age_of_a_hanging_call_grows(thread: OwnThread) -> None:
     assert 0 <= ages[0] < ages[1]
 
 
-def test_closed_thread_refuses_calls(thread: OwnThread) -> None:
+def test_closed_thread_refuses_calls_and_is_gone(thread: SingleCallThread) -> None:
     thread.run(lambda: None, wait_seconds=FOREVER)
 
+    thread.close(wait_seconds=FOREVER)
     thread.close(wait_seconds=FOREVER)
 
     with pytest.raises(ClosedError):
         thread.run(lambda: None, wait_seconds=FOREVER)
+    assert thread.submit(lambda: None) is None
+    assert "tried" not in [each.name for each in threading.enumerate()]
 
 
-def test_close_before_the_first_call_starts_no_thread(thread: OwnThread) -> None:
-    before = threading.active_count()
-
-    thread.close(wait_seconds=FOREVER)
-
-    with pytest.raises(ClosedError):
-        thread.run(lambda: None, wait_seconds=FOREVER)
-    assert threading.active_count() == before
-
-
-def test_closing_twice_is_harmless(thread: OwnThread) -> None:
-    thread.run(lambda: None, wait_seconds=FOREVER)
-
-    thread.close(wait_seconds=FOREVER)
+def test_close_before_the_first_call_starts_no_thread(thread: SingleCallThread) -> None:
     thread.close(wait_seconds=FOREVER)
 
     assert "tried" not in [each.name for each in threading.enumerate()]

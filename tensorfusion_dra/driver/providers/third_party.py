@@ -1,12 +1,20 @@
-"""Providers as they are registered: by this driver, or by another package's entry point."""
+"""Packages beside the driver: what one of their entry points registers, and its errors as text."""
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+LONGEST_TEXT: Final = 500
+"""Length to which texts of other packages are cut."""
+
+_REPR: Final = reprlib.Repr()
+_REPR.maxother = LONGEST_TEXT
 
 
 class Kind(StrEnum):
-    """Kinds of providers."""
+    """Kinds of what a package can add."""
 
     ATTRIBUTES = "attributes"
     CAPACITIES = "capacities"
@@ -16,7 +24,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A provider that can be loaded.
+    """A provider or enforcer that can be loaded.
 
     Attributes:
         name: Name of its entry point.
@@ -32,12 +40,11 @@ class Registered:
     unused: str = ""
 
     @property
-    def is_own(self) -> bool:
-        """True for the driver's own: it is trusted, and called without a thread."""
-        return not self.package
-
-    @property
     def log_fields(self) -> Mapping[str, str]:
-        """Whose it is, for the log; the driver's own has no package."""
-        package = {"package": self.package} if self.package else {}
-        return {"kind": self.kind.value, "provider": self.name, **package}
+        """Whose it is, for the log."""
+        return {"kind": self.kind.value, "provider": self.name, "package": self.package}
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception as text; one that cannot show itself as the name of its class."""
+    return _REPR.repr(error)

@@ -200,12 +200,12 @@ ALWAYS = verdict.enforced("Always", "x")
         (edits(env={"ANOTHER_MEMORY_0": str(2**50)}), "expected 1 to 21474836480"),
         (edits(env={}), "found 0 limits, expected one for each of 1 cards"),
         (edits(env={"A=B": ""}), "expected the name of a variable"),
-        (edits(mounts=(Mount(host_path="a", container_path="/b"),)), "expected absolute paths"),
-        (variant(needs=lambda _self, _claim: Needs(files=("a",))), "expected Needs"),
+        (edits(mounts=(Mount(host_path="a", container_path="/b"),)), "expected an absolute path"),
+        (variant(needs=lambda _self, _claim: Needs(files=("a",))), "expected an absolute path"),
         (variant(name=7), "expected the name of the entry point"),
         (variant(from_settings=None), "enforcer: another: "),
         (variant(judge=lambda *_: ALWAYS), "found Enforced without a sign of life"),
-        (variant(judge=lambda *_: None), "expected a Verdict"),
+        (variant(judge=lambda *_: None), "expected Verdict"),
     ],
 )
 def test_bad_enforcer_is_told_why(kind: object, text: str) -> None:

@@ -1,5 +1,6 @@
-"""Which names and values of providers a device gets, and who wins."""
+"""Which names and values of providers a device gets, who wins, and which problems count."""
 
+import itertools
 from dataclasses import replace
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices import provided
-from tensorfusion_dra.core.devices.capacity import consumable
+from tensorfusion_dra.core.devices import provider_answers
+from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import Version
+from tensorfusion_dra.core.devices.health import Kind, Trouble
+from tensorfusion_dra.core.devices.provider_answers import Problem
+from tensorfusion_dra.core.kubernetes.device_rules import MOST_ENTRIES
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
@@ -18,11 +21,11 @@ from tests.support.builders.gpus import gpu
 ODD: dict[str, Any] = {"value": "4"}
 NAN: Any = float("nan")
 (CARD,) = published_devices(gpu())
+FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
 
 
 class Text(StrEnum):
     A = "a"
-    V1 = "1.0.0"
 
 
 class Number(IntEnum):
@@ -31,7 +34,9 @@ class Number(IntEnum):
 
 @pytest.mark.parametrize("value", ["r1", True, -(2**63), Version("1.2.3")])
 def test_attribute_of_each_type_is_given(value: Any) -> None:
-    extended = provided.extended(CARD, provided.attributes({"example.com/a": value}), {})
+    offer = provider_answers.attributes({"example.com/a": value})
+
+    extended = provider_answers.extended(CARD, offer, {})
 
     assert extended.device.attributes["example.com/a"] == value
     assert extended.given == ("example.com/a",)
@@ -46,21 +51,21 @@ def test_attribute_of_each_type_is_given(value: Any) -> None:
         ("virtual_vram", "x", "the driver itself uses this name"),
         (7, "x", "found a name of type int, expected a string"),
         ("example.com/a b", "x", "must be a C identifier"),
-        ("example.com/a", 1.5, "found float, expected a string, int, bool or Version"),
+        ("x" * 33, "x", "more than 32 bytes"),
         ("example.com/a", 2**63, "must be a 64-bit integer"),
         ("example.com/a", "x" * 65, "may not be more than 64 bytes"),
-        ("example.com/a", float("nan"), "found float, expected a string, int, bool or Version"),
+        ("example.com/a", NAN, "found float, expected a string, int, bool or Version"),
         ("example.com/a", Version("1.2"), "semver"),
         ("example.com/a", "\udcff", "expected text in Unicode"),
     ],
 )
 def test_refused_attribute_has_a_reason(name: Any, value: Any, reason: str) -> None:
-    offer = provided.attributes({name: value, "example.com/fine": 1})
+    offer = provider_answers.attributes({name: value, "example.com/fine": 1})
 
     assert offer.entries == {"example.com/fine": 1}
     (refusal,) = offer.refused
     assert reason in refusal.reason
-    assert provided.extended(CARD, offer, {}).refused == offer.refused
+    assert provider_answers.extended(CARD, offer, {}).refused == offer.refused
 
 
 @pytest.mark.parametrize(
@@ -83,26 +88,21 @@ def test_refused_attribute_has_a_reason(name: Any, value: Any, reason: str) -> N
     ],
 )
 def test_refused_capacity_has_a_reason(name: Any, value: Any, reason: str) -> None:
-    offer = provided.capacities({name: value})
+    offer = provider_answers.capacities({name: value, "example.com/fine": consumable(1)})
 
-    assert not offer.entries
+    assert offer.entries == {"example.com/fine": consumable(1)}
     (refusal,) = offer.refused
     assert reason in refusal.reason
 
 
-def test_values_are_plain_however_the_provider_made_them() -> None:
-    """A subclass would bring code of its package into the driver, and YAML does not know it."""
+def test_members_of_enumerations_are_plain_values() -> None:
+    """YAML knows no others, and Python compares an IntEnum with each number of a range."""
+    offer = provider_answers.attributes({"example.com/a": Text.A, "example.com/b": Number.SEVEN})
 
-    offer = provided.attributes(
-        {f"example.com/{Text.A}": Text.A, "example.com/b": Number.SEVEN, Text.A: Version(Text.V1)}
-    )
-
-    assert offer.entries == {"a": Version("1.0.0"), "example.com/a": "a", "example.com/b": 7}
-    version, *others = offer.entries.values()
-    assert isinstance(version, Version)
-    assert {type(each) for each in (version.text, *others, *offer.entries)} == {str, int}
+    assert [(type(each), each) for each in offer.entries.values()] == [(str, "a"), (int, 7)]
 
 
+@pytest.mark.parametrize("check", [provider_answers.attributes, provider_answers.capacities])
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -111,38 +111,71 @@ def test_values_are_plain_however_the_provider_made_them() -> None:
         (dict.fromkeys(map(str, range(101)), 1), "found 101 names, expected at most 32"),
     ],
 )
-def test_answer_that_is_no_small_mapping_is_an_error(answer: object, text: str) -> None:
-    for check in (provided.attributes, provided.capacities):
-        with pytest.raises((TypeError, ValueError), match=text):
-            check(answer)
+def test_answer_that_is_no_small_mapping_is_an_error(check: Any, answer: object, text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        check(answer)
 
 
 def test_first_provider_of_a_name_wins_also_with_the_drivers_domain_in_front() -> None:
-    first = provided.extended(CARD, provided.attributes({"rack": "a"}), {})
+    first = provider_answers.extended(CARD, provider_answers.attributes({"rack": "a"}), {})
     givers = dict.fromkeys(first.given, "alpha")
 
-    offer = provided.attributes({"rack": "b", f"{names.DRIVER}/rack": "c", "row": "d"})
-    second = provided.extended(first.device, offer, givers)
+    offer = provider_answers.attributes({"rack": "b", f"{names.DRIVER}/rack": "c", "row": "d"})
+    second = provider_answers.extended(first.device, offer, givers)
 
     assert second.device.attributes["rack"] == "a"
     assert second.given == ("row",)
     assert {each.reason for each in second.refused} == {"provider alpha gave this name first"}
 
 
+def test_capacity_is_added_beside_the_drivers() -> None:
+    offer = provider_answers.capacities({"example.com/slots": consumable(8)})
+
+    device = provider_answers.extended(CARD, offer, {}).device
+
+    assert device.capacity == {**CARD.capacity, "example.com/slots": consumable(8)}
+    assert isinstance(device.capacity["example.com/slots"], Capacity)
+
+
 def test_room_is_given_in_alphabetical_order() -> None:
-    room = provided.MOST_ENTRIES - len(CARD.attributes) - len(CARD.capacity)
+    room = MOST_ENTRIES - len(CARD.attributes) - len(CARD.capacity)
     offered = {f"example.com/a{number:02}": number for number in range(40)}
 
-    offer = provided.attributes(dict(reversed(offered.items())))
-    extended = provided.extended(CARD, offer, {})
+    offer = provider_answers.attributes(dict(reversed(offered.items())))
+    extended = provider_answers.extended(CARD, offer, {})
 
     assert extended.given == tuple(offered)[:room]
     assert "32 attributes and capacities, which is the most" in extended.refused[0].reason
 
 
-def test_own_providers_give_what_a_device_has() -> None:
-    bare = devices.bare(gpu())
+def test_text_of_256_characters_is_kept_behind_the_name_of_its_source() -> None:
+    problems = [Problem(reason="fan-stopped", text="x" * length) for length in (256, 257)]
 
-    extended = provided.extended(bare, provided.own({**CARD.attributes, **CARD.capacity}), {})
+    kept, cut = provider_answers.troubles(problems, source="fans")
 
-    assert extended.device == CARD
+    assert kept.text == cut.text == "fans: " + "x" * 256
+
+
+def test_text_of_a_problem_can_be_printed() -> None:
+    (trouble,) = provider_answers.troubles([replace(FAN, text="fan \udcff")], source="fans")
+
+    assert trouble.text == "fans: fan ?"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        "fan",
+        [FAN.reason],
+        [Trouble(kind=Kind.LOST, reason="lost", text="x")],
+        [Problem(reason="not a label", text="x")],
+        [Problem(reason="", text="x")],
+        [Problem(reason="x" * 64, text="x")],
+        [Problem(reason="x", text=b"x")],  # type: ignore[arg-type]
+        itertools.repeat(FAN),
+    ],
+)
+def test_answer_that_is_no_list_of_problems_is_an_error(answer: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="found"):
+        provider_answers.troubles(answer, source="fans")

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class ClosedError(Exception):
     """The thread accepts no more calls."""
 
 
-class OwnThread:
+class SingleCallThread:
     """A thread that runs calls in the order of their arrival, never two at the same time.
 
     A call into a driver cannot be cancelled. So the caller returns after its timeout, the thread
@@ -35,12 +36,11 @@ class OwnThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        """Start the thread with the first call."""
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._free = threading.Semaphore(1)  # taken from the hand-over of a call until its end
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
         self._calls = queue.SimpleQueue()
-        self._lock = threading.Lock()  # guards _thread, _closed
-        self._thread: threading.Thread | None = None
         self._closed = False
         self._since: float | None = None  # start of the running call; written by the thread
 
@@ -51,15 +51,15 @@ class OwnThread:
             OverdueError: This call or an earlier one has been running for longer than the wait.
             ClosedError: close() was called first.
         """
-        self._start()
+        if self._closed:
+            raise ClosedError
         # An earlier call gets only the rest of its own time, so that callers do not wait again for
         # one that is known to hang.
         since = self._since
         timeout = wait_seconds if since is None else since + wait_seconds - time.monotonic()
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise OverdueError(self._age())
-        answer: Future[T] = Future()
-        self._hand_over(function, answer)
+        answer = self._hand_over(function)
         try:
             return answer.result(timeout=wait_seconds)
         except TimeoutError:
@@ -68,41 +68,28 @@ class OwnThread:
             raise OverdueError(self._age()) from None
 
     def submit(self, function: Callable[[], T]) -> Future[T] | None:
-        """Hand the function over without waiting; return None if an earlier call is running.
+        """Hand the function over without waiting.
 
-        Raises:
-            ClosedError: close() was called first.
+        Returns None if an earlier call is running, or if close() was called first.
         """
-        self._start()
-        if not self._free.acquire(blocking=False):
+        if self._closed or not self._free.acquire(blocking=False):
             return None
-        answer: Future[T] = Future()
-        self._hand_over(function, answer)
-        return answer
+        return self._hand_over(function)
 
     def close(self, *, wait_seconds: float) -> None:
         """End the thread after its current call; wait at most this long for it."""
-        with self._lock:
-            self._closed = True
-            self._calls.put(None)
-            thread = self._thread
-        if thread is not None:
-            thread.join(wait_seconds)
+        self._closed = True
+        self._calls.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(wait_seconds)
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._closed:
-                raise ClosedError
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-                self._thread.start()
-
-    def _hand_over(self, function: Callable[[], T], answer: Future[T]) -> None:
-        with self._lock:
-            if self._closed:  # after the end mark in the queue the call would never run
-                self._free.release()
-                raise ClosedError
-            self._calls.put((function, answer))
+    def _hand_over(self, function: Callable[[], T]) -> Future[T]:
+        """Pass the function to the thread; the caller has taken _free, so it is alone here."""
+        if self._thread.ident is None:
+            self._thread.start()
+        answer: Future[T] = Future()
+        self._calls.put((function, answer))
+        return answer
 
     def _age(self) -> float:
         since = self._since
@@ -112,15 +99,10 @@ class OwnThread:
         while (call := self._calls.get()) is not None:
             function, answer = call
             self._since = time.monotonic()
-            outcome: Any = None
-            error: BaseException | None = None
             try:
-                outcome = function()
-            except BaseException as raised:  # noqa: BLE001 - raised again to the caller
-                error = raised
+                finish = partial(answer.set_result, function())
+            except BaseException as error:  # noqa: BLE001 - raised again to the caller
+                finish = partial(answer.set_exception, error)
             self._since = None
             self._free.release()
-            if error is None:
-                answer.set_result(outcome)
-            else:
-                answer.set_exception(error)
+            finish()
