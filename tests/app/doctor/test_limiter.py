@@ -3,6 +3,7 @@
 import socket
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -71,16 +72,15 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
     limiter_file.parent.mkdir()
     limiter_file.write_bytes(ELF + bytes(60))
-    plugin = folder / "device-plugins" / "tensor-fusion-index-0.sock"
-    plugin.parent.mkdir()
-    here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
-
-    (without,) = limiter.alive(here)
-    with socket.socket(socket.AF_UNIX) as hypervisor:
-        hypervisor.bind(str(plugin))
+    (without,) = limiter.alive(context(folder, simulated_gpus=""))
+    with TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as hypervisor:
+        plugin = f"{short}/tensor-fusion-index-0.sock"  # paths of unix sockets are short
+        here = context(folder, simulated_gpus="", hypervisor_sockets=short)
+        hypervisor.bind(plugin)
         hypervisor.listen()
         (alive,) = limiter.alive(here)
-    (dead,) = limiter.alive(here)
+        hypervisor.close()
+        (dead,) = limiter.alive(here)
     (required,) = limiter.alive(context(folder, simulated_gpus="", require_enforcement="true"))
 
     assert [without.level, alive.level, dead.level, required.level] == [
