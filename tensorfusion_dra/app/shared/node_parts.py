@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import flag
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
