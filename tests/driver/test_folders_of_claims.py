@@ -9,8 +9,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.reconciler import Reconciler
-from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.recover import Reconciler, recover
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.enforced_node import EnforcedNode
 from tests.support.prepared_node import GPU_0, GPU_1, error_of, put_claim, share_result

@@ -14,7 +14,7 @@ from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
