@@ -31,7 +31,7 @@ hypervisor regulates the rate of kernels, follows by another thread (worker_keep
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
@@ -152,13 +152,13 @@ class Workers:
             else:
                 self._memory.forget(pod)
 
-    def delete_removed(self) -> Sequence[str]:
-        """Free the room of released shared memory; return why some of it cannot be deleted.
+    def forget_gone(self) -> None:
+        """Remove what was noted of pods without a claim.
 
         Raises:
             RetryableError: The ledger cannot be read now.
         """
-        return self._memory.delete_removed(_pod_uids(self._ledger.claims()))
+        self._memory.forget_others(_pod_uids(self._ledger.claims()))
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
