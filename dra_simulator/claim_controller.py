@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dra_simulator import podclaims
 from dra_simulator.events import Recorder
-from dra_simulator.loop import Loop, Watched
+from dra_simulator.loop import Loop, LoopComponent, Watched
 from dra_simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
 from dra_simulator.rest import (
     CLAIMS,
@@ -28,29 +28,14 @@ _MAX_BASE: Final = 57
 _NOT_FOUND: Final = 404
 
 
-class ClaimController:
+class ClaimController(LoopComponent):
     """Resource claim controller of kube-controller-manager."""
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
         self._recorder: Final = Recorder(self._client, "resource_claim")
         watched = [Watched(CLAIMS), Watched(PODS), Watched(TEMPLATES)]
-        self._loop: Final = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
-
-    def start(self) -> None:
-        """Start reconciling claims."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop, and return once all threads have ended."""
-        self._loop.stop()
-
-    def __enter__(self) -> "ClaimController":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._loop = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
 
     def _sync(self) -> None:
         # Claims before pods: a consumer that is not among the pods is then gone, and cannot be one

@@ -72,17 +72,20 @@ class Plugins:
         for plugin in plugins:
             plugin.close()
 
-    def register(self, driver: str, endpoint: str, versions: Sequence[str]) -> None:
+    def register(self, info: pb.PluginInfo, endpoint: str) -> None:
         """Add a plugin and connect to it.
 
         Raises:
-            PluginError: It supports no known service, another plugin of the driver has its
-                endpoint, or the kubelet is stopping.
+            PluginError: It is none of DRA or supports no known service, another plugin of the
+                driver has its endpoint, or the kubelet is stopping.
         """
+        driver = info.name
+        if info.type != _PLUGIN_TYPE:
+            raise PluginError(f"no handler registered for plugin type: {info.type} at {endpoint}")
         plugin = Plugin(
             driver,
             endpoint,
-            services=chosen_services(driver, endpoint, versions),
+            services=chosen_services(driver, endpoint, info.supported_versions),
             timings=self._timings,
             changed=lambda: self._connection_changed(driver),
         )
@@ -333,9 +336,9 @@ class PluginSockets:
         plugin = self._info(channel, path)
         endpoint = plugin.endpoint or str(path)
         try:
-            self._validate_and_register(plugin, endpoint, path)
+            self._plugins.register(plugin, endpoint)
         except PluginError as error:
-            text = f"{_ERROR} {error}"
+            text = f"{_ERROR} plugin registration failed with err: {error}"
             self._notify(channel, pb.RegistrationStatus(plugin_registered=False, error=text))
             raise PluginError(text) from error
         try:
@@ -365,20 +368,6 @@ class PluginSockets:
                     f"{_ERROR} failed to get plugin info using RPC GetInfo at socket {path},"
                     f" err: {rpc_text(error)}"
                 ) from error
-
-    def _validate_and_register(self, plugin: pb.PluginInfo, endpoint: str, path: Path) -> None:
-        if plugin.type != _PLUGIN_TYPE:
-            raise PluginError(
-                f"no handler registered for plugin type: {plugin.type} at socket {path}"
-            )
-        try:
-            chosen_services(plugin.name, endpoint, plugin.supported_versions)
-        except PluginError as error:
-            raise PluginError(f"plugin validation failed with err: {error}") from error
-        try:
-            self._plugins.register(plugin.name, endpoint, plugin.supported_versions)
-        except PluginError as error:
-            raise PluginError(f"plugin registration failed with err: {error}") from error
 
     def _notify(self, channel: grpc.Channel, status: pb.RegistrationStatus) -> None:
         notify = channel.unary_unary(
