@@ -10,7 +10,7 @@ from typing import Any, Final
 from dra_simulator import podclaims
 from dra_simulator.events import Recorder
 from dra_simulator.loop import Loop, LoopComponent, Watched
-from dra_simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
+from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import (
     CLAIMS,
     PODS,
@@ -21,6 +21,7 @@ from dra_simulator.rest import (
     Json,
     RestError,
 )
+from tensorfusion_dra.core.kubernetes import pod_claims
 
 Document = Mapping[str, Any]
 
@@ -159,44 +160,23 @@ class ClaimController(LoopComponent):
 
 
 def generated_claim(pod: Document, name: str, template: Document) -> Json:
-    """Return the claim of a template for an entry of a pod.
-
-    Labels and annotations come from the template's spec.metadata, not from its own metadata.
-    """
-    spec = template["spec"]
-    copied = spec.get("metadata") or {}
+    """Return the claim of a template for an entry of a pod."""
     base = f"{pod['metadata']['name']}-{name}-"
     if len(base) > _MAX_BASE:
         # Shorten both names in proportion, so that a part of each remains.
         part = len(base)
         whole = pod["metadata"]["name"]
         base = f"{whole[: len(whole) * _MAX_BASE // part]}-{name[: len(name) * _MAX_BASE // part]}"
-    metadata: Json = {
-        "generateName": base,
-        "namespace": pod["metadata"]["namespace"],
-        "annotations": {**(copied.get("annotations") or {}), POD_CLAIM_ANNOTATION: name},
-        "ownerReferences": [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "name": pod["metadata"]["name"],
-                "uid": podclaims.uid(pod),
-                "controller": True,
-            }
-        ],
-    }
-    if copied.get("labels"):
-        metadata["labels"] = dict(copied["labels"])
-    return {
-        "apiVersion": CLAIMS.api_version,
-        "kind": CLAIMS.kind,
-        "metadata": metadata,
-        "spec": spec["spec"],
-    }
+    made = pod_claims.created(pod, name, template)
+    del made["metadata"]["name"]
+    made["metadata"]["generateName"] = base
+    return made
 
 
 def _pod_claim(claim: Document) -> str | None:
-    name: str | None = (claim["metadata"].get("annotations") or {}).get(POD_CLAIM_ANNOTATION)
+    name: str | None = (claim["metadata"].get("annotations") or {}).get(
+        pod_claims.POD_CLAIM_ANNOTATION
+    )
     return name
 
 

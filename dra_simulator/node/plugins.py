@@ -72,20 +72,17 @@ class Plugins:
         for plugin in plugins:
             plugin.close()
 
-    def register(self, info: pb.PluginInfo, endpoint: str) -> None:
+    def register(self, driver: str, endpoint: str, versions: Sequence[str]) -> None:
         """Add a plugin and connect to it.
 
         Raises:
-            PluginError: It is none of DRA or supports no known service, another plugin of the
-                driver has its endpoint, or the kubelet is stopping.
+            PluginError: It supports no known service, another plugin of the driver has its
+                endpoint, or the kubelet is stopping.
         """
-        driver = info.name
-        if info.type != _PLUGIN_TYPE:
-            raise PluginError(f"no handler registered for plugin type: {info.type} at {endpoint}")
         plugin = Plugin(
             driver,
             endpoint,
-            services=chosen_services(driver, endpoint, info.supported_versions),
+            services=chosen_services(driver, endpoint, versions),
             timings=self._timings,
             changed=lambda: self._connection_changed(driver),
         )
@@ -336,7 +333,7 @@ class PluginSockets:
         plugin = self._info(channel, path)
         endpoint = plugin.endpoint or str(path)
         try:
-            self._plugins.register(plugin, endpoint)
+            self._add(plugin, endpoint)
         except PluginError as error:
             text = f"{_ERROR} plugin registration failed with err: {error}"
             self._notify(channel, pb.RegistrationStatus(plugin_registered=False, error=text))
@@ -347,6 +344,12 @@ class PluginSockets:
             self._plugins.deregister(plugin.name, endpoint)
             raise
         return plugin.name, endpoint
+
+    def _add(self, plugin: pb.PluginInfo, endpoint: str) -> None:
+        if plugin.type != _PLUGIN_TYPE:
+            text = f"no handler registered for plugin type: {plugin.type} at {endpoint}"
+            raise PluginError(text)
+        self._plugins.register(plugin.name, endpoint, plugin.supported_versions)
 
     def _info(self, channel: grpc.Channel, path: Path) -> pb.PluginInfo:
         """Call GetInfo, repeatedly until a process listens on the socket or the time is over."""
