@@ -6,8 +6,7 @@ from threading import Thread
 
 import pytest
 
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.answers import Answers
 from tests.support.waiting import PATIENCE_SECONDS

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
 from tensorfusion_dra.core.doctor import gates
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.doctor.required_rights import Right

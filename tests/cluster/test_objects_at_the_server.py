@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import slices as planning

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tensorfusion_dra.cluster.published_slices import PublishedSlices
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
+from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.simulator.api.faults import Refuse
 from tensorfusion_dra.simulator.apiserver import ApiServer

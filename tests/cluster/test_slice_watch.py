@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.cluster.worker_pods import WorkerPods
+from tensorfusion_dra.cluster.pods import Pods, WorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from tensorfusion_dra.app.shared import input_text, kubectl
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.scheduling import devices, usage

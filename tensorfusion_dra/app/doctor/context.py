@@ -8,9 +8,8 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.options import Options, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi
+from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
 
 _IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")

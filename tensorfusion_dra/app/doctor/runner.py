@@ -7,7 +7,7 @@ from typing import Final
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.doctor.options import Place
 from tensorfusion_dra.cluster.api import StatusError
-from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
+from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
