@@ -35,7 +35,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed.xid_counts import XidCounts
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.expansion import Expansion
@@ -225,7 +225,7 @@ class CatalogReader:
             complete = device
             if (sickness := cards.sick.get(device.name)) is not None:
                 complete = devices.unhealthy(complete, sickness, effect=self._taint_effect)
-            reasons = slice_rules.device_violations(complete.as_api())
+            reasons = device_rules.violations(complete.as_api())
             if any(device.name == other.name for other in valid):
                 reasons = (*reasons, "found a second card of this UUID, expected one")
             if reasons:

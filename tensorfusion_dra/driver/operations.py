@@ -12,25 +12,41 @@ and then the stages of its own turn.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from tensorfusion_dra.core.claims import operation as operation_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Stage
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import DriverError, FatalError
-from tensorfusion_dra.driver import operation_log
-from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.operations import OperationObserver
 
 log = structlog.get_logger()
 
 Outcome = TypeVar("Outcome")
 
+_DONE: Final = {
+    OperationKind.PREPARE: "claim_prepared",
+    OperationKind.UNPREPARE: "claim_unprepared",
+}
+_FAILED: Final = {
+    OperationKind.PREPARE: "claim_prepare_failed",
+    OperationKind.UNPREPARE: "claim_unprepare_failed",
+}
 
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Reason why one claim could not be prepared or unprepared; the kubelet shows the text."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class _Running:
     """An operation that has not ended.
 
@@ -39,12 +55,9 @@ class _Running:
         from_record: True if its claim is answered from its record.
     """
 
-    __slots__ = ("clock", "entered", "from_record")
-
-    def __init__(self, clock: Callable[[], float], began: float) -> None:
-        self.clock = clock
-        self.entered = [(Stage.QUEUE, began)]
-        self.from_record = False
+    clock: Callable[[], float]
+    entered: list[tuple[Stage, float]]
+    from_record: bool = False
 
 
 _running: ContextVar[_Running | None] = ContextVar("operation", default=None)
@@ -104,7 +117,7 @@ class Operations:
     def _run(
         self, kind: OperationKind, ref: ClaimRef, step: Callable[[ClaimRef], Outcome], began: float
     ) -> Outcome | Failure:
-        running = _Running(self._clock, began)
+        running = _Running(self._clock, [(Stage.QUEUE, began)])
         token = _running.set(running)
         # Less than half of the cost of bound_contextvars(), which copies the context.
         bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
@@ -147,7 +160,7 @@ class Operations:
             prepared=prepared,
             from_record=running.from_record,
         )
-        operation_log.close(ended)
+        _log(ended)
         for observer in self._observers:
             try:
                 observer.operation_ended(ended)
@@ -163,3 +176,48 @@ def _text(error: Exception | None) -> str:
     if error is None:
         return ""
     return str(error) if isinstance(error, DriverError) else repr(error)
+
+
+def _log(operation: EndedOperation) -> None:
+    """Log an operation; the caller has bound its claim.
+
+    At info if it succeeded, at warning if the kubelet will call again, at error if this process
+    ends or has a defect.
+    """
+    facts: dict[str, object] = {
+        "seconds": round(operation.seconds, 4),
+        "stages_ms": {
+            str(stage): round(seconds * 1000, 2)
+            for stage, seconds in operation.seconds_by_stage.items()
+        },
+    }
+    if operation.result is Result.SUCCESS:
+        if operation.prepared is not None:
+            facts |= _prepared(operation.prepared) | {"from_record": operation.from_record}
+        log.info(_DONE[operation.kind], **facts)
+        return
+    facts |= {"result": operation.result.value, "stage": operation.last_stage.value}
+    if operation.result in (Result.FATAL, Result.UNEXPECTED):
+        log.error(_FAILED[operation.kind], **facts, error=operation.error)
+    else:
+        log.warning(_FAILED[operation.kind], **facts, error=operation.error)
+
+
+def _prepared(claim: PreparedClaim) -> dict[str, object]:
+    """Return what the claim got, and the pod in whose name it has its folders (ADR 12)."""
+    facts: dict[str, object] = {"shares": [_share(share) for share in claim.shares]}
+    if claim.pods:
+        facts |= {"pod": str(claim.pods[0]), "pods": len(claim.pods)}
+    return facts
+
+
+def _share(share: PreparedShare) -> dict[str, object]:
+    """Return the share's limits, and what it wanted if that is more."""
+    facts: dict[str, object] = {"device": share.device}
+    if share.limit is not None:
+        facts |= {"vram_bytes": share.limit.vram_bytes, "sm_percent": share.limit.sm_percent}
+    if share.memory_clamped:
+        facts["wanted_vram_bytes"] = share.wanted_vram_bytes
+    if share.compute_clamped:
+        facts["wanted_sm_percent"] = share.wanted_sm_percent
+    return facts

@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, ResourceApi
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.answers import Answers
 from tests.support.waiting import PATIENCE_SECONDS
 

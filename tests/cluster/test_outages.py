@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from dra_simulator.api.faults import HalfOpen, Refuse
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi, WatchStream
@@ -14,8 +16,6 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
-from tensorfusion_dra.simulator.api.faults import HalfOpen, Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.virtual_time import VirtualClock, VirtualTime
 

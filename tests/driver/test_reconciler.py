@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tests.support.builders.devices import NODE
 from tests.support.ledgers import edited

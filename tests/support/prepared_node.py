@@ -20,13 +20,14 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
+from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
-from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
+from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state import claim_files
@@ -118,22 +119,27 @@ class Setup:
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(self, claims: Claims, catalog: CatalogReader | None = None) -> Preparer:
+        offers = NodeOffers(
+            device_nodes=self.device_nodes,
+            driver_files=self.driver_files,
+            enforcer=self.enforcer.name,
+            enforces_hard=self.enforcer.enforces_hard,
+            rules=self.rules,
+            boot_id=self.boot_id,
+            describes_devices=self.describes_devices,
+        )
         return Preparer(
-            claims,
-            self.ledger,
-            self.projection,
-            catalog or self.catalog,
-            offers=NodeOffers(
-                device_nodes=self.device_nodes,
-                driver_files=self.driver_files,
-                enforcer=self.enforcer.name,
-                enforces_hard=self.enforcer.enforces_hard,
-                rules=self.rules,
-                boot_id=self.boot_id,
-                describes_devices=self.describes_devices,
-            ),
-            share_policies=SharePolicyReader(isolation=Isolation.SOFT),
+            claims_at_server=claims,
             pods=self.pods if self.reads_pods else None,
+            ledger=self.ledger,
+            projection=self.projection,
+            cards=LocalCards(catalog or self.catalog, offers),
+            share_policies=SharePolicyReader(isolation=Isolation.SOFT),
+            shared_containers=SharedContainers(
+                projection=self.projection,
+                fixed=self.rules.fixed(self.enforcer.name),
+                counts_by_pid=self.rules.counts_by_pid(self.enforcer.name),
+            ),
             division=self.division(catalog),
             status=self.status,
             operations=self.operations,

@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from dra_simulator.api.requests import Request, route
 from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.api.requests import Request, route
 
 NO_ANSWER: Final = "no answer"
 

@@ -14,7 +14,7 @@ from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
@@ -54,7 +54,7 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
         claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
-        HostFiles(),
+        HostFiles(Path(settings.tensor_fusion_root)),
         enforcers,
     )
     offers = node_parts.node_offers(settings, enforcers)

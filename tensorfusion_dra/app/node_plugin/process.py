@@ -38,10 +38,12 @@ from tensorfusion_dra.driver.catalog import CatalogReader
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
+from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
+from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets
@@ -156,23 +158,28 @@ def _preparing(
     )
     supervisor.own("status", status)
     reads = RetriedReads()
+    rules = base.offers.rules
     workers = hypervisor_bridge.constructed(settings, supervisor, base.ledger, resource_api, reads)
     division = Division(
         base.ledger,
         base.projection,
         base.catalog,
-        rules=base.offers.rules,
+        rules=rules,
         status=status,
         workers=workers,
     )
     preparer = Preparer(
-        Claims(resource_api, reads=reads),
-        base.ledger,
-        base.projection,
-        base.catalog,
-        offers=base.offers,
-        share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
+        claims_at_server=Claims(resource_api, reads=reads),
         pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
+        ledger=base.ledger,
+        projection=base.projection,
+        cards=LocalCards(base.catalog, base.offers),
+        share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
+        shared_containers=SharedContainers(
+            projection=base.projection,
+            fixed=rules.fixed(base.offers.enforcer),
+            counts_by_pid=rules.counts_by_pid(base.offers.enforcer),
+        ),
         division=division,
         status=status,
         operations=operations,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import ANY, Refuse
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.rest import SLICES
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.api.faults import ANY, Refuse
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.rest import SLICES
 from tests.support import image_packages
 
 SLICE = "tensor-fusion-resource-slice-node-01"
