@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
