@@ -6,9 +6,9 @@ from typing import Final, TypeVar
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.backoff import Backoff
 from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
-from tensorfusion_dra.driver.waiting_calls import MOST_READING, WaitingCalls
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, WaitingCalls
 
 Answer = TypeVar("Answer")
 

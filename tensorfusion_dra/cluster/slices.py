@@ -23,8 +23,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 

@@ -38,12 +38,12 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import watched_limits
 from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.node_enforcer import NodeEnforcer
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
-from tensorfusion_dra.driver.wakeup import Wakeup
 from tensorfusion_dra.driver.watched_limits import WatchedLimits
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.standing_limits import StandingLimits
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ SOURCES: Final = [
     file
     for file in (ROOT / "tensorfusion_dra").rglob("*.py")
     # Its lines are of a simulated API server and kubelet.
-    if not {"simulator", "simulate", "pb"} & set(file.parts)
+    if not {"simulate", "pb"} & set(file.parts)
 ]
 LEVELS: Final = ("info", "warning", "error", "exception", "critical")
 PAGE: Final = (ROOT / "docs" / "troubleshoot.md").read_text()

@@ -10,13 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.app.shared import node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.faults.mutations import ANYTHING, bounded, mutated
 from tests.support.builders.devices import NODE
 from tests.support.tally import INPUTS_FUZZED, Tally
@@ -53,7 +53,7 @@ def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally)
         file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
         tally[INPUTS_FUZZED] += 1
         with contextlib.suppress(InputError):
-            catalog = CatalogReader(
+            catalog = DeviceCatalog(
                 simulated_discovery.from_text(str(file), node_name=NODE.name), NODE
             )
             with contextlib.suppress(
@@ -67,13 +67,13 @@ def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally)
     assert max(published) > 3
 
 
-def count_devices(catalog: CatalogReader) -> int:
+def count_devices(catalog: DeviceCatalog) -> int:
     """Return the number of devices; check that an API server would accept their slices."""
     current = catalog.current()
     if current is None:
         return 0
     wanted = slices.wanted(current.devices, NODE, node_uid="uid-of-node")
-    refused = [slice_rules.slice_violations(item["spec"]) for item in wanted]
+    refused = [slice_rules.violations(item["spec"]) for item in wanted]
     assert not any(refused), refused
     return len(current.devices)
 

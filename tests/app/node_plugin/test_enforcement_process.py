@@ -10,12 +10,12 @@ from urllib.request import urlopen
 
 import pytest
 
+from dra_simulator.rest import EVENTS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import presence
-from tensorfusion_dra.simulator.rest import EVENTS
 from tests.app.node_plugin.health_cluster import SHARE
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
 from tests.app.test_command import command
@@ -116,12 +116,12 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
         cluster.until("event", lambda: events(cluster) == [("Warning", "LimitsNotEnforced", "a")])
 
         (line,) = log_lines(cluster, "limits_not_enforced")
-        (claim,) = shown(cluster, "inspect", "-o", "json")["claims"]
+        (share,) = shown(cluster, "inspect", "-o", "json")["shares"]
         table = shown(cluster, "inspect")
         findings = shown(cluster, "doctor", "-o", "json")["findings"]
 
         assert line["reason"] == "DaemonSilent"
-        assert claim["shares"][0]["enforcement"]["state"] == "NotEnforced"
+        assert share["enforcement"]["state"] == "NotEnforced"
         assert "NotEnforced (DaemonSilent)" in table
         assert "ended process" in table
         levels = {each["lookedAt"]: each["level"] for each in findings if each["theme"] == "limits"}

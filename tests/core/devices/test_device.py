@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
 
@@ -65,12 +65,6 @@ def test_card_with_unknown_facts_has_every_attribute_except_its_location() -> No
     missing = attributes(gpu()).keys() - attributes(unknown).keys()
 
     assert missing == {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
-
-
-def test_each_attribute_has_one_value_of_one_type() -> None:
-    for value in attributes(gpu()).values():
-        assert len(value) == 1
-        assert value.keys() <= {"string", "int", "bool", "version"}
 
 
 def test_attributes_have_the_values_that_users_select() -> None:
@@ -181,7 +175,7 @@ def test_api_accepts_the_device_for_any_texts_of_the_driver(
 
     (device,) = published_devices(card)
 
-    assert slice_rules.device_violations(device.as_api()) == ()
+    assert device_rules.violations(device.as_api()) == ()
 
 
 def test_attributes_keep_their_types() -> None:
@@ -202,18 +196,13 @@ def test_device_allows_multiple_allocations() -> None:
     assert device.as_api()["allowMultipleAllocations"] is True
 
 
-def test_same_card_always_gives_the_same_device() -> None:
-    assert published_devices(gpu()) == published_devices(gpu())
-    assert published_devices(gpu()) != published_devices(replace(gpu(), vram_bytes=2**36))
-
-
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", ""])
 def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     (healthy,) = published_devices(gpu())
     trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
     since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))
 
-    device = devices.unhealthy(healthy, Sickness(worst=trouble, since=since), effect=effect)
+    device = devices.with_health(healthy, Sickness(worst=trouble, since=since), effect=effect)
     listed: Any = device.as_api()
 
     expected = {
@@ -225,4 +214,4 @@ def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     assert listed.get("taints") == ([expected] if effect else None)
     assert listed["attributes"]["phase"] == {"string": "Unknown"}
     assert listed["capacity"] == healthy.as_api()["capacity"]
-    assert slice_rules.device_violations(listed) == ()
+    assert device_rules.violations(listed) == ()
