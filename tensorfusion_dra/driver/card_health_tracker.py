@@ -35,7 +35,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed import xid_counts
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.state.card_records import CardRecords
+from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
     from tensorfusion_dra.core.observed.xid_counts import XidCounts
@@ -58,7 +58,8 @@ class CardHealthTracker:
         self,
         rules: HealthRules | None = None,
         *,
-        records: CardRecords | None = None,
+        records: SavedState | None = None,
+        boot_id: str = "",
         claims: Callable[[], Sequence[PreparedClaim]] = tuple,
         clock: Callable[[], Moment] = now,
         saves: bool = True,
@@ -68,6 +69,7 @@ class CardHealthTracker:
         Args:
             rules: Thresholds for changes of health; None for the defaults.
             records: The record on disk; None keeps everything in memory only.
+            boot_id: Identifies this boot of the machine.
             claims: Returns all prepared claims of the ledger.
             clock: Returns the present time.
             saves: False to read the record without writing it.
@@ -77,6 +79,7 @@ class CardHealthTracker:
         """
         self._rules = rules or HealthRules()
         self._records = records
+        self._boot_id = boot_id
         self._claims = claims
         self._clock = clock
         self._saves = saves
@@ -143,7 +146,7 @@ class CardHealthTracker:
         self._known = known
         if self._records is None or not self._saves:
             return
-        record = known_cards.as_json(known, boot_id=self._records.boot_id)
+        record = known_cards.as_json(known, boot_id=self._boot_id)
         if record == self._saved_record:
             return
         try:
@@ -161,7 +164,7 @@ class CardHealthTracker:
         try:
             return known_cards.from_json(
                 self._saved_record,
-                boot_id=self._records.boot_id,
+                boot_id=self._boot_id,
                 claimed=self._claimed,
                 now=self._clock(),
             )

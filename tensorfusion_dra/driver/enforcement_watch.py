@@ -45,7 +45,7 @@ from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.watched_limits import WatchedLimits
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
-from tensorfusion_dra.state.standing_limits import StandingLimits
+from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()
 
@@ -132,7 +132,7 @@ class EnforcementWatch:
         self,
         signs: LiveSigns,
         enforcers: Mapping[str, Enforcer],
-        records: StandingLimits,
+        records: SavedState,
         *,
         now: Callable[[], datetime],
         node: NodeEnforcer | None = None,
@@ -189,7 +189,8 @@ class EnforcementWatch:
         """
         claims = {claim.ref.uid: claim for claim in recorded if claim.shares}
         with self._lock:
-            kept, self._kept = self._records.load() if self._kept is None else self._kept, {}
+            kept = self._records.load() or {} if self._kept is None else self._kept
+            self._kept = {}
             for uid, claim in claims.items():
                 if uid not in self._watched:
                     self._watched[uid] = watched_limits.followed(

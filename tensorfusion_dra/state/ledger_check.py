@@ -74,33 +74,6 @@ def repair(connection: sqlite3.Connection, copies: RecordCopies) -> RepairReport
     return found
 
 
-def repair_holdings(connection: sqlite3.Connection) -> None:
-    """Rebuild the table holdings from the records if it differs; call it inside a transaction.
-
-    Raises:
-        DamageError: A record cannot be read.
-    """
-    wanted = {
-        (device.encode(), record.uid.encode())
-        for record in _read_all(connection)
-        for device in devices(record)
-    }
-    rows = "SELECT CAST(device AS BLOB), CAST(uid AS BLOB) FROM holdings"
-    if set(connection.execute(rows)) == wanted:
-        return
-    connection.execute("DELETE FROM holdings")
-    connection.executemany(
-        "INSERT INTO holdings (device, uid) VALUES (?, ?)",
-        [(device.decode(), uid.decode()) for device, uid in wanted],
-    )
-    log.error("holdings_rebuilt")
-
-
-def devices(record: Record) -> set[str]:
-    """Return the devices of which the record's claim holds shares."""
-    return {share.device for share in records.claim(record).shares}
-
-
 def _sound_records(
     connection: sqlite3.Connection, copies: RecordCopies, found: RepairReport
 ) -> dict[str, Record]:
@@ -138,10 +111,6 @@ def _insert(connection: sqlite3.Connection, record: Record) -> None:
         "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
         (record.uid, record.text, record.checksum),
     )
-    connection.executemany(
-        "INSERT OR IGNORE INTO holdings (device, uid) VALUES (?, ?)",
-        [(device, record.uid) for device in devices(record)],
-    )
 
 
 def _quarantine(connection: sqlite3.Connection, uid: bytes, text: bytes | None) -> None:
@@ -150,10 +119,6 @@ def _quarantine(connection: sqlite3.Connection, uid: bytes, text: bytes | None) 
         (uid, text, datetime.now(UTC).isoformat()),
     )
     connection.execute(f"DELETE FROM claims WHERE {_UID_BYTES} = ?", (uid,))  # noqa: S608
-
-
-def _read_all(connection: sqlite3.Connection) -> list[Record]:
-    return [records.read(uid, text, checksum) for uid, text, checksum in _rows(connection)]
 
 
 def _rows(connection: sqlite3.Connection) -> list[tuple[bytes, bytes | None, bytes | None]]:

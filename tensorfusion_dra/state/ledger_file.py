@@ -246,14 +246,11 @@ def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) ->
     connection.execute("PRAGMA journal_mode = WAL")
     # NORMAL: a commit is not flushed. LogFlush does that, once for several commits.
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
     ledger_check.check_pages(connection)
     copies.remove_unfinished()
     with writing(connection):
         ledger_schema.migrate(connection, path)
-        repairs = ledger_check.repair(connection, copies)
-        ledger_check.repair_holdings(connection)
-    return repairs
+        return ledger_check.repair(connection, copies)
 
 
 def _quarantine(path: Path) -> Path:

@@ -7,11 +7,10 @@ from typing import Final
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.state.records import DamageError
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 _STEPS: Final = (
-    # Version 1. The table holdings is an index: it finds the claims on a device without reading
-    # every record. The records are authoritative.
+    # Version 1. The table holdings was an index of the claims on a device.
     """
     CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE holdings (
@@ -27,6 +26,8 @@ _STEPS: Final = (
     ALTER TABLE claims ADD COLUMN seal TEXT;
     CREATE TABLE set_aside (uid BLOB NOT NULL, record BLOB, moment TEXT NOT NULL);
     """,
+    # Version 3. Records are decoded once and kept in memory, so no index is needed.
+    "DROP TABLE holdings;",
 )
 """Statements that turn version n - 1 into version n. A new ledger runs all of them, so that its
 tables are identical to those of a migrated one."""

@@ -100,10 +100,6 @@ class Transaction:
             "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
             (record.uid, record.text, record.checksum),
         )
-        self._connection.executemany(
-            "INSERT INTO holdings (device, uid) VALUES (?, ?)",
-            [(device, record.uid) for device in {share.device for share in claim.shares}],
-        )
         if was_decoded:
             self._decoded.claims[record.uid] = claim
             self._decoded.version = self._version()

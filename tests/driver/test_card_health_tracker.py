@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.ports.discovery import HungError
-from tensorfusion_dra.state.card_records import CardRecords
+from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
 
@@ -23,11 +23,10 @@ BOTH = Inventory(gpus=(A, B))
 XID_79 = CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=79)
 
 
-class RecordsInMemory(CardRecords):
+class RecordsInMemory(SavedState):
     """Card record on a disk, which a test can fill up."""
 
-    def __init__(self, record: Mapping[str, Any] | None = None, boot_id: str = "boot-1") -> None:
-        self.boot_id = boot_id
+    def __init__(self, record: Mapping[str, Any] | None = None) -> None:
         self.record = record
         self.saves = 0
         self.full = False

@@ -22,7 +22,8 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
 from tensorfusion_dra.driver.enforcement_watch import LOOK_SECONDS, EnforcementWatch
-from tensorfusion_dra.state.standing_limits import StandingLimits
+from tensorfusion_dra.state import saved_state
+from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
 from tests.support.ports import EventsInMemory
 
@@ -76,7 +77,7 @@ class Setup:
         self.watch = EnforcementWatch(
             self.signs,
             enforcers,
-            StandingLimits(folder),
+            SavedState(folder, saved_state.LIMITS),
             clock=lambda: self.seconds,
             now=self.now,
         )

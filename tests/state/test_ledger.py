@@ -82,7 +82,7 @@ def test_removing_an_unknown_claim_writes_nothing(tmp_path: Path) -> None:
         assert durable(tmp_path) == before
 
 
-def test_record_replaces_an_older_one_and_its_holdings(tmp_path: Path) -> None:
+def test_record_replaces_an_older_one(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, fitted_claim("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
 

@@ -166,8 +166,8 @@ def test_two_instances_starting_on_a_damaged_database_quarantine_it_once(tmp_pat
 @pytest.mark.parametrize(
     "statements",
     [
-        ["DROP TABLE holdings", "DROP TABLE claims"],
-        ["DROP INDEX holdings_by_claim"],
+        ["DROP TABLE claims"],
+        ["DROP TABLE set_aside"],
         ["ALTER TABLE claims RENAME COLUMN seal TO sea1"],
         ["PRAGMA user_version = 0"],
         ["PRAGMA user_version = 1"],

@@ -1,4 +1,4 @@
-"""Damage to single records, their copies and the table holdings: each is restored from the rest."""
+"""Damage to single records and their copies: each is restored from the other."""
 
 import os
 from pathlib import Path
@@ -86,22 +86,6 @@ def test_damaged_or_missing_copy_is_rewritten_from_its_record(tmp_path: Path, co
 
     assert copy_of(tmp_path, "uid-07").read_bytes() == whole
     assert copy_of(tmp_path, "uid-08").exists()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "DELETE FROM holdings WHERE uid = 'uid-07'",
-        "UPDATE holdings SET device = 'gpu-other' WHERE uid = 'uid-07'",
-        "INSERT INTO holdings (device, uid) VALUES ('gpu-other', 'uid-07')",
-    ],
-)
-def test_holdings_are_rebuilt_from_the_records(tmp_path: Path, statement: str) -> None:
-    edited(existing(tmp_path), statement)
-
-    with opened(tmp_path) as ledger:
-        assert len(holders(ledger, GPU_0)) == 40
-        assert holders(ledger, "gpu-other") == []
 
 
 def test_rollback_also_restores_the_copies(tmp_path: Path) -> None:

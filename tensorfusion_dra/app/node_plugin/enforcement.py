@@ -10,7 +10,8 @@ from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnfo
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.state.standing_limits import StandingLimits
+from tensorfusion_dra.state import saved_state
+from tensorfusion_dra.state.saved_state import SavedState
 
 
 def watch(settings: Settings, enforcers: Mapping[str, Enforcer]) -> EnforcementWatch:
@@ -19,7 +20,7 @@ def watch(settings: Settings, enforcers: Mapping[str, Enforcer]) -> EnforcementW
     return EnforcementWatch(
         signs,
         enforcers,
-        StandingLimits(settings.data_folder),
+        SavedState(settings.data_folder, saved_state.LIMITS),
         now=utc_now,
         node=NodeEnforcer(
             signs,

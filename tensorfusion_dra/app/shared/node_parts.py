@@ -35,8 +35,8 @@ from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
-from tensorfusion_dra.state import boot
-from tensorfusion_dra.state.card_records import CardRecords
+from tensorfusion_dra.state import boot, saved_state
+from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
@@ -196,8 +196,13 @@ def health_tracker(
         InputError: The boot ID cannot be read.
         FatalError: The ledger is damaged.
     """
-    records = CardRecords(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
-    return CardHealthTracker(health_rules(settings), records=records, claims=claims, saves=saves)
+    return CardHealthTracker(
+        health_rules(settings),
+        records=SavedState(settings.data_folder, saved_state.CARDS, durable=True),
+        boot_id=boot.boot_id(Path(settings.boot_id_file)),
+        claims=claims,
+        saves=saves,
+    )
 
 
 def taint_effect(settings: Settings) -> str:
