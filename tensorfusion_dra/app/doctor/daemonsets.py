@@ -17,7 +17,7 @@ _RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 
 def installed(context: Context) -> Sequence[dict[str, Any]]:
     """Return the DaemonSets of the node plugin, of all namespaces."""
-    return context.probe.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN) or []
+    return context.probe.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN)
 
 
 def pods(context: Context) -> Iterator[Finding]:
@@ -25,5 +25,5 @@ def pods(context: Context) -> Iterator[Finding]:
     for item in installed(context):
         name = rules.runtime_class(item)
         there = not name or context.probe.find(f"{_RUNTIME_CLASSES}/{segment(name)}") is not None
-        nodes = context.probe.items("/api/v1/nodes") or []
+        nodes = context.probe.items("/api/v1/nodes")
         yield from rules.pods(item, nodes, has_runtime_class=there)
