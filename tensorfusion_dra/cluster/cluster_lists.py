@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, ResourceApi, StatusError
-from tensorfusion_dra.core.doctor import api_server
-from tensorfusion_dra.core.doctor.required_rights import Right
-from tensorfusion_dra.core.doctor.rights import Answer
+from tensorfusion_dra.core.doctor import kubernetes
+from tensorfusion_dra.core.doctor.rights import Answer, Right
 from tensorfusion_dra.core.errors import RetryableError
 
 _PAGE: Final = "500"
@@ -54,7 +53,7 @@ class ClusterLists:
     @cached_property
     def minor_version(self) -> int | None:
         """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return api_server.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+        return kubernetes.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the right, or before Kubernetes 1.37."""

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
@@ -44,7 +44,7 @@ class Division:
         self,
         ledger: Ledger,
         projection: Projection,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         *,
         rules: LendingRules,
         status: StatusReporter,

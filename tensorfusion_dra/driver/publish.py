@@ -39,7 +39,7 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.driver.publishing_state import PublishingState
 from tensorfusion_dra.driver.repairs import Repairs
@@ -61,7 +61,7 @@ class Publisher:
 
     def __init__(
         self,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         slices_at_server: Slices,
         nodes: Nodes,
         events: Events,

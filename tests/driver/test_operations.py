@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.operation import (
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_transaction import Transaction
@@ -124,7 +124,7 @@ def test_file_that_a_repeated_prepare_writes_again_has_its_stage(setup: Setup, s
 def test_first_reading_that_a_record_of_another_boot_waits_for_is_no_lookup(
     setup: Setup, seen: Seen
 ) -> None:
-    class ReadOnceAwaited(CatalogReader):
+    class ReadOnceAwaited(DeviceCatalog):
         def wait_changed(self, *_: Any, **__: Any) -> Any:
             return self.refresh()
 

@@ -3,7 +3,7 @@
 import re
 
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.devices.slice_writes import WriteReason
+from tensorfusion_dra.core.devices.slices import WriteReason
 from tests.metrics.scraped import scrape
 from tests.support import documented_metrics
 from tests.support.builders.node_views import NOW, card_view, node_view, share_view

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
@@ -106,7 +106,7 @@ class Setup:
             self.enforcers,
         )
         self.discovery = FixedDiscovery(simulated_inventory())
-        self.catalog = CatalogReader(self.discovery, NODE)
+        self.catalog = DeviceCatalog(self.discovery, NODE)
         self.catalog.refresh()
         self.device_nodes = DeviceNodesInMemory()
         self.driver_files = DriverFilesInMemory()
@@ -118,7 +118,7 @@ class Setup:
         self.workers = workers
         self.preparer = self.with_claims(self.claims)
 
-    def with_claims(self, claims: Claims, catalog: CatalogReader | None = None) -> Preparer:
+    def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
         offers = NodeOffers(
             device_nodes=self.device_nodes,
             driver_files=self.driver_files,
@@ -147,7 +147,7 @@ class Setup:
         )
 
     def division(
-        self, catalog: CatalogReader | None = None, *, retry_seconds: float = 1.0
+        self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
     ) -> Division:
         return Division(
             self.ledger,

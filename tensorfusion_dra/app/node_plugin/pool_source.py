@@ -7,7 +7,7 @@ from tensorfusion_dra.app.shared import enforcer_kinds
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import (
     NamedPool,
     PoolFollower,
@@ -26,7 +26,7 @@ def follow(
     settings: Settings,
     supervisor: Supervisor,
     *,
-    catalog: CatalogReader,
+    catalog: DeviceCatalog,
     api: Api,
     on_change: Callable[[], None],
 ) -> PoolFollower:

@@ -34,7 +34,7 @@ from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
@@ -191,7 +191,7 @@ def _preparing(
 
 
 def _served(
-    settings: Settings, supervisor: Supervisor, preparing: _Preparing, catalog: CatalogReader
+    settings: Settings, supervisor: Supervisor, preparing: _Preparing, catalog: DeviceCatalog
 ) -> tuple[Registration, PluginServers]:
     """Serve the DRA socket, before the kubelet knows of it."""
     paths = sockets.paths(

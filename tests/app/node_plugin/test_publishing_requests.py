@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import USER_AGENT, Api, ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.daemonset.test_rights import pool
@@ -31,7 +31,7 @@ WATCHING = {("list", "resourceslices"): 1, ("watch", "resourceslices"): 1}
 class Node:
     """The publishing parts of a node."""
 
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     publisher: Publisher
 
     def make_unhealthy(self, *indexes: int) -> None:
