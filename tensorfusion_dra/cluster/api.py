@@ -35,6 +35,18 @@ _MOST_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
 _MOST_EVENT_BYTES: Final = 8 * 2**20
 """An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
+_GROUP: Final = "/apis/resource.k8s.io"
+_VERSION_SECONDS: Final = 5.0
+_VERSIONS: Final = ("v1", "v1beta2")
+"""In order of preference. Both have the same JSON for the fields used here; v1beta1 differs."""
+Result = TypeVar("Result")
+_ALL_SECONDS: Final = 15.0
+"""The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
+call takes a worker from the calls that need no API server."""
+_TRY_SECONDS: Final = 5.0
+"""A connection that died silently never answers, but a new one may."""
+_LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
+"""HTTP statuses that a quick retry does not change."""
 
 
 class TooLargeError(OSError):
@@ -343,12 +355,6 @@ def _excerpt(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-_GROUP: Final = "/apis/resource.k8s.io"
-_VERSION_SECONDS: Final = 5.0
-_VERSIONS: Final = ("v1", "v1beta2")
-"""In order of preference. Both have the same JSON for the fields used here; v1beta1 differs."""
-
-
 class ResourceApi:
     """Paths of resource.k8s.io; the version is requested from the API server once."""
 
@@ -404,17 +410,6 @@ class ResourceApi:
             f"{_GROUP}/{self.version()}/namespaces/{segment(namespace)}"
             f"/resourceclaims/{segment(name)}"
         )
-
-
-Result = TypeVar("Result")
-
-_ALL_SECONDS: Final = 15.0
-"""The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
-call takes a worker from the calls that need no API server."""
-_TRY_SECONDS: Final = 5.0
-"""A connection that died silently never answers, but a new one may."""
-_LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
-"""HTTP statuses that a quick retry does not change."""
 
 
 class RetriedReads:

@@ -10,6 +10,18 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
+_WAIT_SECONDS: Final = 10.0
+_RIGHT_STATUS: Final = "patch on resourceclaims/status"
+_RIGHT_DRIVER: Final = (
+    f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
+)
+_RIGHT_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
+# API servers from 1.36 on refuse a missing right with a 422 (registry/resource/utils.go). Its text
+# always contains the first string; it contains the second one only if the claim's node is the node
+# of the token.
+_DRIVER_RESOURCE: Final = "resourceclaims/driver"
+_ASSOCIATED: Final = "associated-node:"
+
 
 class Claims:
     """Reader of ResourceClaims; implements ports.cluster.Claims."""
@@ -45,20 +57,6 @@ class Claims:
             if error.status == 404 and missing == ("resourceclaims", ref.name):
                 raise ClaimError(f"claim {ref}: found none at the API server") from error
             raise
-
-
-_WAIT_SECONDS: Final = 10.0
-
-_RIGHT_STATUS: Final = "patch on resourceclaims/status"
-_RIGHT_DRIVER: Final = (
-    f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
-)
-_RIGHT_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
-# API servers from 1.36 on refuse a missing right with a 422 (registry/resource/utils.go). Its text
-# always contains the first string; it contains the second one only if the claim's node is the node
-# of the token.
-_DRIVER_RESOURCE: Final = "resourceclaims/driver"
-_ASSOCIATED: Final = "associated-node:"
 
 
 class ClaimStatus:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.api import READ_SECONDS, Api, ResourceApi, StatusError
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.rights import Answer, Right
 from tensorfusion_dra.core.errors import RetryableError
@@ -19,6 +19,9 @@ _FORBIDDEN: Final = 403
 _EXPIRED: Final = 410
 _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 """The first one that has DeviceTaintRules by default, and in v1."""
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1"
+_WAIT_SECONDS: Final = 10.0
+_FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
 
 
 class ClusterLists:
@@ -28,8 +31,14 @@ class ClusterLists:
         unreadable: What could not be read for want of a right, as texts.
     """
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: Api, *, wait_seconds: float = READ_SECONDS) -> None:
+        """Store the arguments; nothing is read yet.
+
+        Args:
+            wait_seconds: For each request.
+        """
+        self.api: Final = api
+        self._wait_seconds: Final = wait_seconds
         self.resource_api: Final = ResourceApi(api)
         self.unreadable: Final[list[str]] = []
 
@@ -64,17 +73,25 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer, or the right to list is missing.
         """
+        return self.items_if_served(path, **query) or []
+
+    def items_if_served(self, path: str, **query: str) -> list[dict[str, Any]] | None:
+        """Return the objects of a collection; None if the API server does not have the kind.
+
+        Raises:
+            RetryableError: The API server did not answer, or the right to list is missing.
+        """
         found: list[dict[str, Any]] = []
         page = ""
         while True:
             asked = {**query, "limit": _PAGE, **({"continue": page} if page else {})}
             try:
-                listed = self._api.call("GET", path, query=asked)
+                listed = self._get(path, asked)
             except StatusError as error:
                 if error.status == _NOT_FOUND:
-                    return []
+                    return None
                 if error.status == _EXPIRED and page:  # the list took longer than etcd keeps it
-                    return list(self._api.call("GET", path, query=query).get("items") or [])
+                    return list(self._get(path, query).get("items") or [])
                 raise
             found += listed.get("items") or []
             page = str((listed.get("metadata") or {}).get("continue") or "")
@@ -88,11 +105,14 @@ class ClusterLists:
             RetryableError: The API server did not answer, or the right to read is missing.
         """
         try:
-            return self._api.call("GET", path)
+            return self._get(path, {})
         except StatusError as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
+
+    def _get(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        return self.api.call("GET", path, query=query, wait_seconds=self._wait_seconds)
 
     def find_readable(self, path: str, what: str) -> dict[str, Any] | None:
         """Return the object at a path; None, with a note, if the right to read it is missing.
@@ -130,44 +150,11 @@ class ClusterLists:
             self.unreadable.append(text)
 
 
-_REVIEWS: Final = "/apis/authorization.k8s.io/v1"
-_WAIT_SECONDS: Final = 10.0
-_FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
-
-
-class ClusterProbe:
+class ClusterProbe(ClusterLists):
     """Read-only client of the API server, for the doctor command. Use it from one thread."""
 
     def __init__(self, api: Api) -> None:
-        self._api = api
-
-    def find(self, path: str) -> dict[str, Any] | None:
-        """Return the object at a path; None if there is none.
-
-        Raises:
-            RetryableError: The API server did not answer, or the right to read is missing.
-        """
-        try:
-            return self._api.call("GET", path, wait_seconds=_WAIT_SECONDS)
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-
-    def items(self, path: str, **query: str) -> list[dict[str, Any]] | None:
-        """Return the objects of a collection; None if the API server does not have the kind.
-
-        Raises:
-            RetryableError: The API server did not answer, or the right to list is missing.
-        """
-        try:
-            listed = self._api.call("GET", path, query=query, wait_seconds=_WAIT_SECONDS)
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-        items: list[dict[str, Any]] = listed.get("items") or []
-        return items
+        super().__init__(api, wait_seconds=_WAIT_SECONDS)
 
     def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.
@@ -180,7 +167,7 @@ class ClusterProbe:
             RetryableError: The API server did not answer.
         """
         query = {"dryRun": "All", "fieldManager": _FIELD_MANAGER}
-        return self._api.call("POST", path, query=query, body=body, wait_seconds=_WAIT_SECONDS)
+        return self.api.call("POST", path, query=query, body=body, wait_seconds=_WAIT_SECONDS)
 
     def review_access(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
         """Return the result of an access review for a right.
@@ -211,7 +198,7 @@ class ClusterProbe:
             spec |= _identity(*service_account)
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
         path = f"{_REVIEWS}/{kind.lower()}s"
-        reviewed = self._api.call("POST", path, body=body, wait_seconds=_WAIT_SECONDS)
+        reviewed = self.api.call("POST", path, body=body, wait_seconds=_WAIT_SECONDS)
         status = reviewed.get("status")
         if not isinstance(status, dict) or "allowed" not in status:
             raise RetryableError(f"{path}: found no status.allowed in the answer")

@@ -19,6 +19,8 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts it into each container."""
+_MOST_KUBECONFIG_BYTES: Final = 4 * 2**20
+"""One cluster with its certificates takes 10 KB."""
 
 
 def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
@@ -43,8 +45,8 @@ def of_service_account(
     token, authority = folder / "token", folder / "ca.crt"
     if not (host and port and token.is_file() and authority.is_file()):
         raise InputError(
-            f"service account: found no API server in the environment or no files in {folder}, "
-            "expected those of a pod, or a kubeconfig"
+            "in-cluster configuration: found no API server in the environment, or no files in "
+            f"{folder}; expected those of a pod, or a kubeconfig"
         )
 
     def read() -> str:
@@ -97,10 +99,6 @@ def _of_kubeconfig(path: Path, *, user_agent: str) -> Connections:
         raise InputError(f"kubeconfig {path}: {text}") from error
     except failures as error:
         raise InputError(f"kubeconfig {path}: {error}") from error
-
-
-_MOST_KUBECONFIG_BYTES: Final = 4 * 2**20
-"""One cluster with its certificates takes 10 KB."""
 
 
 def kubeconfig_texts(kubeconfig: Path) -> Iterator[bytes]:

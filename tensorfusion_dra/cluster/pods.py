@@ -10,6 +10,9 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 
+_PODS: Final = "/api/v1/pods"
+_MERGE: Final = "application/merge-patch+json"
+
 
 class Pods:
     """Reader of Pods; implements ports.cluster.Pods and webhook.ports.PodReader."""
@@ -43,10 +46,6 @@ class Pods:
                 ) from error
             raise
         return stored if (stored.get("metadata") or {}).get("uid") == pod.uid else None
-
-
-_PODS: Final = "/api/v1/pods"
-_MERGE: Final = "application/merge-patch+json"
 
 
 class WorkerPods:

@@ -63,6 +63,10 @@ _FORBIDDEN_SECONDS: Final = 60.0
 """Least delay while the right is missing: only an administrator can grant it."""
 _MOST_REFUSALS: Final = 5
 """Refusals in a row after which a right that was there before is missing."""
+_GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
+_GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
+_TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
+_NODES: Final = "/api/v1/nodes"
 
 
 class Watch:
@@ -266,12 +270,6 @@ def _version_of(event: Mapping[str, Any]) -> str:
 
 def _number(code: object) -> int:
     return code if isinstance(code, int) else 0
-
-
-_GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
-_GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
-_TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
-_NODES: Final = "/api/v1/nodes"
 
 
 class ObjectCache:

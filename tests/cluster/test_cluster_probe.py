@@ -31,8 +31,8 @@ def test_missing_object_is_none_and_missing_right_is_an_error(server: ApiServer,
     probe = ClusterProbe(api)
 
     assert probe.find("/api/v1/namespaces/nowhere") is None
-    assert probe.items("/api/v1/namespaces") is not None
-    assert probe.items("/apis/tensor-fusion.ai/v1/gpupools") is None
+    assert probe.items_if_served("/api/v1/namespaces") is not None
+    assert probe.items_if_served("/apis/tensor-fusion.ai/v1/gpupools") is None
     server.faults.add("get", "namespaces", Refuse(403))
     with pytest.raises(StatusError, match="403"):
         probe.find("/api/v1/namespaces/default")

@@ -165,7 +165,7 @@ def test_service_account_token_that_is_gone_is_retryable(pod: Api, tmp_path: Pat
 def test_process_without_a_service_account_is_an_input_error(pod: Api, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").unlink()
 
-    with pytest.raises(InputError, match="service account: found no API server"):
+    with pytest.raises(InputError, match="in-cluster configuration: found no API server"):
         pod.connect()
 
 

@@ -51,7 +51,7 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
         name = node["metadata"]["name"]
         yield from rules.other_plugins(node)
         yield from rules.tensor_fusion_workers(node, _workers(context, name))
-        slices = probe.items(path, fieldSelector=f"spec.nodeName={name}") or []
+        slices = probe.items(path, fieldSelector=f"spec.nodeName={name}")
         yield from rules.other_slices(name, slices)
 
 

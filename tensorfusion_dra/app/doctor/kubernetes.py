@@ -64,7 +64,7 @@ def claim_gates(context: Context) -> Iterator[Finding]:
 def allocations(context: Context) -> Iterator[Finding]:
     """Check that the scheduler allocates parts of devices to claims that request parts."""
     path = f"/apis/{context.resource_api.api_version()}/resourceclaims"
-    yield from kubernetes.shares(context.probe.items(path) or [], names.DRIVER)
+    yield from kubernetes.shares(context.probe.items(path), names.DRIVER)
 
 
 def multi_gpu(context: Context) -> Iterator[Finding]:
@@ -76,11 +76,11 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
             ("ResourceClaim", "resourceclaims"),
             ("ResourceClaimTemplate", "resourceclaimtemplates"),
         )
-        for item in probe.items(f"{root}/{path}") or []
+        for item in probe.items(f"{root}/{path}")
     ]
     classes = {
         str(item["metadata"]["name"])
-        for item in probe.items(f"{root}/deviceclasses") or []
+        for item in probe.items(f"{root}/deviceclasses")
         if names.DRIVER in json.dumps(item.get("spec"))
     }
     yield from kubernetes.one_request_for_several(probe.find("/version") or {}, stored, classes)
@@ -110,10 +110,10 @@ def checked_nodes(context: Context) -> Iterable[dict[str, Any]]:
     if context.place is Place.NODE:
         node = _this_node(context)
         return [] if node is None else [node]
-    every = context.probe.items("/api/v1/nodes") or []
+    every = context.probe.items("/api/v1/nodes")
     selector = f"spec.driver={names.DRIVER}"
     slices = context.probe.items(context.resource_api.slices(), fieldSelector=selector)
-    publishing = {item["spec"].get("nodeName") for item in slices or []}
+    publishing = {item["spec"].get("nodeName") for item in slices}
     return [node for node in every if node["metadata"]["name"] in publishing] or every
 
 

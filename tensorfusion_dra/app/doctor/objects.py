@@ -20,7 +20,7 @@ _RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 
 def installed(context: Context) -> Sequence[dict[str, Any]]:
     """Return the DaemonSets of the node plugin, of all namespaces."""
-    return context.probe.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN) or []
+    return context.probe.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN)
 
 
 def pods(context: Context) -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def pods(context: Context) -> Iterator[Finding]:
     for item in installed(context):
         name = rules.runtime_class(item)
         there = not name or context.probe.find(f"{_RUNTIME_CLASSES}/{segment(name)}") is not None
-        nodes = context.probe.items("/api/v1/nodes") or []
+        nodes = context.probe.items("/api/v1/nodes")
         yield from rules.pods(item, nodes, has_runtime_class=there)
 
 
@@ -43,14 +43,14 @@ def slices(context: Context) -> Iterator[Finding]:
     selector = f"spec.driver={names.DRIVER}"
     if context.place is Place.NODE:
         name = context.settings.node_name
-        found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}") or []
+        found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}")
         settings = context.settings
         own = Source(kind=settings.pool_source, gpupool=settings.gpupool)
         cause = None if found else _awaited(context, [own], kubernetes.checked_nodes(context))
         yield from [cause] if cause else rules.slices_of_node(found, node_name=name)
         return
-    nodes = probe.items("/api/v1/nodes") or []
-    found = probe.items(path, fieldSelector=selector) or []
+    nodes = probe.items("/api/v1/nodes")
+    found = probe.items(path, fieldSelector=selector)
     plugins = [] if found else installed(context)
     cause = _awaited(context, map(rules.pool_source, plugins), nodes)
     yield from (
@@ -66,7 +66,7 @@ def _awaited(
     """Return the finding for nodes that publish nothing because they wait for a GPUPool."""
     for source in sources:
         if source.kind != "settings":
-            stored = context.probe.items(_GPUPOOLS)
+            stored = context.probe.items_if_served(_GPUPOOLS)
             if found := rules.awaited_pool(source, stored, list(nodes)):
                 return found
     return None
@@ -83,8 +83,8 @@ def templates(context: Context) -> Iterator[Finding]:
     """Check the ResourceClaimTemplates that the webhook puts into pods."""
     root = f"/apis/{context.resource_api.api_version()}"
     probe = context.probe
-    found = probe.items(f"{root}/resourceclaimtemplates") or []
-    known = probe.items(f"{root}/deviceclasses") or []
+    found = probe.items(f"{root}/resourceclaimtemplates")
+    known = probe.items(f"{root}/deviceclasses")
     yield from rules.templates(
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],
@@ -94,8 +94,8 @@ def templates(context: Context) -> Iterator[Finding]:
 def known_pools(context: Context) -> Iterator[Finding]:
     """Check that the pools that nodes publish are GPUPools, if the cluster has any."""
     probe, selector = context.probe, f"spec.driver={names.DRIVER}"
-    found = probe.items(context.resource_api.slices(), fieldSelector=selector) or []
-    yield from rules.published_pools(found, probe.items(_GPUPOOLS) or [])
+    found = probe.items(context.resource_api.slices(), fieldSelector=selector)
+    yield from rules.published_pools(found, probe.items(_GPUPOOLS))
 
 
 def crds(context: Context) -> Iterator[Finding]:

@@ -52,7 +52,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
 
 def of_webhook(context: Context) -> Iterator[Finding]:
     """Check each right that the webhook uses, if it is installed."""
-    for installed in (context.probe.items(_DEPLOYMENTS, labelSelector=_WEBHOOK) or [])[:1]:
+    for installed in context.probe.items(_DEPLOYMENTS, labelSelector=_WEBHOOK)[:1]:
         account = _account(installed)
         answers = _answers(context, rules.of_webhook(), account)
         yield from rules.findings(f"service account {'/'.join(account)}", answers)

@@ -22,7 +22,7 @@ def reachable(context: Context) -> Iterator[Finding]:
     probe = context.probe
     webhooks: list[CalledWebhook] = []
     for kind in _KINDS:
-        webhooks += rules.ours(probe.items(f"{_ADMISSION}/{kind}") or [])
+        webhooks += rules.ours(probe.items(f"{_ADMISSION}/{kind}"))
     yield from rules.installed(webhooks)
     if not webhooks:
         return
@@ -59,7 +59,7 @@ def _endpoints(context: Context, service: Service) -> Iterator[Finding]:
     found = probe.find(f"/api/v1/namespaces/{namespace}/services/{segment(service.name)}")
     slices = None
     if found is not None:
-        slices = probe.items(
+        slices = probe.items_if_served(
             f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
             labelSelector=f"kubernetes.io/service-name={service.name}",
         )

@@ -15,7 +15,6 @@ from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lin
 from tests.app.shared.test_health_endpoint import wait_registered
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics, image_packages
-from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS
 
 SHARE = {"tflops": "100", "vram": "16Gi"}
@@ -243,9 +242,3 @@ def test_a_scraped_node_plugin_stays_within_the_memory_budget(
 
     resident = node.scrape().value("process_resident_memory_bytes")
     assert resident < image_packages.MEMORY_BUDGET_BYTES
-
-
-def test_the_library_is_loaded_at_the_first_scrape() -> None:
-    process = "import tensorfusion_dra.app.node_plugin.process"
-
-    assert loaded(process, "prometheus_client", "wsgiref.simple_server") == []
