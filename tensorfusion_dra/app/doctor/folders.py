@@ -3,9 +3,8 @@
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
@@ -14,20 +13,14 @@ from tensorfusion_dra.core.doctor import folders as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.folders import Folder, Use
 
+_Mount = dict[str, Any]
+"""What a Folder tells of the mount on which it is."""
+
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ELSEWHERE: Final = (
     "set --kubelet-root to the kubelet's --root-dir (microk8s: "
     "/var/snap/microk8s/common/var/lib/kubelet); in a pod, mount it at the same path"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mount:
-    """One mount; the defaults stand for an unknown one."""
-
-    point: str = "/"
-    filesystem: str = ""
-    shared: bool = True
 
 
 _REGISTRY: Final = Use(what="registration folder", missing_cure=_ELSEWHERE)
@@ -76,17 +69,17 @@ def _read_folder(path: Path, mounts: Mapping[str, _Mount]) -> Folder:
         return Folder(path=str(path), exists=False)
     except OSError as error:
         return Folder(path=str(path), trouble=error.strerror or str(error))
-    mount = _mount_of(path, mounts)
+    real = path.resolve()
+    points = (str(folder) for folder in (real, *real.parents))
+    mount = next((mounts[point] for point in points if point in mounts), {})
     return Folder(
         path=str(path),
         is_folder=stat.S_ISDIR(status.st_mode),
         mode=stat.S_IMODE(status.st_mode),
         writable=os.access(path, os.W_OK | os.X_OK),
         read_only=bool(space.f_flag & os.ST_RDONLY),
-        filesystem=mount.filesystem,
-        mount_point=mount.point,
-        shared=mount.shared,
         free_bytes=space.f_bavail * space.f_frsize,
+        **mount,
     )
 
 
@@ -105,11 +98,5 @@ def _mounts() -> dict[str, _Mount]:
             # Blanks and backslashes in a path are written in octal (proc(5)).
             point = fields[4].replace("\\040", " ").replace("\\134", "\\")
             shared = any(field.startswith("shared:") for field in fields[6:])
-            found[point] = _Mount(point=point, filesystem=kind[0], shared=shared)
+            found[point] = {"mount_point": point, "filesystem": kind[0], "shared": shared}
     return found
-
-
-def _mount_of(path: Path, mounts: Mapping[str, _Mount]) -> _Mount:
-    real = path.resolve()
-    points = (str(folder) for folder in (real, *real.parents))
-    return next((mounts[point] for point in points if point in mounts), _Mount())

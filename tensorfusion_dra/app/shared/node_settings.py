@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
-from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS, flag, setting
+from tensorfusion_dra.app.shared.setting_sources import (
+    BOOLEANS,
+    LOG_FORMATS,
+    LOG_LEVELS,
+    flag,
+    setting,
+)
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.enforcers.preload import Way
@@ -40,18 +46,22 @@ _FORMS: Final = {
     "disable_provider": (_NAMES, "names with commas, as rack,fans"),
 }
 _CHOICES: Final = {
+    **dict.fromkeys(
+        (
+            *("device_metadata", "health_events", "require_enforcement", "overcommit_limits"),
+            *("read_pods", "metrics", "metrics_shares"),
+        ),
+        BOOLEANS,
+    ),
     "pool_source": POOL_SOURCES,
     "qos": QOS_LEVELS,
     "health_taint": TAINTS,
     "isolation": tuple(Isolation),
     "preload": tuple(Way),
+    "status_page": (*STATUS_PAGES, *STATUS_PAGES_IN_YAML),
     "log_level": LOG_LEVELS,
     "log_format": LOG_FORMATS,
 }
-_BOOLEANS: Final = (
-    *("device_metadata", "health_events", "require_enforcement", "overcommit_limits", "read_pods"),
-    *("metrics", "metrics_shares"),
-)
 _PATHS: Final = (
     *("kubelet_root", "cdi_dir", "static_cdi_dir", "driver_root", "tensor_fusion_root"),
     *("hami_core_library", "mps_pipes", "mps_shm"),
@@ -285,11 +295,7 @@ class Settings:
             is_long = form is _SUBDOMAIN and len(value) > _LONGEST_POOL
             if is_long or form.fullmatch(value) is None:
                 raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
-        for name, choices in _CHOICES.items():
-            setting_sources.check_choice(flag(name), getattr(self, name), choices)
-        setting_sources.check_choice("status-page", self.status_page_mode, STATUS_PAGES)
-        for name in _BOOLEANS:
-            setting_sources.check_boolean(flag(name), getattr(self, name))
+        setting_sources.check_choices(self, _CHOICES)
         for name in (*_PATHS, *_OPTIONAL_PATHS):
             path = getattr(self, name)
             if (path or name in _PATHS) and not Path(path).is_absolute():

@@ -1,7 +1,7 @@
 """Sources of settings, the same for every verb: default < file < environment < flag."""
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -73,16 +73,6 @@ def flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-def check_range(name: str, value: float, least: float, most: float) -> None:
-    """Check that a value is in a range, bounds included.
-
-    Raises:
-        InputError: The value is outside.
-    """
-    if not least <= value <= most:
-        raise InputError(f"{name}: found {value}, expected {least} to {most}")
-
-
 def check_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Check that each number is from its least to its greatest value; `ranges` is by field.
 
@@ -90,26 +80,21 @@ def check_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) ->
         InputError: One is outside.
     """
     for name, (least, most) in ranges.items():
-        check_range(flag(name), getattr(settings, name), least, most)
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            raise InputError(f"{flag(name)}: found {value}, expected {least} to {most}")
 
 
-def check_boolean(name: str, value: str) -> None:
-    """Check that a value is true or false.
-
-    Raises:
-        InputError: It is neither.
-    """
-    check_choice(name, value, BOOLEANS)
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that a value is one of the choices.
+def check_choices(settings: object, choices: Mapping[str, Sequence[str]]) -> None:
+    """Check that each value is one of its choices, which are by field.
 
     Raises:
-        InputError: The value is none of them.
+        InputError: One is none of them.
     """
-    if value not in choices:
-        raise InputError(f"{name}: found {value!r}, expected one of {', '.join(choices)}")
+    for name, known in choices.items():
+        value = getattr(settings, name)
+        if value not in known:
+            raise InputError(f"{flag(name)}: found {value!r}, expected one of {', '.join(known)}")
 
 
 def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:

@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
-from tensorfusion_dra.app.shared.setting_sources import (
-    LOG_FORMATS,
-    LOG_LEVELS,
-    check_boolean,
-    check_choice,
-    check_range,
-    setting,
-)
+from tensorfusion_dra.app.shared.setting_sources import BOOLEANS, LOG_FORMATS, LOG_LEVELS, setting
 from tensorfusion_dra.core import names
 
 _ENFORCERS: Final = enforcer_kinds.OWN
+_RANGES: Final = {
+    "port": (0, 65535),
+    "health_port": (0, 65535),
+    "metrics_port": (0, 65535),
+    "drain_seconds": (0, 600),
+}
+_CHOICES: Final = {
+    "metrics": BOOLEANS,
+    "virtual_capacity": BOOLEANS,
+    "log_level": LOG_LEVELS,
+    "log_format": LOG_FORMATS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +74,9 @@ class WebhookSettings:
     log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
     def __post_init__(self) -> None:
-        check_range("port", self.port, 0, 65535)
-        check_range("health-port", self.health_port, 0, 65535)
-        check_range("metrics-port", self.metrics_port, 0, 65535)
-        check_boolean("metrics", self.metrics)
-        check_choice("virtual-capacity", self.virtual_capacity, ("true", "false"))
+        setting_sources.check_ranges(self, _RANGES)
+        setting_sources.check_choices(self, _CHOICES)
         enforcer_kinds.check(self.enforcer)
-        check_range("drain-seconds", self.drain_seconds, 0, 600)
-        check_choice("log-level", self.log_level, LOG_LEVELS)
-        check_choice("log-format", self.log_format, LOG_FORMATS)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

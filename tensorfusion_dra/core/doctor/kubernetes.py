@@ -150,7 +150,12 @@ def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding
         claims: ResourceClaims; only those with devices of the driver count.
         driver: Name of the driver.
     """
-    partial = [claim for claim in claims if _requests_a_part(claim) and _results(claim, driver)]
+    partial = [
+        claim
+        for claim in claims
+        if _results(claim, driver)
+        and any((each.get("capacity") or {}).get("requests") for each in _exact_requests(claim))
+    ]
     whole = [
         f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         for claim in partial
@@ -192,7 +197,10 @@ def one_request_for_several(
     found = [
         f"{item.get('kind') or 'object'} {item['metadata']['namespace']}/{item['metadata']['name']}"
         for item in stored
-        if any(_is_for_several(request, classes) for request in _exact_requests(item))
+        if any(
+            request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
+            for request in _exact_requests(item)
+        )
     ]
     if found:
         yield warning(
@@ -205,15 +213,6 @@ def one_request_for_several(
             cure="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
             f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{SHARES_BY_DEFAULT_MINOR}",
         )
-
-
-def _is_for_several(request: Mapping[str, Any], classes: Collection[str]) -> bool:
-    return request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
-
-
-def _requests_a_part(claim: Mapping[str, Any]) -> bool:
-    requests = _exact_requests(claim)
-    return any((request.get("capacity") or {}).get("requests") for request in requests)
 
 
 def _exact_requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -98,46 +98,60 @@ def specs(files: Sequence[SpecFile], claims: Mapping[str, str] | None) -> Iterat
         files: The files of all folders that the runtime reads.
         claims: The ledger's claims, ``namespace/name`` by UID; None if it could not be read.
     """
-    troubles = [*_broken(files), *_clashing(files), *_dangling(files)]
+    troubles = [finding for file in files for finding in _of_file(file, claims)]
+    troubles += _clashing(files)
     if claims is not None:
-        troubles += [*_unrecorded(files, claims), *_unwritten(files, claims)]
+        troubles += _unwritten(files, claims)
     ours = sum(file.claim_uid is not None for file in files)
     yield from troubles or [
         ok("CDI specs", f"{ours} of this driver, {len(files) - ours} of others")
     ]
 
 
-def _broken(files: Sequence[SpecFile]) -> Iterator[Finding]:
-    for file in files:
-        if not file.trouble:
-            continue
-        subject = f"CDI spec {file.path}"
-        if file.claim_uid is not None:
-            yield problem(
-                subject,
-                file.trouble,
-                expected="a spec that runtimes load; without one, containers of its claim fail",
-                cure="restart the node plugin of this node, which rewrites its specs",
-            )
-        else:
-            yield warning(
-                subject,
-                file.trouble,
-                expected="a spec that runtimes load; until then they do not know its devices",
-                cure="regenerate it with the tool that wrote it, or remove it",
-            )
+def _of_file(file: SpecFile, claims: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Yield what is wrong with one file."""
+    subject, is_ours = f"CDI spec {file.path}", file.claim_uid is not None
+    if file.trouble and is_ours:
+        yield problem(
+            subject,
+            file.trouble,
+            expected="a spec that runtimes load; without one, containers of its claim fail",
+            cure="restart the node plugin of this node, which rewrites its specs",
+        )
+    elif file.trouble:
+        yield warning(
+            subject,
+            file.trouble,
+            expected="a spec that runtimes load; until then they do not know its devices",
+            cure="regenerate it with the tool that wrote it, or remove it",
+        )
+    if file.kind == names.CDI_KIND and not is_ours:
+        yield warning(
+            subject,
+            f"has devices of {names.CDI_KIND}, but is not a file of this driver",
+            expected=f"that kind only in {names.CDI_FILE_PREFIX}*.json",
+            cure="remove it, unless another release of this driver wrote it",
+        )
+    if file.missing_paths:
+        shown = ", ".join(file.missing_paths[:3])
+        yield warning(
+            subject,
+            f"names {len(file.missing_paths)} host paths that do not exist: {shown}",
+            expected="existing paths only: containers with these devices do not start",
+            cure="regenerate it, as after an update of the NVIDIA driver: NVIDIA's own with "
+            "nvidia-ctk cdi generate",
+        )
+    if is_ours and claims is not None and file.claim_uid not in claims:
+        yield warning(
+            subject,
+            "of a claim that is not in the ledger",
+            expected="only specs of claims in the ledger",
+            cure="restart the node plugin of this node, which removes it",
+        )
 
 
 def _clashing(files: Sequence[SpecFile]) -> Iterator[Finding]:
     """Yield the devices that are in two files of one folder: runtimes then ignore both."""
-    for file in files:
-        if file.kind == names.CDI_KIND and file.claim_uid is None:
-            yield warning(
-                f"CDI spec {file.path}",
-                f"has devices of {names.CDI_KIND}, but is not a file of this driver",
-                expected=f"that kind only in {names.CDI_FILE_PREFIX}*.json",
-                cure="remove it, unless another release of this driver wrote it",
-            )
     first: dict[tuple[str, str], str] = {}
     for file in files:
         folder = file.path.rpartition("/")[0]
@@ -150,30 +164,6 @@ def _clashing(files: Sequence[SpecFile]) -> Iterator[Finding]:
                     expected="in one file: runtimes ignore a device that is in two",
                     cure="remove the file that is no longer needed",
                 )
-
-
-def _dangling(files: Sequence[SpecFile]) -> Iterator[Finding]:
-    for file in files:
-        if file.missing_paths:
-            shown = ", ".join(file.missing_paths[:3])
-            yield warning(
-                f"CDI spec {file.path}",
-                f"names {len(file.missing_paths)} host paths that do not exist: {shown}",
-                expected="existing paths only: containers with these devices do not start",
-                cure="regenerate it, as after an update of the NVIDIA driver: NVIDIA's own with "
-                "nvidia-ctk cdi generate",
-            )
-
-
-def _unrecorded(files: Sequence[SpecFile], claims: Mapping[str, str]) -> Iterator[Finding]:
-    for file in files:
-        if file.claim_uid is not None and file.claim_uid not in claims:
-            yield warning(
-                f"CDI spec {file.path}",
-                "of a claim that is not in the ledger",
-                expected="only specs of claims in the ledger",
-                cure="restart the node plugin of this node, which removes it",
-            )
 
 
 def _unwritten(files: Sequence[SpecFile], claims: Mapping[str, str]) -> Iterator[Finding]:

@@ -193,21 +193,14 @@ def findings(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
             continue
         severity = problem if answer.right.vital else warning
         reason = f": {answer.reason}" if answer.reason else ""
+        of = f", resourceNames: [{answer.right.name}]" if answer.right.name else ""
         yield severity(
             f"right to {answer.right}",
             f"{who} does not have it{reason}",
             expected=f"granted: {answer.right.purpose}",
-            cure=f"apply the ClusterRole and its binding of this release again; it needs "
-            f"{_rule(answer.right)}",
+            cure="apply the ClusterRole and its binding of this release again; it needs "
+            f'{{apiGroups: ["{answer.right.group}"], resources: [{answer.right.resource}], '
+            f'verbs: ["{answer.right.verb}"]{of}}}',
         )
     if granted:
         yield ok(f"rights of {who}", f"{granted} granted")
-
-
-def _rule(right: Right) -> str:
-    """Return the rule in the notation of a Role."""
-    named = f", resourceNames: [{right.name}]" if right.name else ""
-    return (
-        f'{{apiGroups: ["{right.group}"], resources: [{right.resource}], '
-        f'verbs: ["{right.verb}"]{named}}}'
-    )

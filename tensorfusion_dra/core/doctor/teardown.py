@@ -89,11 +89,12 @@ def notes(claims: Sequence[Document], webhooks: Sequence[Document] | None) -> It
             _shown(unused),
             cure="none is needed: they are released and deleted without the driver",
         )
-    foreign = [
-        f"{_name(claim)} ({', '.join(others)})"
-        for claim in ours
-        if (others := _other_finalizers(claim))
-    ]
+    foreign = []
+    for claim in ours:
+        every = map(str, as_list(claim["metadata"].get("finalizers")))
+        others = [each for each in every if each != _PROTECTION]
+        if others:
+            foreign.append(f"{_name(claim)} ({', '.join(others)})")
     if foreign:
         yield warning(
             "finalizers of claims",
@@ -149,12 +150,6 @@ def _deleted_at(metadata: Document) -> str:
         return text
     began = datetime.fromisoformat(text) - timedelta(seconds=grace)
     return began.isoformat().replace("+00:00", "Z")
-
-
-def _other_finalizers(claim: Document) -> list[str]:
-    return [
-        str(each) for each in as_list(claim["metadata"].get("finalizers")) if each != _PROTECTION
-    ]
 
 
 def _name(claim: Document) -> str:
