@@ -7,7 +7,7 @@ kind:
     rack = "my_package:rack_attributes"
 
 The groups are ``tensorfusion_dra.attributes``, ``.capacities``, ``.health_sources`` and
-``.enforcers``. What the driver itself publishes comes from providers of the same kinds.
+``.enforcers``.
 
 Theory of operation. An entry point names a callable, or a class that is instantiated without
 arguments. It is imported and called in a thread of its own: once per reading of the node's cards,
@@ -15,10 +15,10 @@ first ``begin`` if it has that method, then once for each card.
 
 - All calls of one reading together have BUDGET_SECONDS. After that the reading goes on without
   them. A provider that has not returned is not called again until it has.
-- A call that fails or is late leaves the provider's last good answer for the card in force. So an
-  answer is withdrawn by returning an empty one, not by an exception.
-- Providers are called in the order of their names, the driver's own first. The first one to give a
-  name to a device wins.
+- If a call fails or is late, the driver keeps using the provider's last good answer for the card.
+  So an answer is withdrawn by returning an empty one, not by an exception.
+- The driver makes each device, then adds what providers give, in the order of their names. The
+  first one to give a name to a device wins.
 - One that fails costs only its own answers. It is logged once, and shown by ``tensorfusion-dra
   inspect --providers``.
 
@@ -33,21 +33,20 @@ from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcers.by_index import limits as limits_by_index
 from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Edits,
+    EnforcerSettings,
     Folder,
     Needs,
     TextFile,
     enforced,
     is_simulated,
 )
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
-from tensorfusion_dra.core.devices.device import AttributeValue, Node, Version
+from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
-from tensorfusion_dra.core.devices.health_sources import Problem
-from tensorfusion_dra.core.devices.reading import Reading
+from tensorfusion_dra.core.devices.provider_answers import Problem
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity

@@ -1,24 +1,28 @@
-"""The Kubernetes API over plain dicts, so that no field of an answer is lost."""
+"""The API server's API over plain dicts, so that no field of an answer is lost.
+
+Api sends requests and opens watches; ResourceApi knows the paths of resource.k8s.io; RetriedReads
+repeats reads after transient faults, for calls that the kubelet waits for.
+"""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.http_answer import Answer
-from tensorfusion_dra.cluster.limits import TooLargeError
-from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports.cluster import Exchanges, UnreadableError
+from tensorfusion_dra.driver.ports.cluster import Exchanges, MissingRightError, UnreadableError
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, WaitingCalls
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.cluster.transport import Transport
+    from tensorfusion_dra.cluster.connections import Answer, Connections
 
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
@@ -29,6 +33,12 @@ APPLY: Final = "application/apply-patch+yaml"
 _UNAUTHORIZED: Final = 401
 _MOST_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
+_MOST_EVENT_BYTES: Final = 8 * 2**20
+"""An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
+
+
+class TooLargeError(OSError):
+    """An answer has more bytes than any valid answer."""
 
 
 class StatusError(RetryableError):
@@ -75,28 +85,28 @@ class Api:
         self._user_agent = user_agent
         self._exchanges = tuple(exchanges)
         self._connecting = Lock()  # guards changes of all below
-        self._transport: Transport | None = None
+        self._login: Connections | None = None
         self._was_connected = False
         self._old_secrets: frozenset[str] = frozenset()
 
-    def connect(self) -> "Transport":
-        """Return the transport; create it at the first call.
+    def connect(self) -> "Connections":
+        """Log in at the first call, and return the login.
 
-        The creation is delayed because the libraries take a fifth of a second to load.
+        Not before, because the libraries take a while to load.
 
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
         """
-        transport = self._transport
-        if transport is not None:
-            return transport
+        current = self._login
+        if current is not None:
+            return current
         with self._connecting:
-            if self._transport is None:
+            if self._login is None:
                 # Imported here so that the kubelet's sockets serve before the library has loaded.
                 from tensorfusion_dra.cluster import login  # noqa: PLC0415
 
-                self._transport = login.transport_of(self._kubeconfig, user_agent=self._user_agent)
-            return self._transport
+                self._login = login.log_in(self._kubeconfig, user_agent=self._user_agent)
+            return self._login
 
     def call(
         self,
@@ -121,7 +131,7 @@ class Api:
         """
         subject = f"{method} {path}"
         try:
-            transport, answer = self._send(
+            answer = self._send(
                 method,
                 path,
                 query=query,
@@ -130,7 +140,7 @@ class Api:
                 wait_seconds=wait_seconds,
             )
             if answer.status >= 400:
-                raise self._status_error(subject, answer, transport)
+                raise self._status_error(subject, answer)
             text = answer.body()
             self._note_answer(subject, answer.status)
         except (OSError, ValueError) as error:
@@ -147,7 +157,7 @@ class Api:
     @contextmanager
     def watch(
         self, path: str, *, query: Mapping[str, str], silent_seconds: float
-    ) -> Iterator[WatchStream]:
+    ) -> Iterator["WatchStream"]:
         """Open a watch and yield its stream of events; close it at the end of the block.
 
         Args:
@@ -161,12 +171,12 @@ class Api:
         """
         subject = f"WATCH {path}"
         try:
-            transport, answer = self._send(
+            answer = self._send(
                 "GET", path, query={**query, "watch": "true"}, wait_seconds=silent_seconds
             )
             try:
                 if answer.status >= 400:
-                    raise self._status_error(subject, answer, transport)
+                    raise self._status_error(subject, answer)
                 self._note_answer(subject, answer.status)
                 yield WatchStream(
                     answer,
@@ -188,36 +198,37 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
         wait_seconds: float,
-    ) -> "tuple[Transport, Answer]":
+    ) -> "Answer":
         if wait_seconds <= 0:
             raise TimeoutError
-        transport = self._connected()
-        answer = transport.send(
-            method,
-            path,
-            query=query,
-            content=None if body is None else json.dumps(body).encode(),
-            content_type=content_type,
-            seconds=wait_seconds,  # without the time to load the library
-        )
-        return transport, answer
-
-    def _connected(self) -> "Transport":
         try:
-            transport = self.connect()
+            login = self.connect()
         except InputError as error:
             if not self._was_connected:
                 raise
             # The kubeconfig was readable before, so it is probably being replaced right now.
             raise RetryableError(str(error)) from error
         self._was_connected = True
-        return transport
-
-    def _status_error(self, subject: str, answer: Answer, transport: "Transport") -> StatusError:
-        """Return the error that the API server answered with."""
-        secrets = self._secrets() | transport.secrets()
+        answer = login.send(
+            method,
+            path,
+            query=query,
+            content=None if body is None else json.dumps(body).encode(),
+            headers={} if body is None else {"Content-Type": content_type},
+            seconds=wait_seconds,  # without the time to load the library
+        )
         if answer.status == _UNAUTHORIZED:
-            self._log_in_again(transport)
+            # The next request logs in again: the library never reads a kubeconfig's token again.
+            with self._connecting:
+                self._old_secrets = login.credentials.secrets()
+                if self._login is login:
+                    self._login = None
+            login.close()
+        return answer
+
+    def _status_error(self, subject: str, answer: "Answer") -> StatusError:
+        """Return the error that the API server answered with."""
+        secrets = self._secrets()
         text = answer.body(cut_at=_MOST_ERROR_BYTES)
         try:
             answered = as_map(json_text.parse(text))
@@ -232,18 +243,6 @@ class Api:
             details=as_map(answered.get("details")),
             after_seconds=answer.retry_after_seconds(),
         )
-
-    def _log_in_again(self, rejected: "Transport") -> None:
-        """Make the next request read the credentials again.
-
-        The library reads a service account's token file again only after a minute of wall-clock
-        time, and that clock may be set back. It never reads a kubeconfig's token again.
-        """
-        with self._connecting:
-            if self._transport is rejected:
-                self._transport = None
-                self._old_secrets = rejected.secrets()
-        rejected.close()
 
     def _unanswered(self, subject: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
@@ -264,8 +263,54 @@ class Api:
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
-        transport = self._transport
-        return self._old_secrets | (transport.secrets() if transport else frozenset())
+        login = self._login
+        return self._old_secrets | (login.credentials.secrets() if login else frozenset())
+
+
+class WatchStream:
+    """The events of one watch, each bounded in time and size."""
+
+    def __init__(
+        self, answer: "Answer", *, subject: str, silent_seconds: float, on_event: Callable[[], None]
+    ) -> None:
+        """Store the arguments; nothing is read yet.
+
+        Args:
+            answer: Its deadline is renewed for each event.
+            subject: Prefix of error texts.
+            silent_seconds: Longest wait for one complete event.
+            on_event: Called for each complete event.
+        """
+        self._answer = answer
+        self._subject = subject
+        self._silent_seconds = silent_seconds
+        self._on_event = on_event
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._answer.deadline.renew(self._silent_seconds)
+        rest = bytearray()
+        for piece in self._answer.pieces():
+            rest += piece
+            if len(rest) > _MOST_EVENT_BYTES:
+                raise TooLargeError(f"event: found more than {_MOST_EVENT_BYTES} bytes")
+            if b"\n" not in piece:
+                continue
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in filter(bytes.strip, lines):
+                try:
+                    event = json_text.parse(line)
+                except ValueError as error:
+                    text = error_text.one_line(error)
+                    raise UnreadableError(f"{self._subject}: found no JSON: {text}") from error
+                self._answer.deadline.renew(self._silent_seconds)
+                self._on_event()
+                if isinstance(event, dict):
+                    yield event
+
+    def cut(self) -> None:
+        """End the iteration; another thread may call this while it waits or is just ending."""
+        self._answer.cut()
 
 
 def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
@@ -296,3 +341,126 @@ def _excerpt(text: bytes) -> str:
     if len(text) >= _MOST_ERROR_BYTES:
         text = text[:_MOST_ERROR_BYTES].rpartition(b" ")[0] or text[:_MOST_ERROR_BYTES]
     return text.decode(errors="replace")
+
+
+_GROUP: Final = "/apis/resource.k8s.io"
+_VERSION_SECONDS: Final = 5.0
+_VERSIONS: Final = ("v1", "v1beta2")
+"""In order of preference. Both have the same JSON for the fields used here; v1beta1 differs."""
+
+
+class ResourceApi:
+    """Paths of resource.k8s.io; the version is requested from the API server once."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._asking = Lock()  # guards _version
+        self._version = ""
+
+    def version(self, *, wait_seconds: float = _VERSION_SECONDS) -> str:
+        """Return ``v1`` if the API server serves it, else ``v1beta2``.
+
+        Args:
+            wait_seconds: For the first call, which sends a request to the API server.
+
+        Raises:
+            RetryableError: The API server serves neither, or did not answer.
+        """
+        if self._version:
+            return self._version
+        ends = time.monotonic() + min(wait_seconds, _VERSION_SECONDS)
+        # A call that waits for another one's answer keeps its own deadline.
+        if not self._asking.acquire(timeout=max(0.0, ends - time.monotonic())):
+            raise RetryableError(f"GET {_GROUP}: no answer within the time")
+        try:
+            if not self._version:
+                group = self.api.call("GET", _GROUP, wait_seconds=ends - time.monotonic())
+                served = [item.get("version") for item in group.get("versions") or []]
+                self._version = next((v for v in _VERSIONS if v in served), "")
+                if not self._version:
+                    raise RetryableError(
+                        f"resource.k8s.io: found {served}, expected one of {list(_VERSIONS)}"
+                    )
+            return self._version
+        finally:
+            self._asking.release()
+
+    def api_version(self) -> str:
+        """Return the value of the field apiVersion in objects."""
+        return f"resource.k8s.io/{self.version()}"
+
+    def slices(self, name: str = "") -> str:
+        """Return the path of all ResourceSlices, or of the one with this name."""
+        collection = f"{_GROUP}/{self.version()}/resourceslices"
+        return f"{collection}/{segment(name)}" if name else collection
+
+    def claims(self) -> str:
+        """Return the path of the ResourceClaims of all namespaces."""
+        return f"{_GROUP}/{self.version()}/resourceclaims"
+
+    def claim(self, namespace: str, name: str) -> str:
+        """Return the path of one ResourceClaim."""
+        return (
+            f"{_GROUP}/{self.version()}/namespaces/{segment(namespace)}"
+            f"/resourceclaims/{segment(name)}"
+        )
+
+
+Result = TypeVar("Result")
+
+_ALL_SECONDS: Final = 15.0
+"""The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
+call takes a worker from the calls that need no API server."""
+_TRY_SECONDS: Final = 5.0
+"""A connection that died silently never answers, but a new one may."""
+_LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
+"""HTTP statuses that a quick retry does not change."""
+
+
+class RetriedReads:
+    """Retries of reads after transient faults, for a bounded number of callers at a time."""
+
+    def __init__(self, *, most: int = MOST_READING) -> None:
+        self._waiting = WaitingCalls(most, reason="wait for the API server")
+
+    def with_retries(
+        self, subject: str, ask: Callable[[float], Result], *, wait_seconds: float
+    ) -> Result:
+        """Return the result of ask(), which is called again after a transient fault.
+
+        Args:
+            subject: Prefix of error texts.
+            ask: Sends the request. Its argument is the number of seconds that it may take.
+            wait_seconds: For all tries together.
+
+        Raises:
+            UnreadableError: The answer cannot be read.
+            RetryableError: The API server did not answer within the time or refused, or too many
+                callers are waiting already.
+        """
+        with self._waiting.slot(subject):
+            return _answered(subject, ask, wait_seconds=wait_seconds)
+
+
+def _answered(subject: str, ask: Callable[[float], Result], *, wait_seconds: float) -> Result:
+    deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
+    backoff = Backoff(first_seconds=0.2, longest_seconds=2)
+    answer: StatusError | None = None  # the last one of the API server
+    while True:
+        try:
+            return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
+        except UnreadableError as error:
+            raise UnreadableError(f"{subject}: {error}") from error
+        except RetryableError as error:
+            answer = error if isinstance(error, StatusError) else answer
+            delay = backoff.failed(at_least=error.after_seconds)
+            if _is_lasting(error) or time.monotonic() + delay >= deadline:
+                # An answer says more than the silence of a last try for which no time was left.
+                raise RetryableError(f"{subject}: {answer or error}") from error
+            time.sleep(delay)
+
+
+def _is_lasting(error: RetryableError) -> bool:
+    if isinstance(error, StatusError):
+        return error.status in _LASTING
+    return isinstance(error, MissingRightError)

@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices import health, health_record, known_cards
+from tensorfusion_dra.core.devices import health, known_cards
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed import xid_counts
 from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.state.card_records import CardRecords
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class CardHealthTracker:
         self._saves = saves
         self._inventory: Inventory | None = None
         self._failures = 0
-        self._logged: dict[CardEvent, float] = {}
+        self._throttle = LogThrottle(quiet_seconds=_QUIET_SECONDS, clock=lambda: clock().seconds)
         self.xids: XidCounts = {}  # replaced as a whole; any thread may read it
         self._claimed: frozenset[str] = frozenset()
         self._saved_record: Mapping[str, Any] | None = records.load() if records else None
@@ -134,21 +135,15 @@ class CardHealthTracker:
 
     def _log_event(self, event: CardEvent, *, counts: bool) -> None:
         """Log an event, but not each of a storm of equal ones, which a broken program can cause."""
-        seconds = self._clock().seconds
-        if seconds - self._logged.get(event, -_QUIET_SECONDS) < _QUIET_SECONDS:
-            return
-        self._logged = {
-            each: at for each, at in self._logged.items() if seconds - at < _QUIET_SECONDS
-        }
-        self._logged[event] = seconds
-        kind = event.kind.value
-        log.info("card_event", device=event.gpu_uuid, kind=kind, code=event.code, counts=counts)
+        kind, of_card = event.kind.value, f"{event.gpu_uuid} {event.code}"
+        if self._throttle.is_new(of_card, key=f"{kind} {of_card}"):
+            log.info("card_event", device=event.gpu_uuid, kind=kind, code=event.code, counts=counts)
 
     def _remember(self, known: KnownCards) -> None:
         self._known = known
         if self._records is None or not self._saves:
             return
-        record = health_record.as_json(known, boot_id=self._records.boot_id)
+        record = known_cards.as_json(known, boot_id=self._records.boot_id)
         if record == self._saved_record:
             return
         try:
@@ -164,7 +159,7 @@ class CardHealthTracker:
             return KnownCards()
         self._claimed = self._claimed_devices()
         try:
-            return health_record.from_json(
+            return known_cards.from_json(
                 self._saved_record,
                 boot_id=self._records.boot_id,
                 claimed=self._claimed,

@@ -9,10 +9,10 @@ import structlog
 
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports.discovery import CardEvents, HungError
-from tensorfusion_dra.driver.wakeup import Wakeup
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 
 log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ class CardWatch:
 
     def __init__(
         self,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         events: CardEvents | None,
         *,
         poll_seconds: float,
@@ -64,7 +64,8 @@ class CardWatch:
             began = time.monotonic()
             self.read()
             self._wakeup.wait(self._poll_seconds)
-            self._wakeup.pause(began + self._pause_seconds() - time.monotonic())
+            pause = min(_LEAST_SECONDS, self._poll_seconds)
+            self._wakeup.pause(began + pause - time.monotonic())
 
     def run_events(self) -> None:
         """Handle the events that the NVIDIA driver reports, until stopped."""
@@ -105,6 +106,3 @@ class CardWatch:
         if catalog is None:
             return frozenset()
         return frozenset(d.gpu.uuid for d in catalog.devices if d.name not in catalog.sick)
-
-    def _pause_seconds(self) -> float:
-        return min(_LEAST_SECONDS, self._poll_seconds)

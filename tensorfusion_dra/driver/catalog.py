@@ -6,7 +6,7 @@ A catalog is made of four inputs:
   (card_health_tracker.py decides which cards are in it);
 - the node as a member of its pool, from the settings or from a GPUPool (pool_follower.py);
 - the sizes of the host's memory and disk, if the pool expands VRAM into them (expansion.py);
-- what providers give, the driver's own and those of other packages (providers/providers.py).
+- what providers of other packages add (providers/providers.py).
 
 There is no catalog until both the cards and the node are known. From then on there always is one.
 It is replaced as a whole, and only if the new one differs, so an unchanged object means that
@@ -29,11 +29,10 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.device import Device, Node, Reading
 from tensorfusion_dra.core.devices.gpu import HostResources, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
-from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed.xid_counts import XidCounts
@@ -73,7 +72,7 @@ class Catalog:
         return {device.name: device for device in self.devices}
 
 
-class CatalogReader:
+class DeviceCatalog:
     """Builder of the catalog, which wakes waiting threads when it changes; safe for all threads."""
 
     def __init__(
@@ -92,7 +91,7 @@ class CatalogReader:
             discovery: Reads the cards.
             node: None if set_node() provides it later; until then there is no catalog.
             host: Sizes of the host, read only if the pool expands VRAM into it; None adds nothing.
-            providers: Give attributes and capacities; None for the driver's own.
+            providers: Of other packages; None for none.
             tracker: Decides on the cards' health; None for one without a record on disk.
             taint_effect: Effect of an unhealthy device's taint; "" for no taint.
         """
@@ -221,17 +220,19 @@ class CatalogReader:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
         reading = Reading(inventory=cards.inventory, node=node, host=self._added)
-        for device in self._providers.devices(reading, anew=anew):
-            complete = device
-            if (sickness := cards.sick.get(device.name)) is not None:
-                complete = devices.unhealthy(complete, sickness, effect=self._taint_effect)
-            reasons = device_rules.violations(complete.as_api())
+        built = devices.own(reading, node)
+        extended = self._providers.extended(built, reading, anew=anew)
+        effect = self._taint_effect
+        for device in (
+            devices.with_health(each, cards.sick.get(each.name), effect=effect) for each in extended
+        ):
+            reasons = device_rules.violations(device.as_api())
             if any(device.name == other.name for other in valid):
                 reasons = (*reasons, "found a second card of this UUID, expected one")
             if reasons:
                 left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
             else:
-                valid.append(complete)
+                valid.append(device)
         return Catalog(
             node=node,
             devices=tuple(valid),

@@ -4,14 +4,14 @@ The kubelet may repeat a call while its first try is still running.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.waiting_calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
+from tensorfusion_dra.runtime.waiting_calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 
 
 @dataclass(slots=True)
@@ -19,13 +19,11 @@ class _Entry:
     """A claim's lock.
 
     Attributes:
-        users: Calls that hold the lock, wait for it, or count its turns.
-        turns: How often the lock was taken.
+        users: Calls that hold the lock or wait for it.
     """
 
     lock: Lock = field(default_factory=Lock)
     users: int = 0
-    turns: int = 0
 
 
 class ClaimLocks:
@@ -41,8 +39,8 @@ class ClaimLocks:
         self._entries: dict[str, _Entry] = {}
 
     @contextmanager
-    def locked(self, ref: ClaimRef, deadline: float) -> Iterator[int]:
-        """Hold the claim's lock inside the block; yield the number of this turn, see counted().
+    def locked(self, ref: ClaimRef, deadline: float) -> Iterator[None]:
+        """Hold the claim's lock inside the block.
 
         Args:
             ref: The claim; its UID selects the lock.
@@ -60,28 +58,11 @@ class ClaimLocks:
                     if not entry.lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
                         raise RetryableError(f"claim {ref}: another call for it is still running")
             try:
-                entry.turns += 1
-                yield entry.turns
+                yield
             finally:
                 entry.lock.release()
         finally:
             self._leave(ref.uid)
-
-    @contextmanager
-    def counted(self, refs: Iterable[ClaimRef]) -> Iterator[Mapping[str, int]]:
-        """Yield the number of each claim's next turn, by UID, if no turn is running now.
-
-        If one is running, the number is that of no turn. During the block the numbers go on.
-        """
-        uids = [ref.uid for ref in refs]
-        entries = {uid: self._entered(uid) for uid in uids}
-        try:
-            yield {
-                uid: 0 if entry.lock.locked() else entry.turns + 1 for uid, entry in entries.items()
-            }
-        finally:
-            for uid in uids:
-                self._leave(uid)
 
     def _entered(self, uid: str) -> _Entry:
         with self._guard:

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
-from tensorfusion_dra.core.claims.claim import AllocatedClaim
-from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.driver import side_by_side
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.driver.ports.cluster import Pods
+
+_MOST_AT_ONCE: Final = 16
 
 
 class ClaimPods:
@@ -41,13 +43,15 @@ class ClaimPods:
         pods = self._pods
         if pods is None:
             return {}
-        found: dict[str, Mapping[str, Any]] = {}
-        outcomes = side_by_side.read(
-            lambda pod: pods.find(pod, wait_seconds=self._deadline - time.monotonic()),
-            self._claim.pods,
-        )
-        for pod, outcome in zip(self._claim.pods, outcomes, strict=True):
-            if isinstance(outcome, DriverError):
-                raise outcome
-            found[str(pod)] = outcome or {}
-        return found
+
+        def find(pod: PodRef) -> Mapping[str, Any]:
+            return pods.find(pod, wait_seconds=self._deadline - time.monotonic()) or {}
+
+        if len(self._claim.pods) < 2:
+            return {str(pod): find(pod) for pod in self._claim.pods}
+        with ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="read") as threads:
+            # With the caller's context, which has the call's ID for the log.
+            found = [threads.submit(copy_context().run, find, pod) for pod in self._claim.pods]
+            return {
+                str(pod): each.result() for pod, each in zip(self._claim.pods, found, strict=True)
+            }

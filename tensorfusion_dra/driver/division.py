@@ -20,12 +20,11 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.tenant_index import TenantIndex
 from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_transaction import Transaction
 
@@ -38,7 +37,6 @@ class Division:
     """Recomputes the limits of prepared claims.
 
     Attributes:
-        index: The sums over the recorded claims.
         workers: Has the hypervisor's limits follow; None without a bridge to it.
     """
 
@@ -46,7 +44,7 @@ class Division:
         self,
         ledger: Ledger,
         projection: Projection,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         *,
         rules: LendingRules,
         status: StatusReporter,
@@ -64,7 +62,6 @@ class Division:
             workers: Has the hypervisor's limits follow; None without a bridge to it.
             retry_seconds: Wait after a first failure; longer after each further one.
         """
-        self.index: Final = TenantIndex(rules)
         self.workers: Final = workers
         self._ledger = ledger
         self._projection = projection
@@ -113,11 +110,11 @@ class Division:
             return ()
         devices = catalog.by_name()
         with self._ledger.transaction() as step:
-            if self.index.at(step, catalog).are_divided:
-                return ()
-            changed = [new for _, new in self._changed(step.claims_on(devices), devices)]
+            changed = self._changed(step.claims_on(devices), devices)
             for record in changed:
                 step.put(record)
+        if not changed:
+            return ()
         log.info("limits_recomputed", claims=len(changed))
         self.project(changed)
         return changed
@@ -127,26 +124,24 @@ class Division:
 
         Their new records are put, but their files are not written yet.
         """
-        catalog = self._catalog.current()  # if there is none, the first one divides all cards
-        tenants = self.index.at(step, catalog)
         step.remove(gone.ref.uid)
-        self.index.note(step, removed=[gone])
-        if not tenants.can_lend(gone):
+        catalog = self._catalog.current()
+        if catalog is None:  # the first one divides all cards
             return ()
         left = {share.device for share in gone.shares}
-        devices = {name: card.device for name, card in tenants.cards.items() if name in left}
-        changed = self._changed(step.claims_on(devices), devices)
-        grown = [new for _, new in changed]
+        devices = {name: card for name, card in catalog.by_name().items() if name in left}
+        beside = step.claims_on(devices)
+        if not any(share.clamped for claim in beside for share in claim.shares):
+            return ()  # nobody wants more than it has
+        grown = self._changed(beside, devices)
         for record in grown:
             step.put(record)
-        self.index.note(step, added=grown, removed=[old for old, _ in changed])
-        tenants.mark_divided(gone)
         return grown
 
     def of_same_pods(self, step: Transaction, claim: PreparedClaim) -> Sequence[PreparedClaim]:
         """Return the recorded claims of the claim's pods, itself included."""
-        tenants = self.index.at(step, self._catalog.current())
-        return [record for record in map(step.get, tenants.uids_of_pods(claim.pods)) if record]
+        pods = {str(pod) for pod in claim.pods}
+        return [record for record in step.claims() if any(str(pod) in pods for pod in record.pods)]
 
     def project(self, changed: Sequence[PreparedClaim]) -> None:
         """Write the files of prepared claims whose limits changed."""
@@ -167,7 +162,7 @@ class Division:
 
     def _changed(
         self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]
-    ) -> Sequence[tuple[PreparedClaim, PreparedClaim]]:
-        """Return the old and the new record of each claim whose limits change."""
-        regranted = tenancy.with_divided_limits(claims, devices, self._rules)
-        return [(old, new) for old, new in zip(claims, regranted, strict=True) if new != old]
+    ) -> Sequence[PreparedClaim]:
+        """Return the new record of each claim whose limits change."""
+        divided = tenancy.with_divided_limits(claims, devices, self._rules)
+        return [new for old, new in zip(claims, divided, strict=True) if new is not old]

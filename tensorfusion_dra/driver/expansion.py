@@ -7,8 +7,8 @@ import structlog
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.discovery import HostSizes
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 

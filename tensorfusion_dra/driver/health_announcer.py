@@ -15,10 +15,10 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
+from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ class HealthAnnouncer:
 
     def __init__(
         self,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         ledger: Ledger,
         status: StatusReporter,
         events: Events,

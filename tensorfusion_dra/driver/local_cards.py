@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims import access, device_metadata
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.node_offers import NodeOffers
 
 _FIRST_READ_SECONDS: Final = 10.0
@@ -28,7 +28,7 @@ class LocalCards:
         offers: Finds the device nodes and driver files of a card.
     """
 
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     offers: NodeOffers
 
     def wait_for_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:

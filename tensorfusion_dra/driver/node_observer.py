@@ -25,7 +25,7 @@ from tensorfusion_dra.core.observed.node_view import (
     RegistrationView,
     ShareView,
 )
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 
 _REUSED_SECONDS: Final = 1.0
 
@@ -42,7 +42,7 @@ class Sources:
         operations: Finished prepares and unprepares, the newest first.
     """
 
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     claims: Callable[[], Sequence[PreparedClaim]]
     standings: Callable[[], Mapping[str, Sequence[Standing]]] = dict
     enforcer: Callable[[], Standing | None] = lambda: None

@@ -5,14 +5,14 @@ stage, which also ends the one before. So the stages have no gaps and their sum 
 The running operation is a context variable: code that also runs outside of operations, such as a
 recovery, may call enter() as well, and nothing happens.
 
-Example: a call brings the claims `a` and `b` at 0 ms. Both are read from 1 to 4 ms, side by side.
-`a` has its turn from 5 to 9 ms, `b` from 9 ms on. So `b` has 1 ms of `queue`, 3 ms of `read`, then
-5 ms of `queue` again, and then the stages of its turn.
+Example: a call brings the claims `a` and `b`. `a` is done after 6 ms. So `b` has 6 ms of `queue`,
+and then the stages of its own turn.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
@@ -20,18 +20,33 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from tensorfusion_dra.core.claims import operation as operation_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Stage
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import DriverError, FatalError
-from tensorfusion_dra.driver import operation_log
-from tensorfusion_dra.driver.outcomes import Failure
 from tensorfusion_dra.driver.ports.operations import OperationObserver
 
 log = structlog.get_logger()
 
 Outcome = TypeVar("Outcome")
 
+_DONE: Final = {
+    OperationKind.PREPARE: "claim_prepared",
+    OperationKind.UNPREPARE: "claim_unprepared",
+}
+_FAILED: Final = {
+    OperationKind.PREPARE: "claim_prepare_failed",
+    OperationKind.UNPREPARE: "claim_unprepare_failed",
+}
 
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Reason why one claim could not be prepared or unprepared; the kubelet shows the text."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class _Running:
     """An operation that has not ended.
 
@@ -40,12 +55,9 @@ class _Running:
         from_record: True if its claim is answered from its record.
     """
 
-    __slots__ = ("clock", "entered", "from_record")
-
-    def __init__(self, clock: Callable[[], float], began: float) -> None:
-        self.clock = clock
-        self.entered = [(Stage.QUEUE, began)]
-        self.from_record = False
+    clock: Callable[[], float]
+    entered: list[tuple[Stage, float]]
+    from_record: bool = False
 
 
 _running: ContextVar[_Running | None] = ContextVar("operation", default=None)
@@ -56,13 +68,6 @@ def enter(stage: Stage) -> None:
     running = _running.get()
     if running is not None:
         running.entered.append((stage, running.clock()))
-
-
-def note_read(began: float, ended: float) -> None:
-    """Note that the claim was read by another thread, while its operation was in the queue."""
-    running = _running.get()
-    if running is not None:
-        running.entered[1:1] = [(Stage.READ, began), (Stage.QUEUE, ended)]
 
 
 def note_from_record() -> None:
@@ -87,7 +92,7 @@ class Operations:
             observers: Called after each operation, in this order.
             clock: In seconds; must not go back.
         """
-        self.clock: Final = clock
+        self._clock = clock
         self._observers = tuple(observers)
 
     def run_each(
@@ -95,8 +100,6 @@ class Operations:
         kind: OperationKind,
         refs: Iterable[ClaimRef],
         step: Callable[[ClaimRef], Outcome],
-        *,
-        began: float,
     ) -> dict[str, Outcome | Failure]:
         """Run an operation for each claim of a call; return the outcomes by UID.
 
@@ -104,17 +107,17 @@ class Operations:
             kind: What the kubelet asked for.
             refs: The claims of the call.
             step: What is done for one of them.
-            began: When the call arrived, on the clock.
 
         Raises:
             FatalError: Of a step; the steps of the remaining claims are not taken then.
         """
+        began = self._clock()
         return {ref.uid: self._run(kind, ref, step, began) for ref in refs}
 
     def _run(
         self, kind: OperationKind, ref: ClaimRef, step: Callable[[ClaimRef], Outcome], began: float
     ) -> Outcome | Failure:
-        running = _Running(self.clock, began)
+        running = _Running(self._clock, [(Stage.QUEUE, began)])
         token = _running.set(running)
         # Less than half of the cost of bound_contextvars(), which copies the context.
         bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
@@ -145,7 +148,7 @@ class Operations:
         error: Exception | None = None,
         prepared: PreparedClaim | None = None,
     ) -> None:
-        at = self.clock()
+        at = self._clock()
         ended = EndedOperation(
             kind=kind,
             claim=ref,
@@ -157,7 +160,7 @@ class Operations:
             prepared=prepared,
             from_record=running.from_record,
         )
-        operation_log.close(ended)
+        _log(ended)
         for observer in self._observers:
             try:
                 observer.operation_ended(ended)
@@ -173,3 +176,48 @@ def _text(error: Exception | None) -> str:
     if error is None:
         return ""
     return str(error) if isinstance(error, DriverError) else repr(error)
+
+
+def _log(operation: EndedOperation) -> None:
+    """Log an operation; the caller has bound its claim.
+
+    At info if it succeeded, at warning if the kubelet will call again, at error if this process
+    ends or has a defect.
+    """
+    facts: dict[str, object] = {
+        "seconds": round(operation.seconds, 4),
+        "stages_ms": {
+            str(stage): round(seconds * 1000, 2)
+            for stage, seconds in operation.seconds_by_stage.items()
+        },
+    }
+    if operation.result is Result.SUCCESS:
+        if operation.prepared is not None:
+            facts |= _prepared(operation.prepared) | {"from_record": operation.from_record}
+        log.info(_DONE[operation.kind], **facts)
+        return
+    facts |= {"result": operation.result.value, "stage": operation.last_stage.value}
+    if operation.result in (Result.FATAL, Result.UNEXPECTED):
+        log.error(_FAILED[operation.kind], **facts, error=operation.error)
+    else:
+        log.warning(_FAILED[operation.kind], **facts, error=operation.error)
+
+
+def _prepared(claim: PreparedClaim) -> dict[str, object]:
+    """Return what the claim got, and the pod in whose name it has its folders (ADR 12)."""
+    facts: dict[str, object] = {"shares": [_share(share) for share in claim.shares]}
+    if claim.pods:
+        facts |= {"pod": str(claim.pods[0]), "pods": len(claim.pods)}
+    return facts
+
+
+def _share(share: PreparedShare) -> dict[str, object]:
+    """Return the share's limits, and what it wanted if that is more."""
+    facts: dict[str, object] = {"device": share.device}
+    if share.limit is not None:
+        facts |= {"vram_bytes": share.limit.vram_bytes, "sm_percent": share.limit.sm_percent}
+    if share.memory_clamped:
+        facts["wanted_vram_bytes"] = share.wanted_vram_bytes
+    if share.compute_clamped:
+        facts["wanted_sm_percent"] = share.wanted_sm_percent
+    return facts

@@ -13,10 +13,10 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports.cluster import Events, Objects
-from tensorfusion_dra.driver.wakeup import Wakeup
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 
 log = structlog.get_logger()
 
@@ -110,7 +110,7 @@ class PoolFollower:
     def __init__(
         self,
         source: PoolSource,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         events: Events,
         *,
         on_change: Callable[[], None],

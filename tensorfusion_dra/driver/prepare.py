@@ -1,40 +1,93 @@
-"""From an allocated claim to a CDI spec, and back.
+"""The path of a claim on this node: prepare, unprepare, and the same steps for recovery.
 
-A call reads the claim from the API server, unless its record may answer (recent_reads), then takes
-a step in the ledger. The record is the truth and the files are a projection of it: files are
-written after the step that records a claim. After a crash between the two, recovery or the
-kubelet's next call writes the files.
+A prepare takes these steps, each of which is a stage in log and metrics:
+
+1. Wait for other calls for the same claim (queue).
+2. Read the claim from the API server. A claim keeps its UID when it is allocated again, so a
+   repeated call reads it too (read).
+3. If a record describes this allocation, bring it up to date and answer from it (lookup).
+4. Collect what the claim asks for and what the node offers: policies, devices, device nodes, signs
+   of the enforcer (resolve). This may be slow, so it comes before the transaction.
+5. In one transaction of the ledger, check that the claim fits beside the recorded ones, and put
+   its record (admit, flush).
+6. Write its files, and those of claims whose limits changed in favour of it (write).
+7. Have Tensor Fusion's hypervisor keep the limits, if it is this node's enforcer (register).
+8. Report the newest record for the claim's status.
+
+The record is the truth, and the files follow from it: after a crash between steps 5 and 6, recovery
+or the kubelet's next call writes them. An unprepare removes files and record in one transaction,
+and never asks the API server.
 """
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+
+import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import confirmation, device_metadata, isolation
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
+from tensorfusion_dra.core.claims.enforcement import presence
+from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
+from tensorfusion_dra.core.claims.fit import NodeOffer, fit
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.admission import Admission
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.division import Division
-from tensorfusion_dra.driver.local_cards import LocalCards
-from tensorfusion_dra.driver.node_offers import NodeOffers
-from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
+from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
-from tensorfusion_dra.driver.prefetch import Prefetch, Prefetched
-from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.recent_reads import RecentReads
-from tensorfusion_dra.driver.recorded_claims import RecordedClaims
+from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
-from tensorfusion_dra.driver.shared_containers import SharedContainers
+from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.withdraw import Withdrawal
 from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.records import Record
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Admitted:
+    """A claim whose record is in the ledger.
+
+    Attributes:
+        record: The claim's record.
+        stored: The record as the ledger has it.
+        plan: The claim's files; none of them is written yet.
+        changed: Other claims whose limits shrank in favour of its request.
+    """
+
+    record: PreparedClaim
+    stored: Record
+    plan: Plan
+    changed: Sequence[PreparedClaim]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a claim asks for, and what this node offers to it.
+
+    Attributes:
+        policies: One for each of its allocations.
+        together: Claims that share a container with it.
+        signs: Signs of the enforcer that has to be alive; None if none has to be.
+    """
+
+    claim: AllocatedClaim
+    policies: Sequence[SharePolicy]
+    together: Together
+    offer: NodeOffer
+    signs: NodeSigns | None
 
 
 class Preparer:
@@ -42,19 +95,18 @@ class Preparer:
 
     def __init__(
         self,
+        *,
         claims_at_server: Claims,
+        pods: Pods | None,
         ledger: Ledger,
         projection: Projection,
-        catalog: CatalogReader,
-        *,
-        offers: NodeOffers,
+        cards: LocalCards,
         share_policies: SharePolicyReader,
-        pods: Pods | None,
+        shared_containers: SharedContainers,
         division: Division,
         status: StatusReporter,
+        operations: Operations,
         required: LiveSigns | None = None,
-        operations: Operations | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare nothing yet.
 
@@ -64,42 +116,15 @@ class Preparer:
                 bridge to Tensor Fusion's hypervisor, if there is one.
             required: Reads the signs of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
-            operations: Runs and measures them; None if nobody follows them.
-            clock: In seconds, for the age of what was read of claims.
         """
-        self._claims, self._ledger = claims_at_server, ledger
-        self._cards = LocalCards(catalog, offers)
-        self._offers, self._share_policies = offers, share_policies
-        self._pods = pods
+        self._claims, self._pods = claims_at_server, pods
+        self._ledger, self._projection = ledger, projection
+        self._cards = cards
+        self._share_policies, self._shared_containers = share_policies, shared_containers
         self._division, self._status = division, status
-        self._required = required
-        self._shared_containers = SharedContainers(
-            projection=projection,
-            fixed=offers.rules.fixed(offers.enforcer),
-            counts_by_pid=offers.rules.counts_by_pid(offers.enforcer),
-        )
-        self._admission = Admission(
-            ledger=ledger,
-            index=division.index,
-            projection=projection,
-            shared_containers=self._shared_containers,
-        )
-        self._withdrawal = Withdrawal(ledger, projection, division=division, status=status)
-        self._recorded = RecordedClaims(ledger, projection, self._cards, self._withdrawal)
+        self._operations, self._required = operations, required
         self._locks = ClaimLocks()
-        self._reads = RecentReads(clock=clock)
-        self._operations = operations or Operations()
-        self._prefetch = Prefetch(self._fetched, self._locks, self._reads, self._operations.clock)
-
-    def forget_recent_reads(self) -> None:
-        """Read every claim again: the kubelet may have been restarted, see RecentReads."""
-        self._reads.forget_all()
-
-    def take_refusal(self) -> bool:
-        """Return True if since the last call a claim did not fit beside the recorded ones."""
-        was_refused = self._admission.refused.is_set()
-        self._admission.refused.clear()
-        return was_refused
+        self._refused = Event()
 
     def prepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -112,15 +137,9 @@ class Preparer:
         Raises:
             FatalError: A newer release has changed the ledger.
         """
-        wanted = list(refs)
-        began = self._operations.clock()
-        with self._prefetch.of(wanted, deadline) as prefetched:
-            return self._operations.run_each(
-                OperationKind.PREPARE,
-                wanted,
-                lambda ref: self._prepare_one(ref, prefetched.get(ref.uid), deadline),
-                began=began,
-            )
+        return self._operations.run_each(
+            OperationKind.PREPARE, refs, lambda ref: self._prepare_one(ref, deadline)
+        )
 
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -134,10 +153,7 @@ class Preparer:
             FatalError: A newer release has changed the ledger.
         """
         return self._operations.run_each(
-            OperationKind.UNPREPARE,
-            refs,
-            lambda ref: self._unprepare_one(ref, deadline),
-            began=self._operations.clock(),
+            OperationKind.UNPREPARE, refs, lambda ref: self._unprepare_one(ref, deadline)
         )
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
@@ -152,7 +168,7 @@ class Preparer:
             FatalError: A newer release has changed the ledger.
         """
         with self._locks.locked(ref, deadline):
-            self._recorded.use(ref, None, deadline, needs_present_cards=False)
+            self._updated(ref, None, self._cards.catalog.current())
 
     def release(self, ref: ClaimRef, is_gone: Callable[[], bool], *, deadline: float) -> bool:
         """Unprepare a claim without a call of the kubelet; return False if it is not gone.
@@ -169,55 +185,197 @@ class Preparer:
         with self._locks.locked(ref, deadline):
             gone = is_gone()
             if gone:
-                self._withdraw(ref)
+                self._remove(ref)
             return gone
+
+    def take_refusal(self) -> bool:
+        """Return True if since the last call a claim did not fit beside the recorded ones.
+
+        The record of a claim that is gone may have been in its way.
+        """
+        was_refused = self._refused.is_set()
+        self._refused.clear()
+        return was_refused
 
     def show_trouble(self, record: PreparedClaim, text: str) -> None:
         """Show in the claim's status why its limits are not enforced; "" removes the text."""
         self._status.report(record, trouble=text)
 
-    def _prepare_one(
-        self, ref: ClaimRef, prefetched: Prefetched | None, deadline: float
-    ) -> PreparedClaim:
+    def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
         claims.checked_ref(ref)
-        with self._locks.locked(ref, deadline) as turn:
-            record = None
-            if self._reads.covers(ref.uid):
-                record = self._recorded.use(ref, None, deadline)
+        with self._locks.locked(ref, deadline):
+            operations.enter(Stage.READ)
+            stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
+            claim = claims.allocated(ref, stored)
+            operations.enter(Stage.LOOKUP)
+            record = self._recorded(claim, deadline)
             if record is None:
-                operations.enter(Stage.READ)
-                if prefetched is not None and prefetched.turn == turn:
-                    operations.note_read(*prefetched.times)
-                    began, claim = prefetched.began, prefetched.claim()
-                else:
-                    began, claim = self._reads.begin(), self._fetched(ref, deadline)
-                record = self._recorded.use(ref, claim, deadline)
-                # Only now: if a record of an earlier allocation could not be withdrawn, it must
-                # not answer the next call.
-                self._reads.note(ref.uid, began)
-                if record is None:
-                    return self._finished(self._admitted(claim, deadline), deadline)
-            operations.note_from_record()
-            return self._finished(record, deadline)
+                if not claim.allocations:
+                    return PreparedClaim(ref=ref, shares=())
+                operations.enter(Stage.RESOLVE)
+                wanted = self._resolved(claim, deadline)
+                operations.enter(Stage.ADMIT)
+                admitted = self._admitted(wanted)
+                operations.enter(Stage.WRITE)
+                self._division.project(admitted.changed)
+                record = self._written(admitted)
+            else:
+                operations.note_from_record()
+            self._register(record, deadline)
+            return self._reported(record)
 
-    def _finished(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """Return the newest record once the hypervisor keeps its limits, and queue its status.
+    def _recorded(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim | None:
+        """Return the record of this allocation, with its files as they should be; None if none.
 
-        Other claims may have changed its limits meanwhile. They report it in a step of the ledger
-        too, so the last report is that of the last record.
+        Raises:
+            ClaimError: Its limits cannot be enforced by the settings of today.
+            RetryableError: The cards are not known yet, or one of the claim's is gone.
         """
-        self._register(record, deadline)
+        if self._ledger.get(claim.ref.uid) is None:
+            return None
+        try:
+            record = self._updated(claim.ref, claim, self._cards.catalog.current())
+        except CardsUnreadError:
+            operations.enter(Stage.RESOLVE)  # slow, so outside the transaction
+            catalog = self._cards.wait_for_catalog(claim.ref, deadline)
+            record = self._updated(claim.ref, claim, catalog)
+        if record is None or confirmation.describes(record, claim):
+            return record
+        # The scheduler has given the old share back, and the kubelet will not unprepare it.
+        log.warning("claim_reallocated", devices=[share.device for share in record.shares])
+        self._remove(claim.ref)
+        return None
+
+    def _updated(
+        self, ref: ClaimRef, claim: AllocatedClaim | None, catalog: Catalog | None
+    ) -> PreparedClaim | None:
+        """Bring a record and its files up to date; return it, or None if there is none.
+
+        After a reboot a card may have other device nodes, and a shared claim may have other pods. A
+        record of another allocation than the claim's is returned as it is.
+
+        Args:
+            ref: The claim.
+            claim: As read from the API server; None after a reboot, whatever its allocation is now.
+            catalog: The node's cards; None if they have not been read yet.
+        """
+        with self._ledger.transaction() as step:
+            record = step.get(ref.uid)
+            if record is None or (claim is not None and not confirmation.describes(record, claim)):
+                return record
+            today = record
+            if claim is not None:
+                self._cards.check_present(ref, (share.device for share in record.shares))
+                if not {*record.pods} & {*claim.pods}:
+                    today = replace(record, pods=(*claim.pods,))
+            today = self._cards.with_todays_access(today, catalog)
+            if today != record:
+                step.put(today)
+                operations.enter(Stage.FLUSH)
+            elif self._projection.is_written(record):
+                return record
+        operations.enter(Stage.WRITE)
+        return self._rewritten(today)
+
+    def _resolved(self, claim: AllocatedClaim, deadline: float) -> _Wanted:
+        """Collect what the claim asks for and what this node offers; may read pods and wait."""
+        catalog = self._cards.wait_for_catalog(claim.ref, deadline)
+        devices = {allocation.device for allocation in claim.allocations}
+        self._cards.check_present(claim.ref, devices)
+        pods = ClaimPods(self._pods, claim, deadline=deadline)
+        policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
+        return _Wanted(
+            claim=claim,
+            policies=policies,
+            together=self._shared_containers.read(claim, policies, pods),
+            offer=self._cards.offers.offer(catalog, devices),
+            signs=self._required.of_node() if self._required else None,
+        )
+
+    def _admitted(self, wanted: _Wanted) -> _Admitted:
+        """Put the claim's record, and the changes that it causes to other claims.
+
+        Raises:
+            ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
+            RetryableError: The ledger cannot be read or written now, or nothing on the node would
+                enforce the claim's limits now; the kubelet asks again.
+        """
+        offer = wanted.offer
+        with self._ledger.transaction() as step:
+            # Another instance may have prepared this claim meanwhile; fit() ignores that record.
+            beside = step.claims_on(offer.access)
+            try:
+                fitting = fit(wanted.claim, wanted.policies, offer, beside)
+            except ClaimError:
+                self._refused.set()
+                raise
+            record = fitting.claim
+            if offer.describes_devices:
+                metadata = device_metadata.of_claim(wanted.claim, offer.devices)
+                record = replace(record, metadata=metadata)
+            plan = self._projection.plan(record)
+            if trouble := self._unenforced(record, plan, wanted.signs):
+                unlimited = isolation.without_limits(record, offer.devices)
+                if unlimited is None:
+                    raise RetryableError(f"claim {record.ref}: {trouble}")
+                record, plan = unlimited, self._projection.plan(unlimited)
+            recorded = step.claims()
+            self._shared_containers.check(record, wanted.together, recorded)
+            self._projection.check_folders(record, plan, recorded)
+            stored = step.put(record)
+            for other in fitting.changed:
+                step.put(other)
+            operations.enter(Stage.FLUSH)
+        return _Admitted(record=record, stored=stored, plan=plan, changed=fitting.changed)
+
+    def _unenforced(self, record: PreparedClaim, plan: Plan, signs: NodeSigns | None) -> str:
+        """Return why nothing on this node would enforce the claim's limits; "" if something does.
+
+        Without `signs`, what the enforcer needs has to be there, and nothing has to be alive.
+        """
+        if missing := self._projection.missing(plan):
+            return missing
+        dead = presence.refusal(record, signs) if signs else ""
+        return f"nothing would enforce its limits (require-enforcement): {dead}" if dead else ""
+
+    def _written(self, admitted: _Admitted) -> PreparedClaim:
+        """Write the files of a claim that was just recorded; return its newest record.
+
+        Outside a transaction, so that other claims do not wait. Meanwhile a transaction for another
+        claim, or of another instance, may change the record and write its files. Therefore the
+        record is compared afterwards, and if it is another one by then, its files are written
+        inside a transaction.
+
+        Raises:
+            RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
+                written.
+        """
+        try:
+            self._projection.put(admitted.plan)
+            if self._ledger.has(admitted.stored):
+                return admitted.record
+        except RetryableError:
+            pass  # also if another instance's recovery removed a file that was half written
+        return self._rewritten(admitted.record)
+
+    def _rewritten(self, record: PreparedClaim) -> PreparedClaim:
+        """Write the files of the claim's newest record inside a transaction; return that record.
+
+        Raises:
+            RetryableError: See _written().
+        """
         with self._ledger.transaction() as step:
             current = step.current(record)
-            if current is not None:
-                self._status.report(current, trouble="")
-        return current or record
+            if current is None:
+                self._projection.remove(record.ref.uid, record)
+                raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+            self._projection.ensure(current)
+        return current
 
     def _register(self, record: PreparedClaim, deadline: float) -> None:
         """Return once the hypervisor keeps the claim's limits, where it is the one to keep them.
 
-        Last, because its memory of the pod's cards is made of records. If it fails, the record
-        stays, and the kubelet's next call comes here again.
+        If it fails, the record stays, and the kubelet's next call comes here again.
         """
         workers = self._division.workers
         if workers is None:
@@ -230,48 +388,62 @@ class Preparer:
 
         workers.register(record, of_same_pods, deadline)
 
-    def _fetched(self, ref: ClaimRef, deadline: float) -> AllocatedClaim:
-        """Read the claim from the API server; slow, so outside any step of the ledger.
+    def _reported(self, record: PreparedClaim) -> PreparedClaim:
+        """Queue the status of the claim's newest record; return that record.
 
-        Raises:
-            ClaimError: The claim is gone, was replaced, or is not allocated.
-            RetryableError: The claim cannot be read now. Then no record answers either: the kubelet
-                read the claim just before it called, so this is no outage of the API server.
+        Other claims may have changed its limits meanwhile. They report it in a transaction too, so
+        the last report is that of the last record.
         """
-        stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
-        return claims.allocated(ref, stored)
-
-    def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
-        if not claim.allocations:
-            return PreparedClaim(ref=claim.ref, shares=())
-        operations.enter(Stage.RESOLVE)
-        catalog = self._cards.wait_for_catalog(claim.ref, deadline)
-        self._cards.check_present(
-            claim.ref, (allocation.device for allocation in claim.allocations)
-        )
-        pods = ClaimPods(self._pods, claim, deadline=deadline)
-        policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
-        together = self._shared_containers.read(claim, policies, pods)
-        offer = self._offers.offer(catalog, {allocation.device for allocation in claim.allocations})
-        # Slow if the enforcer is dead, so before the step of the ledger.
-        signs = self._required.of_node() if self._required else None
-        operations.enter(Stage.ADMIT)
-        admitted = self._admission.admit(
-            claim, policies, together, catalog=catalog, offer=offer, signs=signs
-        )
-        operations.enter(Stage.WRITE)
-        self._division.project(admitted.changed)
-        return self._recorded.write_files(admitted)
+        with self._ledger.transaction() as step:
+            current = step.current(record)
+            if current is not None:
+                self._status.report(current, trouble="")
+        return current or record
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
         try:
             claims.checked_uid(ref)
         except ClaimError:
             return  # nothing was ever prepared under such a UID
-        self._reads.forget(ref.uid)
         with self._locks.locked(ref, deadline):
-            self._withdraw(ref)
+            self._remove(ref)
 
-    def _withdraw(self, ref: ClaimRef) -> None:
-        self._reads.forget(ref.uid)
-        self._withdrawal.withdraw(ref)
+    def _remove(self, ref: ClaimRef) -> None:
+        """Return once nothing is left of the claim; do nothing if nothing is.
+
+        Raises:
+            RetryableError: Its files or its record cannot be removed now.
+            FatalError: A newer release has changed the ledger.
+        """
+        try:
+            changed = self._removed(ref)
+        except NoRoomError:
+            self._ledger.make_room()
+            changed = self._removed(ref)
+        operations.enter(Stage.WRITE)
+        self._status.forget(ref.uid)
+        self._division.project(changed)
+
+    def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
+        """Remove files and record; return the other claims whose limits changed by that.
+
+        The files go inside the transaction, so that no other one writes them again meanwhile. A
+        crash after it leaves a record without files, which is prepared or unprepared again; files
+        without a record would be orphans.
+        """
+        operations.enter(Stage.WITHDRAW)
+        with self._ledger.transaction() as step:
+            record = step.get(ref.uid)
+            if record is None:
+                self._projection.remove(ref.uid, None)
+                return ()
+            workers = self._division.workers
+            if workers is not None:
+                same = self._division.of_same_pods(step, record)
+                workers.release(record, [each for each in same if each.ref.uid != ref.uid])
+            self._projection.remove(
+                ref.uid, record, of_same_pods=partial(self._division.of_same_pods, step, record)
+            )
+            changed = self._division.remove(step, record)
+            operations.enter(Stage.FLUSH)
+        return changed

@@ -39,13 +39,13 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.log_throttle import LogThrottle
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.driver.publishing_state import PublishingState
 from tensorfusion_dra.driver.repairs import Repairs
-from tensorfusion_dra.driver.wakeup import Wakeup
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
 log = structlog.get_logger()
@@ -61,7 +61,7 @@ class Publisher:
 
     def __init__(
         self,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         slices_at_server: Slices,
         nodes: Nodes,
         events: Events,

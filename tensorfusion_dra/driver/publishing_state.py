@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tensorfusion_dra.core.devices import slice_writes
-from tensorfusion_dra.core.devices.slice_writes import WriteReason
-from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.observed.node_view import PublishingView
 
 
@@ -64,7 +63,7 @@ class PublishingState:
         elif is_repair:
             self._writing = WriteReason.REPAIR
         else:
-            self._writing = slice_writes.change(self._wanted, wanted)
+            self._writing = slices.write_reason(self._wanted, wanted)
 
     def note_write(self) -> None:
         """Note that a slice was written or deleted."""

@@ -1,12 +1,54 @@
-"""Recovery of the files derived from the ledger: CDI specs and limits documents."""
+"""Reconciliation of the ledger with the claims' files and with the API server, while the node runs.
 
+The ledger is the truth for the files: CDI specs and limits documents are rebuilt from the records.
+The API server is the truth for the claims: a record whose claim is gone is released.
+
+begin() runs the first recovery, before the kubelet can call and without the API server. Then run()
+repeats these steps:
+
+1. Show in the status of each claim whether its limits can be enforced by the present settings.
+2. Refresh the records of an earlier boot: their cards may have other device nodes now. That needs
+   the cards, so it is retried with growing delays until they have been read.
+3. Once per interval, or at once after damage to the ledger: write the Events that are due and
+   collect stale claims (stale_claims.py). Only this step needs the API server.
+4. Wait, then check the ledger for damage and run the next recovery, see recover().
+
+A step that fails is logged and repeated in the next round.
+
+Example: a node reboots with the claim `a` prepared. The CDI folder is empty now, and the record of
+`a` has the boot ID of the earlier boot. begin() therefore writes no spec for `a`, since its device
+nodes may be another card's. Three seconds later NVML has listed the cards. The next refresh stores
+the new device nodes in the record and writes the spec. If the kubelet prepares `a` earlier, that
+call does the same.
+"""
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import Event
+from typing import Final
 
+import structlog
+
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.observed.node_view import LedgerView
+from tensorfusion_dra.driver.ports.cluster import Events
+from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.state.ledger import Ledger
+
+log = structlog.get_logger()
+
+_FIRST_RETRY_SECONDS: Final = 1.0
+"""First delay of a refresh; after a reboot the cards can be read within seconds."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +66,7 @@ class RecoveryReport:
         troubles: Error texts by claim UID; an error of no single claim has the key "".
         unenforceable: Records whose limits the present settings cannot enforce; the error of each
             is among the troubles.
+        left: Why folders that were removed cannot be deleted; their claims need them no more.
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)
@@ -33,6 +76,179 @@ class RecoveryReport:
     unknown: list[ClaimRef] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
     unenforceable: list[PreparedClaim] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+class Reconciler:
+    """Loop that reconciles ledger, files and API server."""
+
+    def __init__(
+        self, ledger: Ledger, projection: Projection, *, boot_id: str, seconds: float
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            ledger: The claims of this node.
+            projection: Writes and removes the claims' files.
+            boot_id: ID of this boot.
+            seconds: Interval between two rounds.
+        """
+        self._ledger = ledger
+        self._projection = projection
+        self._boot_id = boot_id
+        self._seconds = seconds
+        self._stop = Event()
+        # Used by one thread at a time: first the one that calls begin(), then run()'s.
+        self._found = RecoveryReport()
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
+        self._pending_events: list[str] = []  # texts about damage to the ledger
+        self._troubled: set[str] = set()  # UIDs of claims whose status shows a trouble
+        self._repaired = LedgerView()  # replaced as a whole; any thread may read it
+
+    def begin(self) -> None:
+        """Run the first recovery, before the kubelet can call; without the API server.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        self._found = recover(self._ledger, self._projection, boot_id=self._boot_id)
+        self._log_recovery(self._found, always=True)
+
+    def ledger(self) -> LedgerView:
+        """Return what was repaired in the ledger since this process started."""
+        return self._repaired
+
+    def stop(self) -> None:
+        """End run()."""
+        self._stop.set()
+
+    def run(
+        self,
+        preparer: Preparer,
+        stale_claims: StaleClaimCollector,
+        events: Events,
+        *,
+        on_recovered: Callable[[Sequence[PreparedClaim]], object],
+    ) -> None:
+        """Reconcile until stopped.
+
+        Args:
+            preparer: Refreshes records and shows troubles in claim statuses.
+            stale_claims: Of this loop's thread alone.
+            events: Of this loop's thread alone.
+            on_recovered: Called with all records after each reading of them.
+
+        Raises:
+            FatalError: A newer release has changed the ledger.
+        """
+        on_recovered(self._found.claims)
+        backoff = Backoff(first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=self._seconds)
+        # Random, so that not all nodes call the API server at the same moment after an update.
+        collect_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
+        while True:
+            self._show_troubles(preparer)
+            outdated = self._refresh(preparer)
+            damaged = self._note_damage(stale_claims)
+            if damaged or time.monotonic() >= collect_at:
+                self._collect(stale_claims, events)
+                collect_at = time.monotonic() + self._seconds
+            wait_seconds = self._seconds
+            if outdated:
+                wait_seconds = backoff.failed()
+            else:
+                backoff.succeeded()
+            if self._stop.wait(min(wait_seconds, max(0.0, collect_at - time.monotonic()))):
+                return
+            if self._recover():
+                on_recovered(self._found.claims)
+
+    def _recover(self) -> bool:
+        """Run the next recovery; return True if it could read the ledger."""
+        try:
+            self._ledger.check()
+            self._found = recover(self._ledger, self._projection, boot_id=self._boot_id)
+        except RetryableError as error:
+            log.warning("recovery_retried", error=str(error))
+            return False
+        self._log_recovery(self._found)
+        return True
+
+    def _show_troubles(self, preparer: Preparer) -> None:
+        """Show in each claim's status why its limits are not enforced; clear it once they are."""
+        unenforceable = {record.ref.uid: record for record in self._found.unenforceable}
+        for uid, record in unenforceable.items():
+            preparer.show_trouble(record, self._found.troubles[uid])
+        for record in self._found.claims:
+            if record.ref.uid in self._troubled - unenforceable.keys():
+                preparer.show_trouble(record, "")
+        self._troubled = set(unenforceable)
+
+    def _refresh(self, preparer: Preparer) -> list[str]:
+        """Refresh the records of an earlier boot; return an error text for each that cannot be yet.
+
+        A claim whose limits cannot be enforced has its new device nodes, so it is not retried.
+        """
+        errors = []
+        for ref in self._found.outdated:
+            try:
+                preparer.refresh(ref, deadline=time.monotonic())
+            except ClaimError:
+                continue  # the next recovery reports it
+            except RetryableError as error:
+                errors.append(str(error))
+        if errors:
+            log.warning("claim_refresh_failed", claims=len(errors), error=errors[0])
+        elif self._found.outdated:
+            log.info("claims_refreshed", claims=len(self._found.outdated))
+        self._found.outdated.clear()
+        return errors
+
+    def _note_damage(self, stale_claims: StaleClaimCollector) -> bool:
+        """Queue an Event and early checks if the ledger was damaged; return True if it was."""
+        damage = self._ledger.damage()
+        for each in damage:
+            self._repaired = LedgerView(
+                quarantined=self._repaired.quarantined + bool(each.quarantined),
+                restored=self._repaired.restored + len(each.rebuilt),
+                lost=self._repaired.lost + len(each.lost),
+            )
+            stale_claims.check_first(each.rebuilt)
+            if each.quarantined:
+                self._pending_events.append(
+                    f"the ledger of prepared claims was damaged ({each.reason}) and moved to "
+                    f"{each.quarantined}; claims restored from copies: {len(each.rebuilt)}; "
+                    f"claims that could not be restored: {len(each.lost)}"
+                )
+        return bool(damage)
+
+    def _collect(self, stale_claims: StaleClaimCollector, events: Events) -> None:
+        """Write the pending Events and collect stale claims."""
+        self._pending_events = [
+            text
+            for text in self._pending_events
+            if not events.warn(names.EVENT_LEDGER_QUARANTINED, text)
+        ]
+        try:
+            stale_claims.collect([*self._found.claims, *self._found.unknown])
+        except RetryableError as error:
+            log.warning("stale_claim_check_failed", error=str(error))
+
+    def _log_recovery(self, found: RecoveryReport, *, always: bool = False) -> None:
+        for uid, trouble in found.troubles.items():
+            if self._throttle.is_new(trouble, key=uid):
+                log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
+        if self._throttle.is_new(str(len(found.left)), key="left") and found.left:
+            log.warning("claim_folders_left", folders=len(found.left), error=found.left[0])
+        self._throttle.keep_only({*found.troubles, "left"})
+        if always or found.files_written or found.claims_removed:
+            log.info(
+                "recovered",
+                claims=len(found.claims),
+                files_written=found.files_written,
+                claims_removed=found.claims_removed,
+                rebooted=len(found.outdated),
+            )
 
 
 def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> RecoveryReport:
@@ -58,6 +274,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
             _remove_orphan(uid, ledger, projection, found)
     except RetryableError as error:
         found.troubles[""] = str(error)
+    found.left.extend(projection.delete_removed())  # slow, so outside any step
     return found
 
 

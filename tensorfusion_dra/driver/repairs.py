@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tensorfusion_dra.driver.backoff import Backoff
+from tensorfusion_dra.runtime.backoff import Backoff
 
 _LONGEST_SECONDS: Final = 60.0
 _QUIET_SECONDS: Final = 600.0

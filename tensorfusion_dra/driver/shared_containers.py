@@ -25,12 +25,10 @@ from tensorfusion_dra.core.admission import container_claims
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.claims.tenants import NodeTenants
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.state.ledger_transaction import Transaction
 
 _WHY: Final = "limits by variables cannot tell two claims apart"
 
@@ -91,15 +89,14 @@ class SharedContainers:
         return Together(frozenset(found))
 
     def check(
-        self, claim: PreparedClaim, together: Together, step: Transaction, tenants: NodeTenants
+        self, claim: PreparedClaim, together: Together, recorded: Iterable[PreparedClaim]
     ) -> None:
         """Check that no prepared claim shares a container with this one, so that limits would mix.
 
         Args:
             claim: The record of a claim that fits.
             together: Claims that share a container with it.
-            step: The running step.
-            tenants: The recorded claims of this step.
+            recorded: The recorded claims of this node.
 
         Raises:
             ClaimError: A prepared claim does, or may do so because pods cannot be read.
@@ -107,11 +104,7 @@ class SharedContainers:
         if together.is_known and not together.names:
             return
         pods = {pod.uid for pod in claim.pods}
-        if together.is_known:
-            uids = tenants.uids_named(claim.ref.namespace, together.names)
-        else:
-            uids = tenants.uids_of_pods(claim.pods)
-        for other in self._others(claim, filter(None, map(step.get, sorted(uids)))):
+        for other in self._others(claim, recorded):
             text = f"claim {claim.ref}: found claim {other.ref} "
             if together.is_known and other.ref.name in together.names:
                 raise ClaimError(

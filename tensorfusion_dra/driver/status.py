@@ -33,7 +33,9 @@ that succeeds, the other nine follow within ten minutes.
 
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Condition
 from typing import Final
@@ -41,17 +43,16 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.backoff import Backoff
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.known_status import KnownStatus
-from tensorfusion_dra.driver.log_throttle import LogThrottle
 from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
-from tensorfusion_dra.driver.status_queue import StatusQueue, Waiting
 from tensorfusion_dra.driver.write_pace import IDLE_SECONDS, WritePace
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 
@@ -66,6 +67,129 @@ _LAST_WRITES_SECONDS: Final = 2.0
 def utc_now() -> datetime:
     """Return the present time."""
     return datetime.now(UTC)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """A record whose status has to be written.
+
+    Attributes:
+        due: Time from which it may be written, on the reporter's clock.
+        backoff: The claim's own delays; None if no write of the record has failed.
+    """
+
+    claim: PreparedClaim
+    due: float
+    backoff: Backoff | None = None
+
+
+class _Queue:
+    """At most one waiting record for each claim. For callers that hold the reporter's lock.
+
+    The order is that of the reports, except that urgent ones come first. A record whose write
+    failed comes in its turn by the time of its retry. A step costs the same however many records
+    wait, unless their writes failed.
+    """
+
+    def __init__(self) -> None:
+        self._new: OrderedDict[str, _Waiting] = OrderedDict()  # by claim UID, as is _failed
+        self._failed: dict[str, _Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._failed)
+
+    def __contains__(self, claim_uid: str) -> bool:
+        return claim_uid in self._new or claim_uid in self._failed
+
+    def put(self, claim: PreparedClaim, *, now: float, urgent: bool = False) -> None:
+        """Queue a record. An earlier one of the same claim gives it its place."""
+        uid = claim.ref.uid
+        waiting = self._new.get(uid)
+        if waiting is None:
+            self._failed.pop(uid, None)
+            self._new[uid] = _Waiting(claim=claim, due=now)
+        else:
+            waiting.claim = claim
+        if urgent:
+            self._new.move_to_end(uid, last=False)
+
+    def put_back(self, waiting: _Waiting) -> None:
+        """Queue a record whose write failed, unless a newer one of its claim waits by now."""
+        uid = waiting.claim.ref.uid
+        if uid not in self._new:
+            self._failed[uid] = waiting
+
+    def first(self) -> _Waiting | None:
+        """Return the record to write next, which may not be due yet; None if none waits."""
+        new = self.first_new()
+        failed = min(self._failed.values(), key=lambda each: each.due, default=None)
+        if new is None or failed is None:
+            return new or failed
+        return failed if failed.due < new.due else new
+
+    def first_new(self) -> _Waiting | None:
+        """Return the first record of which no write has failed."""
+        return next(iter(self._new.values()), None)
+
+    def drop(self, claim_uid: str) -> None:
+        """Remove the record of a claim, if one waits."""
+        self._new.pop(claim_uid, None)
+        self._failed.pop(claim_uid, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """State of a claim's status, as far as this process knows it.
+
+    Attributes:
+        since: Time of the claim's first report in this process.
+        shares: Fingerprint of the shares that were reported last. None while their record waits,
+            so that no call of the kubelet has to compute it.
+        trouble: Why the claim's limits are not enforced; "" if they are.
+        readiness: By device, as last reported. Kept for lastTransitionTime: a change of limits is
+            no transition.
+        entries: Hash of the entries last written; None if none were, or if a write may or may not
+            have been made.
+    """
+
+    since: datetime
+    shares: int | None = None
+    trouble: str = ""
+    readiness: Mapping[str, Readiness] | None = None
+    entries: int | None = None
+
+    def is_same(self, claim: PreparedClaim, trouble: str | None) -> bool:
+        """Return True if the claim was reported last with these shares and this trouble."""
+        if self.shares is None or trouble != self.trouble:
+            return False
+        return device_status.fingerprint(claim) == self.shares
+
+    def update_readiness(
+        self,
+        claim: PreparedClaim,
+        sick: Mapping[str, Sickness],
+        now: Callable[[], datetime],
+    ) -> Mapping[str, Readiness]:
+        """Set and return the readiness; the start of a device's changes only with a transition.
+
+        Args:
+            claim: Its shares name the devices.
+            sick: The unhealthy devices by name.
+            now: Returns the wall clock's time.
+        """
+        earlier = self.readiness or {}
+        readiness = {}
+        for device in {share.device for share in claim.shares}:
+            before = earlier.get(device, Readiness(since=self.since))
+            sickness = sick.get(device)
+            since = before.since
+            if sickness is not None:
+                since = sickness.since
+            elif before.is_ready == bool(self.trouble) or before.sickness is not None:
+                since = now()
+            readiness[device] = Readiness(since=since, sickness=sickness, trouble=self.trouble)
+        self.readiness = readiness
+        return readiness
 
 
 class StatusReporter:
@@ -116,8 +240,8 @@ class StatusReporter:
         self._changed = Condition()  # guards all below
         self._ends: float | None = None  # time of the last write; None until stop()
         self._wakes_for_new = False
-        self._queue = StatusQueue()
-        self._known: dict[str, KnownStatus] = {}  # by claim UID
+        self._queue = _Queue()
+        self._known: dict[str, _Known] = {}  # by claim UID
 
     def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
         """Have the claim's status written soon; return at once, whatever the API server does.
@@ -170,7 +294,7 @@ class StatusReporter:
             has_room = len(self._queue) < self._most_waiting or uid in self._queue
             if has_room:
                 if known is None:
-                    known = self._known[uid] = KnownStatus(since=self._now())
+                    known = self._known[uid] = _Known(since=self._now())
                 known.trouble = known.trouble if trouble is None else trouble
                 known.shares = None
                 self._queue.put(claim, now=self._clock(), urgent=trouble is None)
@@ -185,7 +309,7 @@ class StatusReporter:
                 error=f"found {self._most_waiting} waiting claims, expected fewer",
             )
 
-    def _next(self) -> Waiting | None:
+    def _next(self) -> _Waiting | None:
         """Wait until a record may be written, and return it; None once stopped."""
         with self._changed:
             while self._ends is None and (seconds := self._seconds_to_first()) > 0:
@@ -206,12 +330,12 @@ class StatusReporter:
             return math.inf
         return self._pace.seconds_left(max(first.due, self._paused_until))
 
-    def _last(self, ends: float) -> Waiting | None:
+    def _last(self, ends: float) -> _Waiting | None:
         """Return a record to write after stop(); None to end."""
         is_over = not self._paused_until <= self._clock() < ends
         return None if is_over else self._queue.first_new()
 
-    def _write(self, waiting: Waiting) -> None:
+    def _write(self, waiting: _Waiting) -> None:
         ref = waiting.claim.ref
         with self._changed:
             known = self._known.get(ref.uid)
@@ -238,7 +362,7 @@ class StatusReporter:
             event = "status_reported" if written else "status_skipped"
             log.debug(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
 
-    def _pause_for_permission(self, waiting: Waiting, error: MissingRightError) -> None:
+    def _pause_for_permission(self, waiting: _Waiting, error: MissingRightError) -> None:
         self._paused_until = self._clock() + self._pause_seconds
         if error.right not in self._missing_rights:
             self._missing_rights.add(error.right)
@@ -248,7 +372,7 @@ class StatusReporter:
             )
         self._requeue(waiting, self._paused_until)
 
-    def _retry_later(self, waiting: Waiting, error: RetryableError) -> None:
+    def _retry_later(self, waiting: _Waiting, error: RetryableError) -> None:
         now = self._clock()
         waiting.backoff = waiting.backoff or Backoff(
             first_seconds=self._retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS
@@ -266,7 +390,7 @@ class StatusReporter:
                 error=str(error),
             )
 
-    def _requeue(self, waiting: Waiting, due: float) -> None:
+    def _requeue(self, waiting: _Waiting, due: float) -> None:
         """Queue the record again, unless the claim was forgotten or a newer record waits."""
         waiting.due = due
         with self._changed:

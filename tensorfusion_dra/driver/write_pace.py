@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 
 IDLE_SECONDS: Final = 0.1
 """Time without a call after which the kubelet is taken to be idle."""

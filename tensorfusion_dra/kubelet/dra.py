@@ -14,10 +14,10 @@ from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 
 log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ import grpc
 import structlog
 
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as pb
 
 log = structlog.get_logger()
@@ -31,7 +31,7 @@ MOST_STREAMS: Final = 8
 class HealthService:
     """Streams the health of all devices to a few readers at a time."""
 
-    def __init__(self, catalog: CatalogReader, *, most_streams: int = MOST_STREAMS) -> None:
+    def __init__(self, catalog: DeviceCatalog, *, most_streams: int = MOST_STREAMS) -> None:
         """Stream nothing yet.
 
         Args:

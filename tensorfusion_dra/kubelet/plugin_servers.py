@@ -16,8 +16,6 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.driver.log_throttle import LogThrottle
-from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.kubelet import socket_files
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import MOST_STREAMS, HealthService
@@ -26,11 +24,13 @@ from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registratio
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 
 log = structlog.get_logger()
 
 _FREE_WORKERS: Final = 24
-"""Workers for calls that wait for nothing; see driver/waiting_calls.py."""
+"""Workers for calls that wait for nothing; see runtime/waiting_calls.py."""
 DRA_WORKERS: Final = MOST_STREAMS + MOST_READING + MOST_WAITING_FOR_A_CLAIM + _FREE_WORKERS
 """Each open health stream and each waiting call occupies a worker. Threads start on demand."""
 _REGISTRATION_WORKERS: Final = 2

@@ -1,6 +1,5 @@
 """Plugin registration: the kubelet requests this plugin's info and reports the result."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Event
 from typing import Final
@@ -23,15 +22,12 @@ _SILENCE_SECONDS: Final = 60.0
 class Registration:
     """The Registration service of one instance."""
 
-    def __init__(self, endpoint: str, *, on_get_info: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, endpoint: str) -> None:
         """Prepare the plugin info for the kubelet.
 
         Args:
             endpoint: The socket path of the DRA services.
-            on_get_info: Called before each answer to GetInfo. A restarted kubelet calls GetInfo
-                before it calls the DRA services.
         """
-        self._on_get_info = on_get_info
         self._plugin = pb.PluginInfo(
             type=names.PLUGIN_TYPE,
             name=names.DRIVER,
@@ -85,7 +81,6 @@ class Registration:
                 log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
 
     def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
-        self._on_get_info()
         return self._plugin
 
     def _notify(

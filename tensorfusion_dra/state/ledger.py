@@ -19,7 +19,7 @@ from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries
 from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
-from tensorfusion_dra.state.ledger_transaction import Transaction
+from tensorfusion_dra.state.ledger_transaction import DecodedRecords, Transaction
 from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
 from tensorfusion_dra.state.records import DamageError, Record
 from tensorfusion_dra.state.reserve import DiskReserve
@@ -72,6 +72,7 @@ class Ledger:
         self._opened: Opened | None = None
         self._openings = 0
         self._failures = 0  # number of transactions that failed
+        self._decoded = DecodedRecords()
         with ledger_file.errors(self._path):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Shared to use the database, exclusive to open or replace it.
@@ -107,7 +108,10 @@ class Ledger:
         """
         with self._locked_database() as database:
             step = Transaction(
-                database.connection, self._copies, epoch=(self._openings, self._failures)
+                database.connection,
+                self._copies,
+                self._decoded,
+                epoch=(self._openings, self._failures),
             )
             before = database.connection.total_changes
             try:

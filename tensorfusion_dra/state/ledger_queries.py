@@ -5,7 +5,6 @@ the file cannot be read.
 """
 
 import sqlite3
-from collections.abc import Iterable
 from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -49,16 +48,6 @@ def checksums(connection: sqlite3.Connection) -> list[tuple[str, str]]:
     """Return UID and checksum of each record, sorted by UID; "" for a record without one."""
     rows = connection.execute("SELECT uid, COALESCE(seal, '') FROM claims ORDER BY uid")
     return [(str(uid), str(checksum)) for uid, checksum in rows]
-
-
-def claims_on(connection: sqlite3.Connection, devices: Iterable[str]) -> list[PreparedClaim]:
-    """Return the claims that hold a share of one of these devices, each once."""
-    found: dict[str, PreparedClaim] = {}
-    query = f"SELECT {_COLUMNS} FROM holdings JOIN claims USING (uid) WHERE device = ?"  # noqa: S608
-    for device in dict.fromkeys(devices):
-        for each in map(_claim, connection.execute(query, (device,))):
-            found[each.ref.uid] = each
-    return list(found.values())
 
 
 def _claim(row: tuple[bytes, bytes | None, bytes | None]) -> PreparedClaim:

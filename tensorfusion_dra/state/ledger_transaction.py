@@ -1,13 +1,27 @@
 """A transaction on the ledger: changes of records and of their copies."""
 
 import sqlite3
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state import atomic, ledger_queries, records
 from tensorfusion_dra.state.record_copies import RecordCopies
 from tensorfusion_dra.state.records import DamageError, Record
+
+
+@dataclass(slots=True)
+class DecodedRecords:
+    """All records of the ledger, decoded once and kept between transactions (3 KB each).
+
+    Attributes:
+        version: Version of the ledger that they are from; see Transaction.
+        claims: By UID.
+    """
+
+    version: Hashable = None
+    claims: dict[str, PreparedClaim] = field(default_factory=dict)
 
 
 class Transaction:
@@ -22,29 +36,26 @@ class Transaction:
     """
 
     def __init__(
-        self, connection: sqlite3.Connection, copies: RecordCopies, *, epoch: Hashable
+        self,
+        connection: sqlite3.Connection,
+        copies: RecordCopies,
+        decoded: DecodedRecords,
+        *,
+        epoch: Hashable,
     ) -> None:
         """Begin nothing; the caller begins and ends the transaction.
 
         Args:
+            decoded: Kept by the caller from one transaction to the next.
             epoch: Differs after the database was opened anew and after a failed transaction.
         """
         self._connection = connection
         self._copies = copies
+        self._decoded = decoded
         self._epoch = epoch
         self._staged: dict[str, str] = {}  # temporary file by UID
         self._removed: set[str] = set()
         self._others: int | None = None  # SQLite's number of the other connections' changes
-
-    def version(self) -> Hashable:
-        """Return a value that changes with every change of a record, by this or another process.
-
-        It may also change with a transaction that failed. Equal values mean equal records, so what
-        was derived from all records can be kept between transactions.
-        """
-        if self._others is None:  # it cannot change before the end of this transaction
-            (self._others,) = self._connection.execute("PRAGMA data_version").fetchone()
-        return self._epoch, self._others, self._connection.total_changes
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
@@ -61,17 +72,27 @@ class Transaction:
             return claim if found else None
         return records.claim(found)
 
-    def claims_on(self, devices: Iterable[str]) -> Sequence[PreparedClaim]:
-        """Return every recorded claim that holds a share of one of these devices, each once."""
-        return ledger_queries.claims_on(self._connection, devices)
+    def claims_on(self, devices: Container[str]) -> Sequence[PreparedClaim]:
+        """Return every recorded claim that holds a share of one of these devices."""
+        return [
+            claim
+            for claim in self.claims()
+            if any(share.device in devices for share in claim.shares)
+        ]
 
     def claims(self) -> Sequence[PreparedClaim]:
-        """Return every recorded claim of this node; slow if there are many, so use it rarely."""
-        return ledger_queries.claims(self._connection)
+        """Return every recorded claim of this node."""
+        version = self._version()
+        if self._decoded.version != version:
+            found = ledger_queries.claims(self._connection)
+            self._decoded.claims = {claim.ref.uid: claim for claim in found}
+            self._decoded.version = version
+        return list(self._decoded.claims.values())
 
     def put(self, claim: PreparedClaim) -> Record:
         """Add the record, or replace an older one of the same UID; return it as stored."""
         record = records.of_claim(claim)
+        was_decoded = self._decoded.version == self._version()
         self._discard(record.uid)
         self._staged[record.uid] = self._copies.stage(record)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
@@ -83,14 +104,21 @@ class Transaction:
             "INSERT INTO holdings (device, uid) VALUES (?, ?)",
             [(device, record.uid) for device in {share.device for share in claim.shares}],
         )
+        if was_decoded:
+            self._decoded.claims[record.uid] = claim
+            self._decoded.version = self._version()
         return record
 
     def remove(self, claim_uid: str) -> None:
         """Remove the record; do nothing if there is none."""
+        was_decoded = self._decoded.version == self._version()
         self._discard(claim_uid)
         self._removed.add(claim_uid)
         self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
         self._copies.remove(claim_uid)
+        if was_decoded:
+            self._decoded.claims.pop(claim_uid, None)
+            self._decoded.version = self._version()
 
     def commit_copies(self) -> None:
         """Make the staged copies valid; call it after the commit."""
@@ -107,6 +135,15 @@ class Transaction:
                 record = ledger_queries.record(self._connection, uid)
                 if record is not None:
                     self._copies.put(record)
+
+    def _version(self) -> Hashable:
+        """Return a value that changes with every change of a record, by this or another process.
+
+        It also changes with a transaction that failed.
+        """
+        if self._others is None:  # it cannot change before the end of this transaction
+            (self._others,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return self._epoch, self._others, self._connection.total_changes
 
     def _discard(self, uid: str) -> None:
         file = self._staged.pop(uid, None)

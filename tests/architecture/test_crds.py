@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import oversubscription
+from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpupool import QOS_LEVELS
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
 from tests.support import kubernetes_schemas
+from tests.support.builders.gpupools import gpupool_document
 
 FOLDER = Path(__file__).parents[2] / "daemonset" / "chart" / "tensor-fusion-crds"
 FILES = sorted(path.name for path in FOLDER.iterdir())
@@ -51,13 +52,18 @@ def test_ratios_have_the_drivers_defaults_and_ranges() -> None:
     ratios = capacity["oversubscription"]["properties"]
     defaults = {name: ratio["default"] for name, ratio in ratios.items()}
 
-    assert oversubscription.parse({}) == oversubscription.parse(defaults)
+    assert parsed({}) == parsed(defaults)
     assert len(ratios) == len(Oversubscription.__dataclass_fields__)
     for name, ratio in ratios.items():
         for limit, beyond in (("minimum", -1), ("maximum", 1)):
-            assert oversubscription.parse({name: ratio[limit]}) is not None
+            assert parsed({name: ratio[limit]}) is not None
             with pytest.raises(InputError, match=name):
-                oversubscription.parse({name: ratio[limit] + beyond})
+                parsed({name: ratio[limit] + beyond})
+
+
+def parsed(ratios: dict[str, Any]) -> Oversubscription | None:
+    pool = gpupool_document("prod", capacityConfig={"oversubscription": ratios})
+    return gpupool.parse(pool).oversubscription
 
 
 def test_qos_levels_are_those_of_the_driver() -> None:

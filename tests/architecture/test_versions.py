@@ -5,6 +5,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tensorfusion_dra.app.shared import version
@@ -51,6 +52,16 @@ def test_the_simulators_distribution_has_the_packages_version() -> None:
     assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={PYPROJECT['version']}"]
     extra = PYPROJECT["optional-dependencies"]["simulate"]
     assert f"tensorfusion-dra-simulator=={PYPROJECT['version']}" in extra
+
+
+@pytest.mark.parametrize("file", ["README.md", "README.zh-CN.md"])
+def test_readme_has_the_status_of_the_classifiers(file: str) -> None:
+    simulator = tomllib.loads((ROOT / "hack/simulator/pyproject.toml").read_text())["project"]
+    (status,) = re.findall(r"^(Alpha|Beta|Stable)\b", (ROOT / file).read_text(), re.MULTILINE)
+
+    for project in (PYPROJECT, simulator):
+        (found,) = (each for each in project["classifiers"] if each.startswith("Development"))
+        assert found.endswith(f" - {status}")
 
 
 def test_changelog_starts_with_the_packages_version() -> None:

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.driver import card_watch
 from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
@@ -59,7 +59,7 @@ class Setup:
     def __init__(self, *, poll_seconds: float = FOREVER) -> None:
         self.discovery = CountingDiscovery()
         self.events = EventsOnDemand()
-        self.catalog = CatalogReader(self.discovery, NODE)
+        self.catalog = DeviceCatalog(self.discovery, NODE)
         self.changes = 0
         self.watch = CardWatch(
             self.catalog, self.events, poll_seconds=poll_seconds, on_change=self._changed

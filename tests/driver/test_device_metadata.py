@@ -13,9 +13,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
-from tests.support.attribute_providers import beside_own
 from tests.support.builders.devices import NODE
 from tests.support.prepared_node import (
     GPU_0,
@@ -26,6 +25,7 @@ from tests.support.prepared_node import (
     put_claim,
     share_result,
 )
+from tests.support.third_party import attribute_providers
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -84,7 +84,9 @@ def test_attributes_of_providers_are_included(node: Setup) -> None:
     def rack(_gpu: object, _node: object) -> dict[str, str | int]:
         return {"example.com/rack": "r12", "example.com/slot": 4}
 
-    node.catalog = CatalogReader(node.discovery, NODE, providers=beside_own({"rack": rack}))
+    node.catalog = DeviceCatalog(
+        node.discovery, NODE, providers=attribute_providers({"rack": rack})
+    )
     node.catalog.refresh()
     node.preparer = node.with_claims(node.claims)
     ref = put_claim(node, "a", share_result())
@@ -141,10 +143,10 @@ def test_a_repeated_prepare_repairs_files_and_keeps_what_they_say(node: Setup) -
 
 def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     temperature = iter(range(100))
-    node.catalog = CatalogReader(
+    node.catalog = DeviceCatalog(
         node.discovery,
         NODE,
-        providers=beside_own({"x": lambda *_: {"example.com/t": next(temperature)}}),
+        providers=attribute_providers({"x": lambda *_: {"example.com/t": next(temperature)}}),
     )
     node.catalog.refresh()
     node.preparer = node.with_claims(node.claims)
@@ -165,8 +167,10 @@ def test_after_a_reboot_a_file_has_the_attributes_of_that_day(node: Setup) -> No
     old = objects(node, ref)[0]
     node.boot_id = "boot-2"
     after = node.restarted()
-    after.catalog = CatalogReader(
-        after.discovery, NODE, providers=beside_own({"new": lambda *_: {"example.com/new": True}})
+    after.catalog = DeviceCatalog(
+        after.discovery,
+        NODE,
+        providers=attribute_providers({"new": lambda *_: {"example.com/new": True}}),
     )
     after.catalog.refresh()
     after.preparer = after.with_claims(after.claims)

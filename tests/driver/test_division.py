@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.ports import FixedDiscovery
@@ -88,7 +88,7 @@ def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
     assert limit_gib(node, first) == 20
     after = node.restarted()
     after.discovery.inventory = None
-    after.catalog = CatalogReader(FixedDiscovery(None), NODE)
+    after.catalog = DeviceCatalog(FixedDiscovery(None), NODE)
     after.preparer = after.with_claims(after.claims)
 
     after.unprepare(second)

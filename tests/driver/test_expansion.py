@@ -9,7 +9,7 @@ from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscrip
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.support.ports import FixedDiscovery
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
@@ -39,18 +39,18 @@ class Sizes:
         return gib * GIB
 
 
-def catalog_reader(sizes: Sizes, node: Node | None) -> CatalogReader:
+def catalog_reader(sizes: Sizes, node: Node | None) -> DeviceCatalog:
     cards = simulated_discovery.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
-    return CatalogReader(FixedDiscovery(cards), node, host=sizes)
+    return DeviceCatalog(FixedDiscovery(cards), node, host=sizes)
 
 
-def virtual_vram(catalog: CatalogReader) -> list[str]:
+def virtual_vram(catalog: DeviceCatalog) -> list[str]:
     current = catalog.current()
     assert current is not None
     return [str(device.capacity["virtual_vram"].as_api()["value"]) for device in current.devices]
 
 
-def unexpanded(catalog: CatalogReader) -> tuple[str, ...]:
+def unexpanded(catalog: DeviceCatalog) -> tuple[str, ...]:
     current = catalog.current()
     assert current is not None
     return current.host_size_errors

@@ -13,7 +13,7 @@ from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.operations import Failure
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import Setup, put_claim, share_result
 from tests.support.tally import examples

@@ -17,7 +17,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.observed.node_view import ApiServerView, PublishingView
 from tensorfusion_dra.driver.api_server_state import ApiServerState
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.state.record_reader import RecordReader
@@ -64,7 +64,7 @@ class Observed:
         self.seconds = 0.0
         self.observer = self.observing(self.node.catalog)
 
-    def observing(self, catalog: CatalogReader, **sources: Any) -> NodeObserver:
+    def observing(self, catalog: DeviceCatalog, **sources: Any) -> NodeObserver:
         return NodeObserver(
             Sources(catalog=catalog, claims=self.records.claims, **sources),
             node="node-01",
@@ -161,7 +161,7 @@ def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: 
 
 
 def test_cards_that_were_not_read_yet_are_missing_with_a_reason(observed: Observed) -> None:
-    unread = CatalogReader(FixedDiscovery(simulated_inventory()), NODE)
+    unread = DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)
 
     view = observed.observing(unread).view()
 
@@ -225,7 +225,7 @@ class Publishing:
     """A publisher of two cards."""
 
     def __init__(self, slices: SlicesInMemory) -> None:
-        self.catalog = CatalogReader(FixedDiscovery(simulated_inventory()), NODE)
+        self.catalog = DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE)
         self.publisher = Publisher(
             self.catalog, slices, OneNode(), EventsInMemory(), right=RightInMemory()
         )

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.operation import (
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_transaction import Transaction
@@ -107,7 +107,7 @@ def test_repeated_prepare_is_answered_from_the_record(setup: Setup, seen: Seen) 
     repeated = seen.ended[1]
     assert repeated.from_record
     assert repeated.prepared == seen.ended[0].prepared
-    assert stages(repeated) == ["queue", "lookup"]
+    assert stages(repeated) == ["queue", "read", "lookup"]
 
 
 def test_file_that_a_repeated_prepare_writes_again_has_its_stage(setup: Setup, seen: Seen) -> None:
@@ -117,14 +117,14 @@ def test_file_that_a_repeated_prepare_writes_again_has_its_stage(setup: Setup, s
 
     setup.prepare(ref)
 
-    assert stages(seen.ended[1]) == ["queue", "lookup", "write"]
+    assert stages(seen.ended[1]) == ["queue", "read", "lookup", "write"]
     assert seen.ended[1].from_record
 
 
 def test_first_reading_that_a_record_of_another_boot_waits_for_is_no_lookup(
     setup: Setup, seen: Seen
 ) -> None:
-    class ReadOnceAwaited(CatalogReader):
+    class ReadOnceAwaited(DeviceCatalog):
         def wait_changed(self, *_: Any, **__: Any) -> Any:
             return self.refresh()
 
@@ -176,25 +176,21 @@ def test_withdrawal_that_is_repeated_on_a_full_disk_has_its_stages_again(
     assert stages(seen.ended[1]) == ["queue", *(2 * ["withdraw", "flush"]), "write"]
 
 
-def test_claims_that_were_read_side_by_side_have_a_read_each(setup: Setup, seen: Seen) -> None:
+def test_second_claim_of_a_call_waits_for_the_first(setup: Setup, seen: Seen) -> None:
     refs = [put(setup, name) for name in ("a", "b")]
 
     setup.prepare(*refs)
 
     first, second = seen.ended
-    assert stages(first)[:3] == stages(second)[:3] == ["queue", "read", "queue"]
-    assert [each.seconds_by_stage[Stage.READ] > 0 for each in seen.ended] == [True, True]
     # One second for each reading of the clock until its end, and none lies outside a stage.
     assert first.entered[0] == second.entered[0] == (Stage.QUEUE, 0.0)
     assert second.seconds == second.ended == sum(second.seconds_by_stage.values())
-    # It waits for the whole turn of the first.
-    assert second.entered[3][1] > first.ended
+    assert second.entered[1][1] > first.ended
 
 
 def test_allocated_anew_its_old_record_is_withdrawn(setup: Setup, seen: Seen) -> None:
     ref = put(setup)
     setup.prepare(ref)
-    setup.preparer.forget_recent_reads()
     put_claim(setup, "a", share_result(tflops="2", vram="2Gi"), uid=ref.uid)
 
     setup.prepare(ref)
@@ -278,12 +274,11 @@ def test_observer_that_raises_costs_nothing_else(setup: Setup) -> None:
 
 def test_stages_outside_of_operations_are_nobodys() -> None:
     operations.enter(Stage.READ)
-    operations.note_read(1.0, 2.0)
     operations.note_from_record()
 
     seen = Seen()
     ref = ClaimsInMemory().put({"metadata": {"namespace": "default", "name": "a", "uid": "a"}})
-    Operations([seen]).run_each(OperationKind.UNPREPARE, [ref], lambda _: None, began=0.0)
+    Operations([seen]).run_each(OperationKind.UNPREPARE, [ref], lambda _: None)
     assert stages(seen.ended[0]) == ["queue"]
 
 

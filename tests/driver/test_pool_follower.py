@@ -11,7 +11,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
@@ -44,7 +44,7 @@ class Setup:
         self.pools = ObjectsInMemory(*pools)
         self.events = EventsInMemory()
         self.discovery = FixedDiscovery(inventory or Inventory(gpus=(gpu(),)))
-        self.catalog = CatalogReader(self.discovery, None)
+        self.catalog = DeviceCatalog(self.discovery, None)
         self.served = 0
         self.nodes = ObjectsInMemory()
         source = NamedPool(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")

@@ -29,15 +29,14 @@ def test_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: Setu
     assert "TF_GPU_MEMORY_LIMIT=16384" in limits["containerEdits"]["env"]
 
 
-def test_repeated_call_is_answered_without_the_api_server(setup: Setup) -> None:
+def test_repeated_call_gets_the_same_answer_and_reads_the_claim_again(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     first = setup.prepare(ref)
-    setup.claims.away = True
 
     again = setup.prepare(ref)
 
     assert again == first
-    assert setup.claims.fetched == ["default/a"]
+    assert setup.claims.fetched == ["default/a", "default/a"]
 
 
 def test_vanished_spec_is_written_again_by_the_next_call(setup: Setup) -> None:

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.support.builders.devices import NODE
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (
@@ -97,7 +97,7 @@ def test_claim_fails_while_the_cdi_folder_cannot_be_written(setup: Setup) -> Non
 
 
 def test_claim_fails_before_the_first_reading_of_the_cards(setup: Setup, tmp_path: Path) -> None:
-    without_cards = CatalogReader(FixedDiscovery(None), NODE)
+    without_cards = DeviceCatalog(FixedDiscovery(None), NODE)
     preparer = setup.with_claims(setup.claims, without_cards)
     ref = put_claim(setup, "a", share_result())
 

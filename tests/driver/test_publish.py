@@ -13,7 +13,7 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.repairs import Repairs
 from tests.support.builders.devices import NODE
@@ -47,7 +47,7 @@ class Setup:
         self.discovery = FixedDiscovery(inventory or simulated_inventory())
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
-        self.catalog = CatalogReader(self.discovery, NODE)
+        self.catalog = DeviceCatalog(self.discovery, NODE)
         self.right = RightInMemory()
         self.events = EventsInMemory()
         self.publisher = Publisher(

@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver import publish, wakeup
+from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.runtime import wakeup
 from tests.driver.test_publish import SLICE, Setup
 from tests.support.prepared_node import simulated_inventory
 from tests.support.virtual_time import VirtualTime

@@ -10,39 +10,19 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver import recent_reads
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, error_of, put_claim, share_result
 
 LIMIT = "tensor-fusion.ai/vram-limit"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Node(Setup):
-    """A node whose preparer uses a clock set by a test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.clock = Clock()
-        super().__init__(folder)
-        self.preparer = self.with_claims(self.claims, clock=self.clock)
+    """A node that prepares one claim at a time."""
 
     def prepare_one(self, ref: ClaimRef) -> PreparedClaim:
         outcome = self.prepare(ref)[ref.uid]
         assert isinstance(outcome, PreparedClaim), outcome
         return outcome
-
-    def fetched_count(self) -> int:
-        """Return the number of claims fetched since the last call."""
-        count = len(self.claims.fetched)
-        self.claims.fetched.clear()
-        return count
 
 
 @pytest.fixture
@@ -74,7 +54,6 @@ def test_reallocated_claim_gets_its_new_card_share_and_pod(
     node.prepare(ref)
     new = share_result(GPU_1, vram="8Gi")
     reallocate(node, ref, new)
-    node.preparer.forget_recent_reads()
 
     with capture_logs() as logs:
         record = node.prepare_one(ref)
@@ -110,7 +89,6 @@ def test_share_of_the_earlier_allocation_is_released_and_lent(
     other = node.claims.put(beside)
     node.prepare(ref, other)
     reallocate(node, ref, share_result(GPU_1))
-    node.preparer.forget_recent_reads()
 
     node.prepare_one(ref)
 
@@ -125,7 +103,6 @@ def test_earlier_share_is_not_restored_if_the_new_one_does_not_fit(node: Node) -
     node.prepare(ref)
     node.prepare_one(put_claim(node, "whole", share_result(GPU_1, tflops="312", vram="80Gi")))
     reallocate(node, ref, share_result(GPU_1))
-    node.preparer.forget_recent_reads()
 
     text = error_of(node.prepare(ref)[ref.uid])
 
@@ -139,7 +116,6 @@ def test_exclusive_device_reallocated_to_another_pod_is_prepared_for_it(node: No
     ref = put_claim(node, "a", whole)
     node.prepare(ref)
     reallocate(node, ref, whole)
-    node.preparer.forget_recent_reads()
 
     assert pods_of(node.prepare_one(ref)) == ["other"]
 
@@ -149,7 +125,6 @@ def test_shared_claim_is_prepared_for_its_remaining_pods(node: Node) -> None:
     ref = put_claim(node, "a", *results)
     first = node.prepare_one(ref)
     reallocate(node, ref, *results)
-    node.preparer.forget_recent_reads()
 
     record = node.prepare_one(ref)
 
@@ -157,60 +132,6 @@ def test_shared_claim_is_prepared_for_its_remaining_pods(node: Node) -> None:
     assert record.sequence == first.sequence
     assert record.pods == (PodRef(namespace="default", name="other", uid="uid-of-other"),)
     assert limits_document(node, ref)["pods"] == [{"name": "other", "uid": "uid-of-other"}]
-
-
-def test_repeated_calls_while_the_pod_starts_fetch_no_claim(node: Node) -> None:
-    ref = put_claim(node, "a", share_result())
-    node.prepare(ref)
-    assert node.fetched_count() == 1
-
-    for _ in range(3):
-        node.clock.now += 90
-        node.prepare_one(ref)
-
-    assert node.fetched_count() == 0
-
-
-def test_claim_is_fetched_once_after_a_restart_of_the_kubelet(node: Node) -> None:
-    ref = put_claim(node, "a", share_result())
-    before = node.prepare_one(ref)
-    node.fetched_count()
-    node.preparer.forget_recent_reads()
-
-    assert [node.prepare_one(ref) for _ in range(3)] == [before] * 3
-
-    assert node.fetched_count() == 1
-
-
-def test_claim_is_fetched_again_after_the_time_limit(node: Node) -> None:
-    ref = put_claim(node, "a", share_result())
-    node.prepare_one(ref)
-    node.fetched_count()
-    node.clock.now += recent_reads.SECONDS
-
-    node.prepare_one(ref)
-    node.prepare_one(ref)
-
-    assert node.fetched_count() == 1
-
-
-def test_fetch_during_a_restart_of_the_kubelet_is_repeated(node: Node) -> None:
-    ref = put_claim(node, "a", share_result())
-    fetch = node.claims.fetch
-
-    def interrupted(ref: ClaimRef, *, wait_seconds: float) -> Any:
-        found = fetch(ref, wait_seconds=wait_seconds)
-        node.preparer.forget_recent_reads()
-        return found
-
-    node.claims.fetch = interrupted  # type: ignore[method-assign]
-    node.prepare_one(ref)
-    node.claims.fetch = fetch  # type: ignore[method-assign]
-    node.fetched_count()
-
-    node.prepare_one(ref)
-
-    assert node.fetched_count() == 1
 
 
 def test_unprepared_claim_is_fetched_before_it_is_prepared_again(node: Node) -> None:
@@ -227,7 +148,6 @@ def test_deallocated_claim_fails_and_keeps_its_record(node: Node, status: dict[s
     ref = put_claim(node, "a", share_result())
     record = node.prepare_one(ref)
     node.claims.put({**stored_claim("a", uid=ref.uid), "status": status})
-    node.preparer.forget_recent_reads()
 
     assert "found no allocation" in error_of(node.prepare(ref)[ref.uid])
     assert node.ledger.get(ref.uid) == record
@@ -237,7 +157,6 @@ def test_record_that_may_be_outdated_is_not_returned_without_the_api_server(node
     ref = put_claim(node, "a", share_result())
     record = node.prepare_one(ref)
     spec = node.spec_of(ref)
-    node.preparer.forget_recent_reads()
     node.claims.away = True
 
     text = error_of(node.prepare(ref)[ref.uid])
@@ -246,13 +165,3 @@ def test_record_that_may_be_outdated_is_not_returned_without_the_api_server(node
     assert "no answer" in text
     assert node.spec_of(ref) == spec
     assert node.prepare_one(ref) == record
-
-
-def test_old_reads_are_forgotten(node: Node) -> None:
-    reads = recent_reads.RecentReads(clock=node.clock)
-    for number in range(5000):
-        node.clock.now = number / 10
-        reads.note(f"uid-{number}", reads.begin())
-
-    assert reads.covers("uid-4999")
-    assert not reads.covers("uid-0")

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.observed.node_view import LedgerView
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tests.support.builders.devices import NODE
 from tests.support.ledgers import edited
@@ -34,7 +34,7 @@ class Node(Setup):
         self.events = EventsInMemory()
         self.recovered: list[Sequence[PreparedClaim]] = []
         self.cards = FixedDiscovery(simulated_inventory() if cards else None)
-        self.reader = CatalogReader(self.cards, NODE)
+        self.reader = DeviceCatalog(self.cards, NODE)
         if cards:
             self.reader.refresh()
 

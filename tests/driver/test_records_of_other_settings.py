@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.reconciler import Reconciler
-from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.driver.recover import Reconciler, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory, Readiness

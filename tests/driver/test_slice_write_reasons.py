@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
-from tensorfusion_dra.core.devices.slice_writes import WriteReason
-from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import RetryableError
 from tests.driver.test_publish import XID_79, Setup
 from tests.support.builders.devices import NODE

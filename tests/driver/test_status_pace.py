@@ -9,8 +9,8 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 from tests.support.builders.reported_claims import (
     reported_claim,
     reported_limit,

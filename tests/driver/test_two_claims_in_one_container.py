@@ -13,7 +13,7 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.operations import Failure
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     GPU_0,

@@ -32,7 +32,7 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     error = error_of(node.prepare(second))
     if restarts:
         node = node.restarted()
-    keeper = node.keeper()
+    keeper = node.keeper
     for _ in range(3):
         keeper.repair(node.workers)
 
@@ -80,11 +80,10 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     node.pods.put("train")
     node.prepare(node.put("claim", pod="train"))
     node.pods.put("train", uid="uid-of-the-next")
-    node.setup.preparer.forget_recent_reads()
     again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
 
     assert isinstance(node.prepare(again), PreparedClaim)
-    node.keeper().delete_removed(node.workers)
+    node.workers.forget_gone()
 
     notes = node.hypervisor.shm / ".tensorfusion-dra"
     assert [note.name for note in notes.iterdir()] == ["uid-of-the-next"]
@@ -102,7 +101,7 @@ def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -
     folder.rename(folder.with_name("mounted"))
     folder.mkdir()
     node.hypervisor.file(pod).write_bytes(memory)
-    keeper = node.keeper()
+    keeper = node.keeper
 
     for _ in range(3):
         keeper.repair(node.workers)

@@ -19,17 +19,16 @@ from typing import Any, Final
 
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLAIMS, NODES, Client
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import recover
@@ -67,7 +66,6 @@ class ModelledNode:
         known: All claims that there ever were, by UID.
         answered: By UID, the answer to each claim that is prepared.
         recorded: Claims that have a record, by UID.
-        read: UIDs of claims that were read since the plugin or the kubelet was started.
     """
 
     def __init__(self) -> None:
@@ -86,7 +84,6 @@ class ModelledNode:
         self.known: dict[str, ModelledClaim] = {}
         self.answered: dict[str, object] = {}
         self.recorded: dict[str, ModelledClaim] = {}
-        self.read: set[str] = set()
 
     def close(self) -> None:
         """Stop everything and remove the disk."""
@@ -140,8 +137,7 @@ class ModelledNode:
         """Prepare the claim and compare the answer with the prediction."""
         uid = claim.ref.uid
         is_current = self.stored[claim.ref.name] is claim
-        was_read = uid in self.read
-        if self.is_up and is_current and not was_read and self.recorded.get(uid) is not claim:
+        if self.is_up and is_current and self.recorded.get(uid) is not claim:
             self._forget(uid)  # a record of an earlier allocation is removed before anything else
         expected = self.expected(claim)
         # Do not wait long for an API server that is known to be away.
@@ -157,8 +153,6 @@ class ModelledNode:
             assert isinstance(outcome, PreparedClaim), outcome
             assert self.answered.setdefault(uid, _answer(outcome)) == _answer(outcome)
             self.recorded.setdefault(uid, claim)
-        if self.is_up and is_current:
-            self.read.add(uid)
 
     def unprepare(self, claim: ModelledClaim) -> None:
         """Unprepare the claim, which always works."""
@@ -170,13 +164,12 @@ class ModelledNode:
     def _forget(self, uid: str) -> None:
         self.answered.pop(uid, None)
         self.recorded.pop(uid, None)
-        self.read.discard(uid)
 
     def expected(self, claim: ModelledClaim) -> str:
         """Return the predicted outcome of a prepare call."""
         is_there = EVERY_CARD[DEVICES.index(claim.device)] in self.present
         is_current = self.stored[claim.ref.name] is claim
-        if claim.ref.uid not in self.read and not (self.is_up and is_current):
+        if not (self.is_up and is_current):
             return "refused"
         if claim.device in self.recovering():
             return "as before or refused" if claim.ref.uid in self.answered else "refused"
@@ -186,7 +179,7 @@ class ModelledNode:
         taken = sum(other.vram_gib or CARD_GIB for other in others)
         shared = None not in (claim.vram_gib, *(other.vram_gib for other in others))
         fits = (shared or not others) and taken + (claim.vram_gib or CARD_GIB) <= CARD_GIB
-        return "new" if self.is_up and is_current and is_there and fits else "refused"
+        return "new" if is_there and fits else "refused"
 
     def answered_on_working_cards(self) -> list[str]:
         """Return the UIDs of prepared claims whose next prepare call is not refused."""
@@ -208,18 +201,12 @@ class ModelledNode:
         """Rebuild the files from the ledger."""
         recover(self.setup.ledger, self.setup.projection, boot_id=self.setup.boot_id)
 
-    def restart_kubelet(self) -> None:
-        """Let the kubelet register the plugin again, which ends the trust in earlier reads."""
-        self.preparer.forget_recent_reads()
-        self.read.clear()
-
     def restart_plugin(self) -> None:
         """Start a new plugin on the same disk."""
         self.setup = self.setup.restarted()
         self.read_cards()
         self.recover()
         self.preparer, self.publisher = self._build()
-        self.read.clear()
 
     def _build(self) -> tuple[Preparer, Publisher]:
         api = ResourceApi(Api(self.server.kubeconfig(self.folder / "kubeconfig")))

@@ -60,18 +60,13 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.node.stored)
     @rule(chosen=st.data(), device=devices, vram_gib=sizes)
-    def a_claim_is_reallocated_while_the_kubelet_restarts(
+    def a_claim_is_reallocated(
         self, chosen: st.DataObject, device: str, vram_gib: int | None
     ) -> None:
         name = chosen.draw(st.sampled_from(sorted(self.node.stored)))
         found = self.node.client.get(CLAIMS, name, "default")
         found["status"] = {}
         self.node.allocate(self.node.client.replace_status(CLAIMS, found), device, vram_gib)
-        self.node.restart_kubelet()
-
-    @rule()
-    def the_kubelet_restarts(self) -> None:
-        self.node.restart_kubelet()
 
     @precondition(lambda self: self.node.stored)
     @rule(chosen=st.data())
@@ -123,8 +118,6 @@ class World(RuleBasedStateMachine):
             spec.write_bytes(damage)
 
         self.node.prepare(self.node.known[uid])
-        if uid not in self.node.read:  # refused, so only the next reconciliation writes the spec
-            self.node.recover()
 
     @rule(present=st.sampled_from(((), (0,), (1,), (0, 1), (0, 1), (0, 1))))
     def cards_are_lost_or_come_back(self, present: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.faults.mutations import ANYTHING, bounded, mutated
 from tests.support.builders.devices import NODE
 from tests.support.tally import INPUTS_FUZZED, Tally
@@ -53,7 +53,7 @@ def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally)
         file.write_text(yaml.dump(document), encoding="utf-8", errors="surrogatepass")
         tally[INPUTS_FUZZED] += 1
         with contextlib.suppress(InputError):
-            catalog = CatalogReader(
+            catalog = DeviceCatalog(
                 simulated_discovery.from_text(str(file), node_name=NODE.name), NODE
             )
             with contextlib.suppress(
@@ -67,7 +67,7 @@ def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally)
     assert max(published) > 3
 
 
-def count_devices(catalog: CatalogReader) -> int:
+def count_devices(catalog: DeviceCatalog) -> int:
     """Return the number of devices; check that an API server would accept their slices."""
     current = catalog.current()
     if current is None:

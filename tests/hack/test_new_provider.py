@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.app.shared.providers import OWN_NAMES
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS as KINDS_OF_ENFORCERS
-from tensorfusion_dra.driver.providers.providers import OWN
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.guard import sitecustomize as path_guard
 from tests.support import wheels
@@ -107,9 +106,7 @@ def test_name_that_cannot_work_is_refused(name: str, text: str, tmp_path: Path) 
 
 
 def test_every_name_of_the_driver_is_refused(tmp_path: Path) -> None:
-    own = {each.name for each in OWN} | KINDS_OF_ENFORCERS.keys()
-
-    codes = {new_provider(name, "--into", str(tmp_path)).returncode for name in own}
+    codes = {new_provider(name, "--into", str(tmp_path)).returncode for name in OWN_NAMES}
 
     assert codes == {2}
 

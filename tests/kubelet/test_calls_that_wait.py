@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
-from tensorfusion_dra.cluster.retries import RetriedReads
+from tensorfusion_dra.cluster.api import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.driver.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tests.kubelet.test_plugin_servers import Instance
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put_claim, share_result
@@ -78,7 +78,6 @@ def check_that_other_calls_are_answered(instance: Instance, known: ClaimRef) -> 
     with PluginClient(instance.paths.dra) as kubelet:
         reports = kubelet.watch_health()
         assert next(reports).devices
-        assert kubelet.prepare(known).claims[known.uid].error == ""
         assert kubelet.unprepare(known).claims[known.uid].error == ""
     instance.servers.check()
 
@@ -117,11 +116,11 @@ def test_calls_waiting_for_one_claim_leave_workers_for_other_calls(
         try:
             assert eventually(lambda: len(answers) == EXCESS)
             refused = [answers[number].claims[shared.uid].error for number in answers]
+            assert slow.waiting == 1
             check_that_other_calls_are_answered(instance, known)
         finally:
             slow.go_on.set()
 
     expected = f"{MOST_WAITING_FOR_A_CLAIM} other calls wait for another call's claim already"
     assert all(text.endswith(expected) for text in refused)
-    assert slow.waiting == 1
     assert all(not answers[number].claims[shared.uid].error for number in list(answers)[EXCESS:])

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.kubelet import plugin_servers, socket_files, sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import Setup, put_claim, share_result
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
@@ -134,11 +134,11 @@ def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> No
         put_claim(instance.setup, "b", share_result()),
     )
     with PluginClient(instance.paths.dra) as kubelet:
-        kubelet.prepare(second)
+        instance.setup.prepare(second)
         with call_in_flight(instance, first) as answers, stopping(instance) as thread:
             thread.join(0.3)
 
-            late = kubelet.prepare(second)
+            late = kubelet.unprepare(second)
             instance.go_on.set()
 
     assert late.claims[second.uid].error == ""
@@ -221,7 +221,7 @@ def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) 
 
         kept.go_on.set()
         with PluginClient(kept.paths.dra) as kubelet:
-            late = kubelet.prepare(second)
+            late = kubelet.unprepare(second)
         assert eventually(lambda: bool(answers))
 
     assert late.claims[second.uid].error == ""

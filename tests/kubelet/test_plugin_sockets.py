@@ -13,12 +13,12 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.kubelet.server import UnixServer
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited

@@ -38,23 +38,6 @@ def test_registration_announces_every_service_with_v1_first(folder: Path) -> Non
     assert logs[0]["error"] == "plugin validation failed"
 
 
-def test_get_info_calls_back_before_its_answer(folder: Path) -> None:
-    path = folder / "reg.sock"
-    asked: list[str] = []
-    registration = Registration("/dra.sock", on_get_info=lambda: asked.append("asked"))
-    server = UnixServer(path, [registration.service()], workers=2)
-    server.start()
-
-    with PluginClient(path) as kubelet:
-        kubelet.notify(registered=True)
-        before = list(asked)
-        kubelet.plugin_info()
-        after = list(asked)
-    server.stop(grace_seconds=0)
-
-    assert (before, after) == ([], ["asked"])
-
-
 def test_silent_kubelet_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorfusion_dra.kubelet.registration._SILENCE_SECONDS", 0.01)
     registration = Registration("/dra.sock")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.devices.slice_writes import WriteReason
+from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     ApiServerView,

@@ -109,7 +109,7 @@ def test_damage_at_runtime_fails_one_call_and_loses_no_claim(tmp_path: Path) -> 
     path = existing(tmp_path)
     with opened(tmp_path) as ledger:
         assert len(uids(ledger)) == 40
-        edited(path, "DROP TABLE holdings")
+        edited(path, "DROP TABLE claims")
 
         with pytest.raises(RetryableError, match="it has been repaired"):
             holders(ledger, GPU_0)

@@ -3,7 +3,6 @@
 import json
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,15 +18,16 @@ from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
+from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_offers import NodeOffers
-from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.driver.outcomes import Failure
+from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
+from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state import claim_files
@@ -106,7 +106,7 @@ class Setup:
             self.enforcers,
         )
         self.discovery = FixedDiscovery(simulated_inventory())
-        self.catalog = CatalogReader(self.discovery, NODE)
+        self.catalog = DeviceCatalog(self.discovery, NODE)
         self.catalog.refresh()
         self.device_nodes = DeviceNodesInMemory()
         self.driver_files = DriverFilesInMemory()
@@ -118,38 +118,36 @@ class Setup:
         self.workers = workers
         self.preparer = self.with_claims(self.claims)
 
-    def with_claims(
-        self,
-        claims: Claims,
-        catalog: CatalogReader | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Preparer:
+    def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
+        offers = NodeOffers(
+            device_nodes=self.device_nodes,
+            driver_files=self.driver_files,
+            enforcer=self.enforcer.name,
+            enforces_hard=self.enforcer.enforces_hard,
+            rules=self.rules,
+            boot_id=self.boot_id,
+            describes_devices=self.describes_devices,
+        )
         return Preparer(
-            claims,
-            self.ledger,
-            self.projection,
-            catalog or self.catalog,
-            offers=NodeOffers(
-                device_nodes=self.device_nodes,
-                driver_files=self.driver_files,
-                enforcer=self.enforcer.name,
-                enforces_hard=self.enforcer.enforces_hard,
-                rules=self.rules,
-                boot_id=self.boot_id,
-                describes_devices=self.describes_devices,
-            ),
-            share_policies=SharePolicyReader(isolation=Isolation.SOFT),
+            claims_at_server=claims,
             pods=self.pods if self.reads_pods else None,
+            ledger=self.ledger,
+            projection=self.projection,
+            cards=LocalCards(catalog or self.catalog, offers),
+            share_policies=SharePolicyReader(isolation=Isolation.SOFT),
+            shared_containers=SharedContainers(
+                projection=self.projection,
+                fixed=self.rules.fixed(self.enforcer.name),
+                counts_by_pid=self.rules.counts_by_pid(self.enforcer.name),
+            ),
             division=self.division(catalog),
             status=self.status,
             operations=self.operations,
             required=self.required,
-            clock=clock,
         )
 
     def division(
-        self, catalog: CatalogReader | None = None, *, retry_seconds: float = 1.0
+        self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
     ) -> Division:
         return Division(
             self.ledger,

@@ -10,8 +10,7 @@ from threading import Lock
 from typing import Any, Final
 
 from dra_simulator.api.requests import Request, route
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.watch_stream import WatchStream
+from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
 from tensorfusion_dra.core.errors import RetryableError
 
 NO_ANSWER: Final = "no answer"

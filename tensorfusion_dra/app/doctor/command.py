@@ -4,31 +4,32 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.doctor import (
-    context,
-    daemonsets,
+    checks,
     folders,
     gpus,
     kubernetes,
-    limiter,
+    limits,
     objects,
     records,
-    report,
     rights,
     runtime,
     sockets,
     webhook,
 )
-from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.doctor.runner import Check, run_checks
-from tensorfusion_dra.app.shared import logging, node_settings, own_output
+from tensorfusion_dra.app.doctor.checks import Check, Context, Place, Result, run_checks
+from tensorfusion_dra.app.shared import logging, node_settings, streams, version
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.doctor import finding as findings
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES
+from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Level
 from tensorfusion_dra.core.errors import InputError
 
+_WIDTH: Final = max(len(level) for level in Level)
 _FORMS: Final = ("table", "json")
 _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
@@ -47,11 +48,11 @@ CHECKS: Final = (
     Check(theme="sockets", run=sockets.registered, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
-    Check(theme="limits", run=limiter.files, places=_NODE),
-    Check(theme="limits", run=limiter.alive, places=_NODE),
-    Check(theme="limits", run=limiter.address, places=_NODE),
-    Check(theme="limits", run=limiter.claims, places=_NODE),
-    Check(theme="node plugin", run=daemonsets.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="limits", run=limits.files, places=_NODE),
+    Check(theme="limits", run=limits.alive, places=_NODE),
+    Check(theme="limits", run=limits.address, places=_NODE),
+    Check(theme="limits", run=limits.claims, places=_NODE),
+    Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="slices", run=objects.slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
@@ -102,23 +103,38 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    here = context.detect(settings, _options(flags), os.environ)
-    with own_output.only():
+    here = _context(flags, settings)
+    with streams.own_output():
         results = list(run_checks(CHECKS, here))
-    if flags.form == "json":
-        text = json.dumps(report.document(results, here), indent=2)
-    else:
-        text = "\n".join(report.lines(results, here))
-    sys.stdout.write(text + "\n")
     worst = findings.worst(found for result in results for found in result.findings)
+    if flags.form == "json":
+        document = {
+            "version": version.current(),
+            "place": here.place.value,
+            "node": settings.node_name if here.place is Place.NODE else None,
+            "worst": worst.value,
+            "exitCode": EXIT_CODES[worst],
+            "findings": [
+                {"theme": result.theme, **found.as_json()}
+                for result in results
+                for found in result.findings
+            ],
+        }
+        text = json.dumps(document, indent=2)
+    else:
+        text = "\n".join(_report(results, here))
+    sys.stdout.write(text + "\n")
     return EXIT_CODES[worst]
 
 
-def _options(flags: argparse.Namespace) -> Options:
-    """Return the options in the flags, checked.
+def _context(flags: argparse.Namespace, settings: Settings) -> Context:
+    """Return what the flags say, and what this machine is.
+
+    Unless a flag names the place, a pod or a machine with the kubelet's registration folder counts
+    as a node, and any other machine as a workstation.
 
     Raises:
-        InputError: An option cannot be used.
+        InputError: A flag cannot be used.
     """
     account = None
     if flags.service_account is not None:
@@ -130,10 +146,41 @@ def _options(flags: argparse.Namespace) -> Options:
         account = (namespace, name)
     if flags.runtime_config and not Path(flags.runtime_config).is_file():
         raise InputError(f"runtime-config: {flags.runtime_config}: expected a file")
-    return Options(
-        place=Place(flags.on) if flags.on else None,
+    in_pod = checks.in_pod()
+    place = flags.on
+    if place is None:
+        is_node = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if is_node else Place.WORKSTATION
+    return Context(
+        settings=settings,
+        place=Place(place),
+        in_pod=in_pod,
+        api=checks.api(settings, in_pod=in_pod),
         host_root=Path(flags.host_root),
         runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,
         service_account=account,
     )
+
+
+def _report(results: Sequence[Result], context: Context) -> Iterator[str]:
+    """Yield the lines of the report as text."""
+    yield f"{version.NAME} {version.current()}"
+    if context.place is Place.NODE:
+        yield f"On node {context.settings.node_name}"
+    else:
+        yield "On a workstation: run this on a node as well, for the checks of the node itself"
+    theme = ""
+    for result in results:
+        if result.findings and result.theme != theme:
+            theme = result.theme
+            yield ""
+            yield theme
+        for found in result.findings:
+            yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
+            for name, text in (("expected", found.expected), ("cure", found.cure)):
+                if text:
+                    yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
+    yield ""
+    counts = Counter(found.level for result in results for found in result.findings)
+    yield ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])

@@ -4,20 +4,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.doctor import cards as rules
-from tensorfusion_dra.core.doctor import providers as provider_rules
-from tensorfusion_dra.core.doctor.cards import Access
+from tensorfusion_dra.core.doctor import gpus as rules
 from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.gpus import Access
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import Catalog, CatalogReader
-from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.providers import Report
 
 
@@ -25,13 +23,20 @@ def cards(context: Context) -> Iterator[Finding]:
     """Check what NVML answers, which cards are published, and how containers access them."""
     settings = context.settings
     with node_parts.discovery(settings) as discovery:
+        reader = DeviceCatalog(
+            discovery,
+            node_parts.node(settings),
+            host=HostSizes(settings.disk_folder),
+            providers=providers.load(settings),
+        )
         try:
             yield from rules.library(discovery.raw())
-            reader = _reader(context, discovery)
-            catalog = _catalog(reader)
+            reader.refresh()
         except (RetryableError, FatalError) as error:
             yield rules.unreadable(str(error))
             return
+    catalog = reader.current()
+    assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
     yield from rules.cards(gpus, catalog.left_out)
     yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.host_size_errors)
@@ -62,32 +67,15 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _reader(context: Context, discovery: Discovery) -> CatalogReader:
-    settings = context.settings
-    return CatalogReader(
-        discovery,
-        node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
-        providers=providers.load(settings),
-    )
-
-
-def _catalog(reader: CatalogReader) -> Catalog:
-    reader.refresh()
-    catalog = reader.current()
-    assert catalog is not None  # it was just read
-    return catalog
-
-
 def _providers(reports: Sequence[Report]) -> Iterator[Finding]:
-    """Judge the providers of other packages; those that the settings turn off are no finding."""
+    """Judge the providers; those that the settings turn off are no finding."""
     for report in reports:
         whose = report.registered
         subject = f"provider {whose.name} ({whose.kind}, {whose.package})"
         if whose.unused and whose.unused != providers.DISABLED:
-            yield provider_rules.unused(subject, whose.unused)
-        elif whose.package and not whose.unused:
-            yield provider_rules.provider(
+            yield rules.unused_provider(subject, whose.unused)
+        elif not whose.unused:
+            yield rules.provider(
                 subject,
                 given=sorted({name for each in report.given.values() for name in each}),
                 errors=sorted(set(report.outcome.errors.values())),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core.doctor import webhook as rules
 from tensorfusion_dra.core.doctor.finding import Finding
@@ -67,7 +67,7 @@ def _endpoints(context: Context, service: Service) -> Iterator[Finding]:
 
 
 def _dry_run(context: Context) -> Iterator[Finding]:
-    namespace = context.options.namespace
+    namespace = context.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
         pod = context.probe.dry_run(path, rules.trial_pod(namespace))

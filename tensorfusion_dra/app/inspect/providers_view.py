@@ -6,22 +6,24 @@ The cards are read once and the providers called as the node plugin calls them.
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.shared import node_parts, own_output, providers
+from tensorfusion_dra.app.shared import node_parts, providers, streams
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.devices import provider_answers
+from tensorfusion_dra.core.devices.health import Kind as TroubleKind
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.providers.called import Outcome, State
+from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
+from tensorfusion_dra.driver.providers.provider_runner import Outcome, State
 from tensorfusion_dra.driver.providers.providers import Report
-from tensorfusion_dra.driver.providers.registered import Kind, Registered
+from tensorfusion_dra.driver.providers.third_party import Kind, Registered
 
 _COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
 _OWN: Final = "this driver"
@@ -33,7 +35,7 @@ def run(settings: Settings, *, form: str) -> int:
     Raises:
         InputError: A setting cannot be used.
     """
-    with own_output.only():
+    with streams.own_output():
         found, trouble = _read(settings)
     sys.stdout.write(_text(found, form) + "\n")
     if trouble:
@@ -47,7 +49,7 @@ def _read(settings: Settings) -> tuple[dict[str, Any], str]:
     loaded = providers.load(settings)
     trouble = ""
     with node_parts.discovery(settings) as discovery:
-        reader = CatalogReader(
+        reader = DeviceCatalog(
             discovery,
             node_parts.node(settings),
             host=HostSizes(settings.disk_folder),
@@ -58,14 +60,43 @@ def _read(settings: Settings) -> tuple[dict[str, Any], str]:
         except RetryableError as error:
             trouble = str(error)
     every = providers.registered(settings)
-    reports = (*loaded.reports(), *_enforcers(settings, every))
+    reports = (*_own(reader.current()), *loaded.reports(), *_enforcers(settings, every))
     loaded.close()
     found = {
         "node": settings.node_name,
-        "providers": [_as_json(report) for report in reports],
+        "providers": [
+            _as_json(each) for kind in Kind for each in reports if each.registered.kind is kind
+        ],
         "unknownDisabled": list(providers.unknown_names(settings, every)),
     }
     return found, trouble
+
+
+def _own(catalog: Catalog | None) -> Iterator[Report]:
+    """Yield what the driver itself gives, as it is in the catalog."""
+    devices = catalog.devices if catalog else ()
+    sick = catalog.sick if catalog else {}
+    outcome = Outcome(state=State.OK if catalog else State.NEW)
+    own: Sequence[tuple[Kind, str, Mapping[str, Sequence[str]]]] = (
+        (Kind.ATTRIBUTES, "driver", {each.name: _of_driver(each.attributes) for each in devices}),
+        (Kind.CAPACITIES, "driver", {each.name: _of_driver(each.capacity) for each in devices}),
+        (
+            Kind.HEALTH,
+            "nvml",
+            {
+                name: [each.worst.reason]
+                for name, each in sick.items()
+                if each.worst.kind is not TroubleKind.SOURCE
+            },
+        ),
+    )
+    for kind, name, given in own:
+        registered = Registered(kind=kind, name=name, load=lambda: None)
+        yield Report(registered=registered, outcome=outcome, given=given)
+
+
+def _of_driver(entries: Iterable[str]) -> Sequence[str]:
+    return [name for name in entries if name in provider_answers.OF_DRIVER]
 
 
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:

@@ -4,13 +4,11 @@ from functools import partial
 from pathlib import Path
 
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
-from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import RetriedReads
-from tensorfusion_dra.cluster.worker_pods import WorkerPods
+from tensorfusion_dra.cluster.api import ResourceApi, RetriedReads
+from tensorfusion_dra.cluster.pods import Pods, WorkerPods
 from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
 from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state.ledger import Ledger
 
 
@@ -37,7 +35,7 @@ def constructed(
         plugin,
         WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
         ledger,
-        on_change=keeper.wake,
+        on_change=keeper.note_limits,
     )
     watch = worker_pods.watch(keeper.note_pods, keeper.note_event)
     supervisor.on_stop(keeper.stop)

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorfusion_dra.app.node_plugin import pool_source
-from tensorfusion_dra.app.shared import card_health, node_parts, providers
+from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.ledger import Ledger
@@ -34,7 +34,7 @@ class NodeBase:
     projection: Projection
     offers: NodeOffers
     reconciler: Reconciler
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     card_events: CardEvents | None
     enforcers: Mapping[str, Enforcer]
 
@@ -54,7 +54,7 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
         claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
-        HostFiles(),
+        HostFiles(Path(settings.tensor_fusion_root)),
         enforcers,
     )
     offers = node_parts.node_offers(settings, enforcers)
@@ -65,13 +65,13 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
     provided = providers.load(settings)
     supervisor.on_stop(provided.close)
     discovery = supervisor.enter(node_parts.discovery(settings))
-    catalog = CatalogReader(
+    catalog = DeviceCatalog(
         discovery,
         None if pool_source.follows(settings) else node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=provided,
-        tracker=card_health.tracker(settings, ledger.claims),
-        taint_effect=card_health.taint_effect(settings),
+        tracker=node_parts.health_tracker(settings, ledger.claims),
+        taint_effect=node_parts.taint_effect(settings),
     )
     return NodeBase(
         ledger=ledger,

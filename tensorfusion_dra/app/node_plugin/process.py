@@ -25,29 +25,25 @@ from tensorfusion_dra.app.node_plugin import (
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
 from tensorfusion_dra.app.shared import process_memory, version
-from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.pages import Page
-from tensorfusion_dra.app.shared.supervisor import Supervisor
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.claim_status import ClaimStatus
-from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
+from tensorfusion_dra.cluster.claims import Claims, ClaimStatus
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.driver.calls_in_flight import CallsInFlight
 from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
+from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.reconciler import Reconciler
+from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.share_policies import SharePolicyReader
+from tensorfusion_dra.driver.shared_containers import SharedContainers
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets
@@ -55,6 +51,8 @@ from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 
@@ -160,23 +158,28 @@ def _preparing(
     )
     supervisor.own("status", status)
     reads = RetriedReads()
+    rules = base.offers.rules
     workers = hypervisor_bridge.constructed(settings, supervisor, base.ledger, resource_api, reads)
     division = Division(
         base.ledger,
         base.projection,
         base.catalog,
-        rules=base.offers.rules,
+        rules=rules,
         status=status,
         workers=workers,
     )
     preparer = Preparer(
-        Claims(resource_api, reads=reads),
-        base.ledger,
-        base.projection,
-        base.catalog,
-        offers=base.offers,
-        share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
+        claims_at_server=Claims(resource_api, reads=reads),
         pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
+        ledger=base.ledger,
+        projection=base.projection,
+        cards=LocalCards(base.catalog, base.offers),
+        share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
+        shared_containers=SharedContainers(
+            projection=base.projection,
+            fixed=rules.fixed(base.offers.enforcer),
+            counts_by_pid=rules.counts_by_pid(base.offers.enforcer),
+        ),
         division=division,
         status=status,
         operations=operations,
@@ -188,7 +191,7 @@ def _preparing(
 
 
 def _served(
-    settings: Settings, supervisor: Supervisor, preparing: _Preparing, catalog: CatalogReader
+    settings: Settings, supervisor: Supervisor, preparing: _Preparing, catalog: DeviceCatalog
 ) -> tuple[Registration, PluginServers]:
     """Serve the DRA socket, before the kubelet knows of it."""
     paths = sockets.paths(
@@ -196,9 +199,7 @@ def _served(
         data_folder=settings.data_folder,
         pod_uid=settings.pod_uid,
     )
-    registration = Registration(
-        endpoint=str(paths.dra), on_get_info=preparing.preparer.forget_recent_reads
-    )
+    registration = Registration(endpoint=str(paths.dra))
     dra = DraService(preparing.preparer, preparing.calls, supervisor.fail)
     servers = PluginServers(paths, registration, dra, HealthService(catalog))
     supervisor.on_stop(

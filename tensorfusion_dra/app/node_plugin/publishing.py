@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from tensorfusion_dra.app.node_plugin import node_events, pool_source
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import PoolFollower
 from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
 
@@ -25,7 +25,7 @@ class Publishing:
         self,
         settings: Settings,
         supervisor: Supervisor,
-        catalog: CatalogReader,
+        catalog: DeviceCatalog,
         resource_api: ResourceApi,
     ) -> PoolFollower | None:
         """Start each part in its thread; the supervisor stops them. Slices are not deleted.
@@ -52,7 +52,7 @@ class Publishing:
 
 
 def constructed(
-    settings: Settings, catalog: CatalogReader, resource_api: ResourceApi
+    settings: Settings, catalog: DeviceCatalog, resource_api: ResourceApi
 ) -> Publishing:
     """Return the parts; nothing is started, and no request is sent."""
     slices = Slices(resource_api, node_name=settings.node_name)

@@ -4,13 +4,11 @@ Packages are looked for only if a name is none of the driver's own, so that a pr
 these pays nothing.
 """
 
-from collections.abc import Mapping
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared import installed
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerKind
+from tensorfusion_dra.core.claims.enforcers.enforcer import EnforcerKind
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError
 
@@ -23,9 +21,8 @@ def check(name: str) -> None:
     Raises:
         InputError: There is none.
     """
-    if name not in KINDS and name not in (others := _of_packages()):
-        expected = ", ".join((*OWN, *sorted(others)))
-        raise InputError(f"enforcer: found {name!r}, expected one of {expected}")
+    if name not in KINDS:
+        _entry_point(name)
 
 
 def kind(name: str) -> type[EnforcerKind]:
@@ -36,10 +33,9 @@ def kind(name: str) -> type[EnforcerKind]:
     """
     if name in KINDS:
         return KINDS[name]
-    check(name)
     try:
-        found: Any = _of_packages()[name].load()
-    except (Exception, SystemExit) as error:
+        found: Any = _entry_point(name).load()
+    except (Exception, SystemExit) as error:  # code of another package
         raise InputError(f"enforcer: {name}: {error!r}") from error
     if not isinstance(found, type) or getattr(found, "name", None) != name:
         raise InputError(f"enforcer: {name}: found {found!r}, expected a class with this name")
@@ -64,6 +60,13 @@ def expands_memory(name: str) -> bool:
     return bool(getattr(kind(name), "expands_memory", False))
 
 
-def _of_packages() -> Mapping[str, EntryPoint]:
-    found = sorted(installed.entry_points([names.ENFORCERS]), key=lambda each: each.package)
-    return {each.entry.name: each.entry for each in reversed(found)}
+def _entry_point(name: str) -> EntryPoint:
+    """Return the entry point with this name; of several, that of the first package by name."""
+    found = sorted(
+        entry_points(group=names.ENFORCERS), key=lambda each: each.dist.name if each.dist else ""
+    )
+    of_name = [each for each in found if each.name == name]
+    if not of_name:
+        expected = ", ".join((*OWN, *sorted({each.name for each in found})))
+        raise InputError(f"enforcer: found {name!r}, expected one of {expected}")
+    return of_name[0]

@@ -1,21 +1,21 @@
-"""Providers that are registered: the driver's own, and the entry points of installed packages.
+"""Providers and enforcers that packages beside the driver register, by their entry points.
 
 Nothing is imported here: a provider is imported in its own thread before its first call.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.shared import installed
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.driver.providers.providers import OWN, Providers
-from tensorfusion_dra.driver.providers.registered import Kind, Registered
+from tensorfusion_dra.driver.providers.providers import Providers
+from tensorfusion_dra.driver.providers.third_party import Kind, Registered
 
 log = structlog.get_logger()
 
@@ -26,13 +26,14 @@ GROUPS: Final[Mapping[Kind, str]] = {
     Kind.ENFORCER: names.ENFORCERS,
 }
 DISABLED: Final = "disabled by the setting disable-provider"
+OWN_NAMES: Final = frozenset({"driver", "nvml", *KINDS})
+"""Names by which `inspect --providers` shows the driver's own."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_OWN_NAMES: Final = frozenset({each.name for each in OWN} | KINDS.keys())
 
 
 def load(settings: Settings) -> Providers:
-    """Return the node's providers; log those that other packages register in vain.
+    """Return the node's providers; log those that packages register in vain.
 
     Raises:
         InputError: The setting disable-provider names one of the driver's own.
@@ -40,31 +41,25 @@ def load(settings: Settings) -> Providers:
     every = registered(settings)
     for each in every:
         if each.unused and each.unused != DISABLED:
-            log.error(
-                "provider_skipped",
-                kind=each.kind.value,
-                provider=each.name,
-                package=each.package,
-                error=each.unused,
-            )
+            log.error("provider_skipped", **each.log_fields, error=each.unused)
     for name in unknown_names(settings, every):
         log.warning("disabled_provider_unknown", provider=name)
     return Providers(each for each in every if each.kind is not Kind.ENFORCER)
 
 
 def registered(settings: Settings) -> Sequence[Registered]:
-    """Return every registered provider in the order in which they give, the driver's own first.
+    """Return every registered provider by kind, then name, then package: the order of giving.
 
     Raises:
         InputError: The setting disable-provider names one of the driver's own.
     """
     disabled = _disabled(settings)
-    if own := sorted(disabled & _OWN_NAMES):
+    if own := sorted(disabled & OWN_NAMES):
         raise InputError(
             f"disable-provider: found {own[0]}, which is the driver's own, expected names of "
             "providers in other packages"
         )
-    return (*OWN, *_of_packages(disabled))
+    return tuple(each for kind in GROUPS for each in _of_kind(kind, disabled))
 
 
 def unknown_names(settings: Settings, every: Sequence[Registered]) -> Sequence[str]:
@@ -76,30 +71,21 @@ def _disabled(settings: Settings) -> frozenset[str]:
     return frozenset(name for name in settings.disable_provider.split(",") if name)
 
 
-def _of_packages(disabled: frozenset[str]) -> Iterator[Registered]:
-    """Yield the providers of other packages by kind, then name, then package."""
-    every = sorted(
-        installed.entry_points(GROUPS.values()), key=lambda each: (each.entry.name, each.package)
-    )
-    for kind, group in GROUPS.items():
-        taken: dict[str, str] = {}
-        for each in every:
-            name = each.entry.name
-            if each.entry.group != group:
-                continue
-            yield Registered(
-                kind=kind,
-                name=name,
-                package=each.package,
-                load=each.entry.load,
-                unused=_trouble(name, taken) or (DISABLED if name in disabled else ""),
-            )
-            taken.setdefault(name, each.package)
+def _of_kind(kind: Kind, disabled: frozenset[str]) -> Iterator[Registered]:
+    found = [
+        (entry.name, f"{entry.dist.name} {entry.dist.version}" if entry.dist else "", entry)
+        for entry in entry_points(group=GROUPS[kind])
+    ]
+    taken: dict[str, str] = {}
+    for name, package, entry in sorted(found, key=lambda each: each[:2]):
+        unused = _trouble(name, taken) or (DISABLED if name in disabled else "")
+        yield Registered(kind=kind, name=name, package=package, load=entry.load, unused=unused)
+        taken.setdefault(name, package)
 
 
 def _trouble(name: str, taken: Mapping[str, str]) -> str:
     """Return why an entry point with this name is not used; "" if it is."""
-    if name in _OWN_NAMES:
+    if name in OWN_NAMES:
         return f"name: found {name}, which is the driver's own, expected another one"
     if name in taken:
         return f"name: found {name}, which {taken[name]} has, expected another one"

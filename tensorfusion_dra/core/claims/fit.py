@@ -24,7 +24,7 @@ fits, because 20Gi + 30Gi is at most 80Gi. The result is B's record with a limit
 record with a limit of 50Gi. A claim C for 31Gi is then refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorfusion_dra.core.claims import access, consumption, isolation, limits, tenancy
@@ -103,70 +103,35 @@ def fit(
     """
     others = [other for other in existing if other.ref.uid != claim.ref.uid]
     fixed = offer.rules.fixed(offer.enforcer)
-
-    def check(share: PreparedShare, device: Device, own: Sequence[PreparedShare]) -> None:
-        tenants = [
-            *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
-            *((claim.ref, each) for each in own if each.device == device.name),
-        ]
-        _check_fits(claim.ref, share, device, tenants)
-        isolation.check_beside(claim.ref, share, tenants, fixed=fixed)
-
-    shares = checked_shares(claim, policies, offer, check)
-    last = max((other.sequence for other in others), default=0)
-    record = first_record(claim, shares, offer, sequence=last + 1)
-    involved = {share.device: offer.devices[share.device] for share in shares}
-    *changed, record = tenancy.with_divided_limits([*others, record], involved, offer.rules)
-    return Fit(
-        claim=record,
-        changed=tuple(new for new, old in zip(changed, others, strict=True) if new != old),
-    )
-
-
-def checked_shares(
-    claim: AllocatedClaim,
-    policies: Sequence[SharePolicy],
-    offer: NodeOffer,
-    check_beside: Callable[[PreparedShare, Device, Sequence[PreparedShare]], None],
-) -> list[PreparedShare]:
-    """Return the claim's shares, with the limits that they want.
-
-    Args:
-        claim: The allocated claim.
-        policies: One for each of its allocations.
-        offer: This node.
-        check_beside: Called for each share, with its device and the claim's earlier shares; raises
-            an error if the share does not fit beside the device's tenants and these shares.
-
-    Raises:
-        ClaimError: See fit().
-    """
     shares: list[PreparedShare] = []
     for allocation, policy in zip(claim.allocations, policies, strict=True):
         device = _local_device(claim.ref, allocation, offer)
         share = _share(claim.ref, allocation, device, policy)
         if policy.isolation_by_tenant and not share.admin_access:
             _check_isolation_choice(claim.ref, share, device, offer)
-        check_beside(share, device, shares)
+        tenants = [
+            *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
+            *((claim.ref, each) for each in shares if each.device == device.name),
+        ]
+        _check_fits(claim.ref, share, device, tenants)
+        isolation.check_beside(claim.ref, share, tenants, fixed=fixed)
         shares.append(share)
     isolation.check_one(claim.ref, shares)
-    return shares
-
-
-def first_record(
-    claim: AllocatedClaim, shares: Sequence[PreparedShare], offer: NodeOffer, *, sequence: int
-) -> PreparedClaim:
-    """Return the record of a claim that fits, before its cards are divided among their tenants."""
     record = PreparedClaim(
         ref=claim.ref,
         shares=tuple(shares),
-        sequence=sequence,
+        sequence=1 + max((other.sequence for other in others), default=0),
         pods=claim.pods,
         enforcer=offer.enforcer,
     )
     record = access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)
     involved = {share.device: offer.devices[share.device] for share in shares}
-    return tenancy.with_first_grant(record, involved, offer.rules)
+    record = tenancy.with_first_grant(record, involved, offer.rules)
+    *changed, record = tenancy.with_divided_limits([*others, record], involved, offer.rules)
+    return Fit(
+        claim=record,
+        changed=tuple(new for new, old in zip(changed, others, strict=True) if new is not old),
+    )
 
 
 def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeOffer) -> Device:

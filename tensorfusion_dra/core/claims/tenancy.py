@@ -132,7 +132,7 @@ def with_divided_limits(
         refused = {
             new.ref.uid
             for new, old in zip(granted, claims, strict=True)
-            if new != old and rules.refusal(new)
+            if new is not old and rules.refusal(new)
         }
         if not refused:
             return granted
@@ -177,10 +177,11 @@ def _divided_once(
         kept: UIDs of claims whose limits stay as they are.
     """
     granted: dict[tuple[str, int], Limit] = {}
+    in_order = sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid))
     for device in devices.values():
         tenants = [
             (claim, index, share)
-            for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid))
+            for claim in in_order
             for index, share in enumerate(claim.shares)
             if share.device == device.name and not share.admin_access
         ]
@@ -233,10 +234,17 @@ def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
 
 
 def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], Limit]) -> PreparedClaim:
-    shares = []
-    for index, share in enumerate(claim.shares):
-        limit = granted.get((claim.ref.uid, index))
-        if limit is not None and share.limit is not None:
-            share = replace(share, limit=limit)  # noqa: PLW2901
-        shares.append(share)
+    """Return the claim with these limits; the same object if none of them changes."""
+    changed = {
+        index: limit
+        for index, share in enumerate(claim.shares)
+        if (limit := granted.get((claim.ref.uid, index), share.limit)) != share.limit
+        and share.limit is not None
+    }
+    if not changed:
+        return claim
+    shares = [
+        replace(share, limit=changed[index]) if index in changed else share
+        for index, share in enumerate(claim.shares)
+    ]
     return replace(claim, shares=tuple(shares))

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import oversubscription
+from tensorfusion_dra.core.devices import capacity, oversubscription
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
 from tensorfusion_dra.core.devices.health import Sickness
@@ -55,6 +55,26 @@ class Node:
         same pool name would make each other's slices obsolete.
         """
         return f"{self.gpupool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The cards of the node at one moment, all of them together.
+
+    Attributes:
+        inventory: The cards, what is left out, and what the NVIDIA driver requests for them.
+        node: None for health sources, which are also called before the node's pool is known.
+        host: Sizes of the host by which the pool extends the cards' memory.
+    """
+
+    inventory: Inventory
+    node: Node | None = None
+    host: HostResources = field(default_factory=HostResources)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the cards, in NVML's order."""
+        return self.inventory.gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +129,20 @@ class Device:
         return {key: attribute_as_api(value) for key, value in self.attributes.items()}
 
 
-def bare(gpu: Gpu) -> Device:
-    """Return the device of a card without attributes and capacities, which providers add."""
-    return Device(name=device_name(gpu.uuid), gpu=gpu, attributes={}, capacity={})
-
-
-def virtual_totals(inventory: Inventory, node: Node, host: HostResources) -> Mapping[str, Virtual]:
-    """Return the cards' virtual totals by GPU UUID; empty if the pool does not oversubscribe."""
-    if node.oversubscription is None:
-        return {}
-    return oversubscription.virtual(inventory.gpus, node.oversubscription, host)
+def own(reading: Reading, node: Node) -> tuple[Device, ...]:
+    """Return the device of each card, with all that the driver itself publishes of it."""
+    inventory, ratios = reading.inventory, node.oversubscription
+    virtual = oversubscription.virtual(inventory.gpus, ratios, reading.host) if ratios else {}
+    common = node_attributes(inventory, node, virtual)
+    return tuple(
+        Device(
+            name=device_name(gpu.uuid),
+            gpu=gpu,
+            attributes={**common, **gpu_attributes(gpu)},
+            capacity=capacity.of_card(gpu, virtual.get(gpu.uuid)),
+        )
+        for gpu in inventory.gpus
+    )
 
 
 def node_name(pool: str) -> str:
@@ -137,25 +161,26 @@ def device_name(gpu_uuid: str) -> str:
     return gpu_uuid.lower()
 
 
-def unhealthy(device: Device, sickness: Sickness, *, effect: str) -> Device:
-    """Return the device as it is published while it is unhealthy.
+def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> Device:
+    """Return the device as it is published with this health.
 
-    The phase shows it as well as the taint, because an API server without DRADeviceTaints drops
-    the taint, and a selector on Running devices expects healthy ones.
+    The phase shows sickness as well as the taint, because an API server without DRADeviceTaints
+    drops the taint, and a selector on Running devices expects healthy ones.
 
     Args:
+        sickness: None for a healthy device, which stays as it is.
         effect: Effect of the taint; "" for no taint.
     """
-    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
-    if not effect:
-        return replace(device, attributes=attributes)
+    if sickness is None:
+        return device
     taint = Taint(
         key=names.TAINT_UNHEALTHY,
         value=sickness.worst.reason,
         effect=effect,
         since=sickness.since,
     )
-    return replace(device, attributes=attributes, taint=taint)
+    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
+    return replace(device, attributes=attributes, taint=taint if effect else None)
 
 
 def semantic_version(text: str) -> Version:

@@ -2,21 +2,27 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from tensorfusion_dra.core.devices import oversubscription
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.sharing import Qos
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import field_reader, name_rules, node_selector
-from tensorfusion_dra.core.kubernetes.field_reader import Fields
+from tensorfusion_dra.core.kubernetes.field_reader import Fields, whole_number
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 
 QOS_LEVELS: Final = tuple(level.value for level in Qos)
 DEFAULT_QOS: Final = Qos.MEDIUM.value
 """Level of a pool that sets none, as in Tensor Fusion."""
 
+# (field of Oversubscription, field of GPUPool, default, least, most), from the GPUPool CRD.
+_RATIOS: Final = (
+    ("tflops_percent", "tflopsOversellRatio", 500, 100, 100_000),
+    ("host_memory_percent", "vramExpandToHostMem", 50, 0, 100),
+    ("host_disk_percent", "vramExpandToHostDisk", 70, 0, 100),
+)
 
 CURE: Final = (
     "install the CustomResourceDefinitions (chart value crds.install) and create a GPUPool whose "
@@ -68,19 +74,16 @@ def parse(pool: Mapping[str, Any]) -> GpuPool:
     spec = Fields(pool).inner("spec")
     qos = spec.inner("qosConfig").read("defaultQoS", _qos, DEFAULT_QOS)
     capacity = spec.inner("capacityConfig")
-    found = capacity.inner("oversubscription").found
-    errors = [str(error) for error in spec.errors]
-    ratios: Oversubscription | None = None
-    if capacity.found.get("oversubscription") is not None:
-        try:
-            ratios = oversubscription.parse(found)
-        except InputError as error:
-            errors.append(f"spec.capacityConfig.{error}")
-    if errors:
-        raise InputError(f"GPUPool {_name(pool)}: {'; '.join(errors)}")
-    return GpuPool(
-        name=_name(pool), qos=qos, oversubscription=None if ratios == NO_MORE else ratios
-    )
+    found = capacity.inner("oversubscription")
+    ratios = {
+        field: found.read(key, partial(whole_number, least=least, most=most), default)
+        for field, key, default, least, most in _RATIOS
+    }
+    if spec.errors:
+        raise InputError(f"GPUPool {_name(pool)}: {'; '.join(map(str, spec.errors))}")
+    wanted = Oversubscription(**ratios)
+    is_set = capacity.found.get("oversubscription") is not None and wanted != NO_MORE
+    return GpuPool(name=_name(pool), qos=qos, oversubscription=wanted if is_set else None)
 
 
 def _qos(found: object) -> str:

@@ -181,26 +181,20 @@ HEALTHY = CardHealth()
 
 def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
     """Return the trouble that an event means for its card; None if it means none."""
-    match event.kind:
-        case EventKind.XID if rules.xids.marks_card(event.code):
-            text = xids.description(event.code)
-            return Trouble(kind=Kind.XID, reason=f"xid-{event.code}", text=text)
-        case EventKind.UNCORRECTABLE_ECC:
-            return _memory("uncorrectable-ecc", "uncorrectable ECC error")
-        case EventKind.FATAL_POISON:
-            return _memory("fatal-poison", "uncontained memory error (poison)")
-        case EventKind.RETIREMENT_FAILED:
-            return _memory("retirement-failed", "bad memory could not be retired")
-        case EventKind.UNAVAILABLE:
-            text = "the NVIDIA driver reports the GPU as unavailable"
-            return Trouble(kind=Kind.XID, reason="unavailable", text=text)
-        case _:
-            return None
+    if event.kind is not EventKind.XID:
+        return _TROUBLES.get(event.kind)
+    if not rules.xids.marks_card(event.code):
+        return None
+    text = xids.description(event.code)
+    return Trouble(kind=Kind.XID, reason=f"xid-{event.code}", text=text)
 
 
-def recovery_trouble(action: int) -> Trouble | None:
-    """Return the trouble for a value of nvmlDeviceGpuRecoveryAction_t; None if it needs nothing."""
-    if action == 0:
+def recovery_trouble(action: int | None) -> Trouble | None:
+    """Return the trouble for a value of nvmlDeviceGpuRecoveryAction_t.
+
+    None if the card needs nothing, or if an older NVIDIA driver does not report the action.
+    """
+    if not action:
         return None
     reason, text = _RECOVERY.get(
         action,
@@ -242,19 +236,6 @@ def unread(health: CardHealth, trouble: Trouble, now: Moment, rules: HealthRules
     return _troubled(health, (trouble,), now)
 
 
-def restored(
-    sick: Sickness, reported: tuple[Trouble, ...], *, was_away: bool, now: Moment
-) -> CardHealth:
-    """Return the health of a card that was sick in an earlier process; its quiet time restarts."""
-    return CardHealth(
-        sick=sick,
-        reported=reported,
-        reported_at=now.seconds,
-        trouble_at=now.seconds,
-        was_away=was_away,
-    )
-
-
 def _troubled(health: CardHealth, troubles: tuple[Trouble, ...], now: Moment) -> CardHealth:
     worst = max(troubles, key=lambda each: each.kind)
     sick = health.sick or Sickness(worst=worst, since=now.at)
@@ -277,10 +258,15 @@ def _is_cleared(health: CardHealth, finding: Finding, now: Moment, rules: Health
     return 0 < rules.xid_clear_seconds <= waited
 
 
-def _memory(reason: str, text: str) -> Trouble:
-    return Trouble(kind=Kind.MEMORY, reason=reason, text=text)
-
-
+_TROUBLES = {
+    event: Trouble(kind=kind, reason=event.value, text=text)
+    for event, kind, text in (
+        (EventKind.UNCORRECTABLE_ECC, Kind.MEMORY, "uncorrectable ECC error"),
+        (EventKind.FATAL_POISON, Kind.MEMORY, "uncontained memory error (poison)"),
+        (EventKind.RETIREMENT_FAILED, Kind.MEMORY, "bad memory could not be retired"),
+        (EventKind.UNAVAILABLE, Kind.XID, "the NVIDIA driver reports the GPU as unavailable"),
+    )
+}
 _RECOVERY = {
     1: ("gpu-reset-required", "the NVIDIA driver requests a reset of the GPU"),
     2: ("node-reboot-required", "the NVIDIA driver requests a reboot of the node"),

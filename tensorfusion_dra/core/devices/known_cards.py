@@ -10,17 +10,22 @@ on the claims that use it:
 - A card that was absent and is back is left out until it is healthy, unless it has claims. So a
   card that appears for a moment now and then does not change the slices each time.
 
+as_json() and from_json() are the record of the known cards on disk, so that a restart neither heals
+nor forgets a card.
+
 Example: card B falls off the bus while a claim uses it. B stays in the slice as it was, sick with
 the reason "lost". When the claim ends, B leaves the slice. When B works again, it returns to the
 slice after its quiet time (see health.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
 
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import health
-from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard, TflopsSource
 from tensorfusion_dra.core.devices.health import (
     HEALTHY,
     CardHealth,
@@ -31,6 +36,11 @@ from tensorfusion_dra.core.devices.health import (
     Sickness,
     Trouble,
 )
+
+_VERSION: Final = 1
+"""Of the record on disk."""
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +90,8 @@ def after_reading(
     """Return the known cards after a successful reading.
 
     Args:
-        reported: Troubles by GPU UUID, as health sources report them; a card is missing if one has
-            not answered for it.
+        reported: Troubles by GPU UUID, as health sources of other packages report them; a card is
+            missing if one has not answered for it.
     """
     found = {gpu.uuid: gpu for gpu in inventory.gpus}
     findings = {
@@ -151,12 +161,67 @@ def published(known: KnownCards, inventory: Inventory, claimed: Collection[str])
     )
 
 
+def as_json(known: KnownCards, *, boot_id: str) -> Json:
+    """Return the record of the known cards, without counts of readings.
+
+    Args:
+        boot_id: ID of this boot of the machine.
+    """
+    return {
+        "version": _VERSION,
+        "bootID": boot_id,
+        "cards": [asdict(gpu) for gpu in known.cards.values()],
+        "absent": sorted(known.absent),
+        "sick": {
+            uuid: _sick_json(state, state.sick)
+            for uuid, state in sorted(known.health.items())
+            if state.sick is not None
+        },
+    }
+
+
+def from_json(
+    kept: Mapping[str, Any], *, boot_id: str, claimed: Collection[str], now: Moment
+) -> KnownCards:
+    """Return the known cards of a record, as far as the record still applies.
+
+    A reboot resets the cards, so their sickness before it no longer counts. Cards that were absent,
+    and after a reboot all cards, are remembered only while they have claims.
+
+    Args:
+        claimed: Names of devices with claims.
+
+    Raises:
+        ValueError: The value is not a record that as_json() wrote.
+    """
+    try:
+        if kept["version"] != _VERSION:
+            raise ValueError(f"version: found {kept['version']!r}, expected {_VERSION}")
+        same_boot = kept["bootID"] == boot_id
+        absent = set(kept["absent"])
+        cards = {gpu.uuid: gpu for gpu in map(_gpu, kept["cards"])}
+        sick = {uuid: _card_health(state, now) for uuid, state in kept["sick"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"found {error!r}, expected a record of known cards") from error
+    cards = {
+        uuid: gpu
+        for uuid, gpu in cards.items()
+        if (same_boot and uuid not in absent) or devices.device_name(uuid) in claimed
+    }
+    return KnownCards(
+        cards=cards,
+        health={uuid: state for uuid, state in sick.items() if same_boot and uuid in cards},
+    )
+
+
 def _finding(
     gpu: Gpu, before: Gpu | None, inventory: Inventory, reported: Sequence[Trouble] | None
 ) -> Finding:
+    action = inventory.recovery.get(gpu.uuid)
+    requested = health.recovery_trouble(action)
     return Finding(
-        troubles=tuple(reported or ()),
-        needs_nothing=inventory.recovery.get(gpu.uuid) == 0,
+        troubles=(*((requested,) if requested else ()), *(reported or ())),
+        needs_nothing=action == 0,
         # Loading another version of the driver resets the cards.
         was_reset=before is not None and before.driver_version != gpu.driver_version,
         is_partial=reported is None,
@@ -207,3 +272,37 @@ def _subjects(kept: Sequence[Gpu], known: KnownCards, inventory: Inventory) -> s
 
 def _without_healthy(judged: Mapping[str, CardHealth]) -> Mapping[str, CardHealth]:
     return {uuid: state for uuid, state in judged.items() if state != HEALTHY}
+
+
+def _sick_json(state: CardHealth, sick: Sickness) -> Json:
+    return {
+        "since": sick.since.isoformat(),
+        "worst": _trouble_json(sick.worst),
+        "reported": [_trouble_json(trouble) for trouble in state.reported],
+        "wasAway": state.was_away,
+    }
+
+
+def _card_health(kept: Mapping[str, Any], now: Moment) -> CardHealth:
+    """Return the health of a card that was sick in an earlier process; its quiet time restarts."""
+    since = datetime.fromisoformat(kept["since"])
+    return CardHealth(
+        sick=Sickness(worst=_trouble(kept["worst"]), since=since),
+        reported=tuple(map(_trouble, kept["reported"])),
+        reported_at=now.seconds,
+        trouble_at=now.seconds,
+        was_away=kept["wasAway"],
+    )
+
+
+def _trouble_json(trouble: Trouble) -> Json:
+    return {"kind": trouble.kind.name, "reason": trouble.reason, "text": trouble.text}
+
+
+def _trouble(kept: Mapping[str, Any]) -> Trouble:
+    return Trouble(kind=Kind[kept["kind"]], reason=kept["reason"], text=kept["text"])
+
+
+def _gpu(kept: Mapping[str, Any]) -> Gpu:
+    pairs = {name: tuple(kept[name]) for name in ("compute_capability", "cuda_driver_version")}
+    return Gpu(**{**kept, **pairs, "tflops_source": TflopsSource(kept["tflops_source"])})

@@ -10,12 +10,9 @@ is 32Gi and 96Gi.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
-from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.field_reader import Fields, whole_number
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
 
@@ -49,30 +46,6 @@ class Virtual:
 
     tflops: Quantity
     vram_bytes: int
-
-
-# (field of Oversubscription, field of GPUPool, default, least, most), from the GPUPool CRD.
-_FIELDS: Final = (
-    ("tflops_percent", "tflopsOversellRatio", 500, 100, 100_000),
-    ("host_memory_percent", "vramExpandToHostMem", 50, 0, 100),
-    ("host_disk_percent", "vramExpandToHostDisk", 70, 0, 100),
-)
-
-
-def parse(found: Mapping[str, Any]) -> Oversubscription:
-    """Parse a GPUPool's spec.capacityConfig.oversubscription; absent ratios get their defaults.
-
-    Raises:
-        InputError: A value is not a whole number in its range; the text lists all such values.
-    """
-    ratios = Fields(found)
-    values = {
-        field: ratios.read(key, partial(whole_number, least=least, most=most), default)
-        for field, key, default, least, most in _FIELDS
-    }
-    if ratios.errors:
-        raise InputError("oversubscription: " + "; ".join(map(str, ratios.errors)))
-    return Oversubscription(**values)
 
 
 def usable_vram_bytes(gpu: Gpu) -> int:

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
-from tensorfusion_dra.core.devices.slice_writes import WriteReason
+from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import NANO
 from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 

@@ -17,8 +17,8 @@ from tensorfusion_dra.discovery.nvml import nvml_library
 from tensorfusion_dra.discovery.nvml.events import NvmlEvents
 from tensorfusion_dra.discovery.nvml.nvml_library import LoadedLibrary
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
-from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
 from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class NvmlDiscovery:
         self._sysfs = sysfs_root
         self._wait_seconds = wait_seconds
         self._reader = _Reader(library, driver_root)
-        self._thread = OwnThread("nvml")
+        self._thread = SingleCallThread("nvml")
         self.events: Final = NvmlEvents()
         self._last: Inventory | None = None
         self._bound: frozenset[str] = frozenset()

@@ -1,30 +1,27 @@
 """An enforcer of another package, called so that its faults cost only the claim at hand.
 
-Each call runs in the enforcer's own thread and has the budget of a provider. What it returns is
-checked there as well, and only plain values leave that thread. Every fault becomes a ClaimError:
-the claim is not prepared, and the kubelet asks again. Members that the class leaves out have the
-values that promise least.
+Each call runs in the enforcer's own thread and has the budget of a provider. Every fault, also a
+wrong answer, becomes a ClaimError: the claim is not prepared, and the kubelet asks again. Members
+that the class leaves out have the values that promise least.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
-from tensorfusion_dra.driver.own_thread import ClosedError, OverdueError, OwnThread
-from tensorfusion_dra.driver.providers import foreign
-from tensorfusion_dra.driver.providers.registered import Registered
+from tensorfusion_dra.driver.providers import third_party
+from tensorfusion_dra.driver.providers.third_party import LONGEST_TEXT, Registered
 from tensorfusion_dra.extend import BUDGET_SECONDS
+from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
 T = TypeVar("T")
 
@@ -55,7 +52,7 @@ class GuardedEnforcer:
         self.registered = registered
         self._settings = settings
         self._budget_seconds = budget_seconds
-        self._thread = OwnThread(f"enforcer-{registered.name}")
+        self._thread = SingleCallThread(f"enforcer-{registered.name}")
         self._enforcer: Any = None  # of the thread alone
 
     @property
@@ -123,7 +120,7 @@ class GuardedEnforcer:
         try:
             return self._run(call)
         except (_FaultError, ClaimError) as error:
-            text = f"enforcer {self.name}: {error}"[: foreign.LONGEST_TEXT]
+            text = f"enforcer {self.name}: {error}"[:LONGEST_TEXT]
             return verdict.unknown(verdict.UNREADABLE, text)
 
     def _value(self, name: str, kind: type[T], *, otherwise: T) -> T:
@@ -138,7 +135,7 @@ class GuardedEnforcer:
             return self._run(function)
         except _FaultError as error:
             text = f"claim {claim.ref}: enforcer {self.name}: {error}"
-            raise ClaimError(text[: foreign.LONGEST_TEXT]) from error
+            raise ClaimError(text[:LONGEST_TEXT]) from error
 
     def _run(self, function: Callable[[Any], T], *, budget_seconds: float | None = None) -> T:
         """Call a function with the enforcer in its thread.
@@ -154,21 +151,17 @@ class GuardedEnforcer:
 
         def call() -> T:
             try:
-                with foreign.code():
-                    return function(self._loaded())
+                return function(self._loaded())
             except (ClaimError, _FaultError):
                 raise
             except BaseException as error:  # noqa: BLE001 - code of another package
-                raise _FaultError(foreign.shown(error)) from None
+                raise _FaultError(third_party.error_text(error)) from None
 
         seconds = budget_seconds or self._budget_seconds
         try:
             return self._thread.run(call, wait_seconds=seconds)
         except OverdueError:
-            text = f"no answer within {seconds:g} s"
-            raise _FaultError(text) from None
-        except ClosedError:
-            raise _FaultError("the process is stopping") from None
+            raise _FaultError(f"no answer within {seconds:g} s") from None
 
     def _loaded(self) -> Any:
         if self._enforcer is None:
@@ -185,29 +178,21 @@ class _FaultError(Exception):
 
 
 def _needs(found: object, folder: str) -> Needs:
-    """Return the needs if the driver may meet them.
+    """Return the needs if the driver may meet them; it creates folders and files as root.
 
     Raises:
         _FaultError: It may not.
     """
-    if not isinstance(found, Needs):
-        raise _FaultError(f"needs: found {found!r}, expected Needs of absolute paths")
-    # Tuples first: a generator would be empty after it was checked.
-    needs = Needs(
-        files=tuple(found.files),
-        sockets=tuple(found.sockets),
-        folders=tuple(found.folders),
-        texts=tuple(found.texts),
-    )
+    needs = _of_type(found, Needs, "needs")
     for path in (*needs.files, *needs.sockets):
-        _check(_is_absolute(path), f"needs: found {path!r}, expected Needs of absolute paths")
+        _check_absolute("needs", path)
     for path in (*(each.path for each in needs.folders), *(each.path for each in needs.texts)):
-        text = f"needs: found {path!r}, expected a path below {folder}"
-        _check(_is_below(path, folder), text)
-    for each in needs.folders:
-        _check(isinstance(each.mode, int), f"needs: {each.path}: found no mode, expected a number")
+        is_below = path.startswith(f"{folder}/") and not {"..", "."} & set(path.split("/"))
+        _check(is_below, f"needs: found {path!r}, expected a path below {folder}")
+    for made in needs.folders:
+        _of_type(made.mode, int, f"needs: {made.path}: mode")
     for file in needs.texts:
-        _check(isinstance(file.text, str), f"needs: {file.path}: found no text, expected one")
+        _of_type(file.text, str, f"needs: {file.path}: text")
     return needs
 
 
@@ -217,12 +202,10 @@ def _places(found: object) -> Places:
     Raises:
         _FaultError: It cannot.
     """
-    if not isinstance(found, Places):
-        raise _FaultError(f"places: found {found!r}, expected Places")
-    places = replace(found, files=tuple(found.files), caches=dict(found.caches))
+    places = _of_type(found, Places, "places")
     optional = [each for each in (places.shared_memory, places.socket) if each != ""]
     for path in (*places.files, *places.caches.values(), *optional):
-        _check(_is_absolute(path), f"places: found {path!r}, expected an absolute path")
+        _check_absolute("places", path)
     return places
 
 
@@ -232,40 +215,31 @@ def _edits(found: object) -> Edits:
     Raises:
         _FaultError: It cannot.
     """
-    if not isinstance(found, Edits):
-        raise _FaultError(f"edits: found {found!r}, expected Edits")
-    given: object = found.env
-    if not isinstance(given, Mapping):
-        raise _FaultError(f"edits: env: found {type(given).__name__}, expected a mapping")
-    for key, value in given.items():
-        _check_variable(key, value)
-    mounts = tuple(found.mounts)
-    for mount in mounts:
-        _check_mount(mount)
-    env = {str.__str__(key): str.__str__(value) for key, value in given.items()}
-    return Edits(env=env, mounts=mounts)
+    edits = _of_type(found, Edits, "edits")
+    env: Mapping[Any, Any] = edits.env
+    for key, value in env.items():
+        is_name = isinstance(key, str) and _VARIABLE.fullmatch(key) is not None
+        _check(is_name, f"edits: env: found {key!r}, expected the name of a variable")
+        _of_type(value, str, f"edits: env: {key}")
+        is_taken = key in _TAKEN or key.startswith(names.ENV_SHARE_PREFIX)
+        _check(not is_taken, f"edits: env: found {key}, which the driver itself sets")
+    for mount in edits.mounts:
+        for path in (_of_type(mount, Mount, "edits: mounts").host_path, mount.container_path):
+            _check_absolute("edits: mounts", path)
+    return edits
 
 
-def _check_variable(key: object, value: object) -> None:
-    is_name = isinstance(key, str) and _VARIABLE.fullmatch(key) is not None
-    _check(is_name, f"edits: env: found {key!r}, expected the name of a variable")
-    is_text = isinstance(value, str) and "\0" not in value
-    _check(is_text, f"edits: env: {key}: found {value!r}, expected text")
-    is_taken = key in _TAKEN or str(key).startswith(names.ENV_SHARE_PREFIX)
-    _check(not is_taken, f"edits: env: found {key}, which the driver itself sets")
+def _verdict(found: object) -> Verdict:
+    given = _of_type(found, Verdict, "judge")
+    is_reason = _REASON.fullmatch(given.reason) is not None
+    _check(is_reason, f"judge: found {found!r}, expected a Verdict with a CamelCase reason")
+    return Verdict(state=State(given.state), reason=given.reason, text=str(given.text))
 
 
-def _check_mount(mount: object) -> None:
-    if not isinstance(mount, Mount):
-        raise _FaultError(f"edits: mounts: found {type(mount).__name__}, expected a Mount")
-    are_absolute = _is_absolute(mount.host_path) and _is_absolute(mount.container_path)
-    _check(are_absolute, f"edits: mounts: found {mount}, expected absolute paths")
-
-
-def _verdict(found: Any) -> Verdict:
-    if isinstance(found, Verdict) and _REASON.fullmatch(found.reason):
-        return Verdict(state=State(found.state), reason=found.reason, text=str(found.text))
-    raise _FaultError(f"found {found!r}, expected a Verdict with a CamelCase reason")
+def _of_type(found: object, kind: type[T], subject: str) -> T:
+    if not isinstance(found, kind):
+        raise _FaultError(f"{subject}: found {found!r}, expected {kind.__name__}")
+    return found
 
 
 def _check(holds: bool, text: str) -> None:
@@ -273,14 +247,6 @@ def _check(holds: bool, text: str) -> None:
         raise _FaultError(text)
 
 
-def _is_absolute(path: object) -> bool:
-    return isinstance(path, str) and path.startswith("/") and "\0" not in path
-
-
-def _is_below(path: object, folder: str) -> bool:
-    return (
-        isinstance(path, str)
-        and path.startswith(f"{folder}/")
-        and not {"..", "."} & set(path.split("/"))
-        and "\0" not in path
-    )
+def _check_absolute(subject: str, path: object) -> None:
+    is_absolute = isinstance(path, str) and path.startswith("/")
+    _check(is_absolute, f"{subject}: found {path!r}, expected an absolute path")

@@ -58,7 +58,7 @@ def test_hanging_providers_delay_nothing_but_what_they_give(
 
 
 BAD = """
-import enum, os, sys, warnings
+import enum, sys
 from tensorfusion_dra.extend import Capacity, Quantity
 
 class Number(enum.IntEnum):
@@ -69,13 +69,6 @@ def raises(*_):
 
 def exits(*_):
     sys.exit(0)
-
-def forks(*_):
-    with warnings.catch_warnings(action="ignore"):  # of threads, since Python 3.12
-        child = os.fork()
-    if child == 0:
-        sys.exit(0)
-    return {}
 
 def number(gpu, node):
     return {"example.com/number": Number.ONE}
@@ -93,7 +86,7 @@ def rack(gpu, node):
 def test_bad_providers_end_neither_the_process_nor_what_others_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attributes = {name: f"bad_calls:{name}" for name in ("exits", "forks", "number", "rack")}
+    attributes = {name: f"bad_calls:{name}" for name in ("exits", "number", "rack")}
     groups = {
         "tensorfusion_dra.attributes": attributes,
         "tensorfusion_dra.capacities": {"nan": "bad_calls:nan"},

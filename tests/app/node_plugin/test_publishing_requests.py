@@ -14,13 +14,12 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json
 from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.supervisor import Supervisor
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import USER_AGENT, Api
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import USER_AGENT, Api, ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.catalog import CatalogReader
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.daemonset.test_rights import pool
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -32,7 +31,7 @@ WATCHING = {("list", "resourceslices"): 1, ("watch", "resourceslices"): 1}
 class Node:
     """The publishing parts of a node."""
 
-    catalog: CatalogReader
+    catalog: DeviceCatalog
     publisher: Publisher
 
     def make_unhealthy(self, *indexes: int) -> None:

@@ -9,16 +9,17 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.core.devices.device import Reading
 from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.reading import Reading
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.driver.providers.registered import Registered
-from tests.support.builders.devices import NODE
+from tensorfusion_dra.driver.providers.third_party import Registered
+from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
 
 ATTRIBUTES = "tensorfusion_dra.attributes"
 CAPACITIES = "tensorfusion_dra.capacities"
+READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)
 RACK = "def rack(gpu, node):\n    return {'example.com/rack': __name__}\n"
 
 
@@ -40,19 +41,11 @@ def names() -> list[tuple[str, str, str]]:
     return [(each.kind.value, each.name, each.package) for each in registered()]
 
 
-OWN = [("attributes", "driver", ""), ("capacities", "driver", ""), ("health", "nvml", "")]
-
-
-def test_own_providers_are_registered_without_any_package() -> None:
-    assert names() == OWN
-
-
-def test_providers_are_ordered_by_kind_then_name_after_the_drivers_own(site: Path) -> None:
+def test_providers_are_ordered_by_kind_then_name(site: Path) -> None:
     install(site, "zeta", {ATTRIBUTES: {"alpha": "zeta:rack"}})
     install(site, "eta", {ATTRIBUTES: {"beta": "eta:rack"}, CAPACITIES: {"beta": "eta:slots"}})
 
     assert names() == [
-        *OWN,
         ("attributes", "alpha", "zeta 1.0"),
         ("attributes", "beta", "eta 1.0"),
         ("capacities", "beta", "eta 1.0"),
@@ -64,7 +57,7 @@ def test_nothing_is_imported_before_the_first_call(site: Path) -> None:
 
     loaded = providers.load(settings())
     imported_before = "rack_lazily" in sys.modules
-    (device,) = loaded.devices(Reading(inventory=Inventory(gpus=gpus(1)), node=NODE))
+    (device,) = loaded.extended(published_devices(*gpus(1)), READING)
 
     assert not imported_before
     assert device.attributes["example.com/rack"] == "rack_lazily"
@@ -94,7 +87,7 @@ def test_first_package_by_name_gets_a_name_that_two_register(site: Path) -> None
     install(site, "zeta", {ATTRIBUTES: {"rack": "zeta:rack"}})
     install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
 
-    first, second = registered()[len(OWN) :]
+    first, second = registered()
 
     assert (first.package, first.unused) == ("eta 1.0", "")
     assert "which eta 1.0 has" in second.unused
@@ -103,7 +96,7 @@ def test_first_package_by_name_gets_a_name_that_two_register(site: Path) -> None
 def test_disabled_provider_is_registered_and_not_used(site: Path) -> None:
     install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack", "row": "eta:rack"}})
 
-    rack, row = registered(disable_provider="rack,other")[len(OWN) :]
+    rack, row = registered(disable_provider="rack,other")
 
     assert (rack.unused, row.unused) == (providers.DISABLED, "")
 
@@ -130,26 +123,6 @@ def test_setting_is_a_list_of_names(value: str) -> None:
         settings(disable_provider=value)
 
 
-def described(folder: Path, name: str, entry_points: bytes) -> None:
-    install(folder, name, {})
-    (folder / f"{name}-1.0.dist-info" / "entry_points.txt").write_bytes(entry_points)
-
-
-def test_package_whose_description_is_unreadable_is_left_out_and_named(site: Path) -> None:
-    described(site, "aaa", f"[{ATTRIBUTES}]\nno equals sign\n".encode())
-    described(site, "bbb", b"[tensorfusion_dra.attributes]\nb\xff = b:x\n")
-    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
-
-    with capture_logs() as logs:
-        found = registered()
-
-    assert [each.package for each in found[len(OWN) :]] == ["eta 1.0"]
-    assert sorted((line["event"], line["package"]) for line in logs) == [
-        ("provider_skipped", "aaa 1.0"),
-        ("provider_skipped", "bbb 1.0"),
-    ]
-
-
 def test_package_that_is_installed_twice_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,15 +131,6 @@ def test_package_that_is_installed_twice_counts_once(
         install(folder, "eta", {ATTRIBUTES: {"rack": f"eta:{folder.name}"}})
         monkeypatch.syspath_prepend(folder)
 
-    (rack,) = registered()[len(OWN) :]
+    (rack,) = registered()
 
     assert (rack.name, rack.package, rack.unused) == ("rack", "eta 1.0", "")
-
-
-def test_package_without_a_name_is_used(site: Path) -> None:
-    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
-    (site / "eta-1.0.dist-info" / "METADATA").unlink()
-
-    (rack,) = registered()[len(OWN) :]
-
-    assert rack.package == "an unknown package"

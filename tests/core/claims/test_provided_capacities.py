@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tensorfusion_dra.core.claims import tenancy
 from tensorfusion_dra.core.claims.fit import NodeOffer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.quick_fit import quick_fit
-from tensorfusion_dra.core.claims.tenants import NodeTenants
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -15,7 +14,6 @@ from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_fit
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_offer
-from tests.support.builders.policies import DEFAULTS
 
 SLOTS = "example.com/slots"
 PLAIN = node_offer(gpu())
@@ -70,28 +68,16 @@ def test_claim_that_consumes_none_fits_after_the_provider_lowered_the_capacity()
         record("c", 3, "1", on=lowered, beside=(first,))
 
 
-def test_sums_over_tenants_agree_with_the_records() -> None:
-    node = with_slots(consumable(4))
-    old = record("a", 1, None, on=PLAIN, beside=())
-    first = record("b", 2, "3", on=node, beside=(old,))
-    tenants = NodeTenants([old, first], node.devices, node.rules)
-
-    def admitted(slots: str) -> bool:
-        amounts = {"tflops": "10", "vram": "1Gi", SLOTS: slots}
-        consumed = {key: quantity.parse(text) for key, text in amounts.items()}
-        claim = allocated_claim("c", allocation(CARD, 3, consumed=consumed))
-        return quick_fit(claim, [DEFAULTS], node, tenants) is not None
-
-    assert [admitted("0"), admitted("1"), admitted("2")] == [True, True, False]
-
-
 def test_record_fits_beside_claims_after_the_provider_is_gone() -> None:
     first = record("a", 1, "4", on=with_slots(consumable(4)), beside=())
 
     second = record("b", 2, "4", on=PLAIN, beside=(first,))
 
     assert SLOTS not in second.shares[0].consumed
-    assert NodeTenants([first, second], PLAIN.devices, PLAIN.rules).are_divided
+    assert tenancy.with_divided_limits([first, second], PLAIN.devices, PLAIN.rules) == [
+        first,
+        second,
+    ]
 
 
 def test_exclusive_claim_consumes_all_of_it() -> None:

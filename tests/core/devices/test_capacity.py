@@ -25,16 +25,6 @@ def test_card_offers_compute_and_memory_with_a_policy() -> None:
     }
 
 
-def test_claim_that_names_nothing_consumes_the_whole_card() -> None:
-    for entry in capacity.of_card(gpu(), None).values():
-        assert entry.default == entry.value
-
-
-def test_no_share_is_negative_because_every_capacity_has_a_minimum() -> None:
-    for entry in capacity.of_card(gpu(), None).values():
-        assert entry.minimum.nano >= 0
-
-
 def test_fraction_of_a_tflops_is_kept() -> None:
     offered = capacity.of_card(gpu(milli_tflops=71_200), None)["tflops"]
 

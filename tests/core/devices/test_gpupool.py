@@ -72,7 +72,11 @@ def test_all_invalid_values_are_reported_at_once() -> None:
         prod_pool(
             qosConfig={"defaultQoS": "gold"},
             capacityConfig={
-                "oversubscription": {"tflopsOversellRatio": 99, "vramExpandToHostMem": "half"}
+                "oversubscription": {
+                    "tflopsOversellRatio": 99,
+                    "vramExpandToHostMem": True,
+                    "vramExpandToHostDisk": "50",
+                }
             },
         )
     )
@@ -80,9 +84,12 @@ def test_all_invalid_values_are_reported_at_once() -> None:
     assert text == (
         "GPUPool prod: "
         "spec.qosConfig.defaultQoS: found 'gold', expected one of low, medium, high, critical; "
-        "spec.capacityConfig.oversubscription: "
-        "tflopsOversellRatio: found 99, expected a whole number 100 to 100000; "
-        "vramExpandToHostMem: found 'half', expected a whole number 0 to 100"
+        "spec.capacityConfig.oversubscription.tflopsOversellRatio: "
+        "found 99, expected a whole number 100 to 100000; "
+        "spec.capacityConfig.oversubscription.vramExpandToHostMem: "
+        "found True, expected a whole number 0 to 100; "
+        "spec.capacityConfig.oversubscription.vramExpandToHostDisk: "
+        "found '50', expected a whole number 0 to 100"
     )
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.devices import health_record, known_cards
+from tensorfusion_dra.core.devices import known_cards
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
-from tensorfusion_dra.driver.providers.providers import Providers
 from tests.support.builders.gpus import gpu, gpus
 
 NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
@@ -26,8 +25,8 @@ def known(*gpus: Gpu) -> KnownCards:
 def after_reading(
     before: KnownCards, inventory: Inventory, rules: HealthRules = RULES
 ) -> KnownCards:
-    reported = Providers().troubles(inventory)
-    return known_cards.after_reading(before, inventory, NOW, rules, reported=reported)
+    no_source: dict[str, tuple[Trouble, ...]] = {gpu.uuid: () for gpu in inventory.gpus}
+    return known_cards.after_reading(before, inventory, NOW, rules, reported=no_source)
 
 
 def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inventory]:
@@ -157,12 +156,12 @@ def test_failed_reading_is_trouble_of_all_cards() -> None:
 
 
 def record(before: KnownCards) -> Any:
-    return health_record.as_json(before, boot_id="boot-1")
+    return known_cards.as_json(before, boot_id="boot-1")
 
 
 def restored(kept: Any, *, boot_id: str = "boot-1", claimed: tuple[Gpu, ...] = ()) -> KnownCards:
     names = {name(card) for card in claimed}
-    return health_record.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
+    return known_cards.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
 
 
 def test_restart_keeps_cards_and_their_sickness() -> None:

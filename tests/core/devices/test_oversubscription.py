@@ -13,7 +13,7 @@ from tensorfusion_dra.core.devices import oversubscription
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
-from tensorfusion_dra.core.errors import ClaimError, InputError
+from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
@@ -122,26 +122,6 @@ def test_parts_never_exceed_the_whole(
     for card in cards:
         assert totals[card.uuid].vram_bytes % MIB == 0
         assert totals[card.uuid].vram_bytes >= oversubscription.usable_vram_bytes(card)
-
-
-def test_absent_ratios_have_the_defaults_of_the_gpupool_definition() -> None:
-    assert oversubscription.parse({}) == Oversubscription(
-        tflops_percent=500, host_memory_percent=50, host_disk_percent=70
-    )
-
-
-def test_all_malformed_ratios_are_reported_at_once() -> None:
-    with pytest.raises(InputError) as caught:
-        oversubscription.parse(
-            {"tflopsOversellRatio": 99, "vramExpandToHostMem": "50", "vramExpandToHostDisk": True}
-        )
-
-    assert str(caught.value) == (
-        "oversubscription: "
-        "tflopsOversellRatio: found 99, expected a whole number 100 to 100000; "
-        "vramExpandToHostMem: found '50', expected a whole number 0 to 100; "
-        "vramExpandToHostDisk: found True, expected a whole number 0 to 100"
-    )
 
 
 AMOUNTS = {"tflops": "0", "vram": "0"}

@@ -1,8 +1,12 @@
 """Writes of a node to its ResourceSlices, and the content of the slices."""
 
 import copy
+import functools
+import operator
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -89,64 +93,33 @@ def test_equal_quantities_in_another_notation_are_no_change() -> None:
     assert not slices.plan(wanted_slices(), kept)
 
 
-def test_one_changed_slice_keeps_the_generation() -> None:
-    kept = stored_slices(2)
-
-    plan = slices.plan(wanted_slices(3), kept)
-
-    assert writes_by_verb(plan) == {"update": [NAME]}
-    assert pool_generations(plan.update) == [1]
-
-
-def test_one_changed_slice_of_two_keeps_the_generation() -> None:
-    kept = stored_slices(65)
-    kept[1]["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
-
-    plan = slices.plan(wanted_slices(65), kept)
-
-    assert writes_by_verb(plan) == {"update": [f"{NAME}-1"]}
-    assert pool_generations(plan.update) == [1]
-
-
-def test_two_changed_slices_move_the_whole_pool_to_the_next_generation() -> None:
-    kept = stored_slices(129)
-    for item in kept[:2]:
+def stored(count: int, *, changed: int = 0, kept: int | None = None) -> list[Slice]:
+    """Return the first stored slices of so many devices, of which others changed the last ones."""
+    items = stored_slices(count)
+    for item in items[len(items) - changed :]:
         item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "high"}
-
-    plan = slices.plan(wanted_slices(129), kept)
-
-    assert writes_by_verb(plan) == {"update": [NAME, f"{NAME}-1", f"{NAME}-2"]}
-    assert pool_generations(plan.update) == [2, 2, 2]
+    return list(items[:kept])
 
 
-def test_new_slice_moves_the_whole_pool_to_the_next_generation() -> None:
-    plan = slices.plan(wanted_slices(65), stored_slices(64))
+@pytest.mark.parametrize(
+    ("count", "before", "writes", "generation"),
+    [
+        (3, stored(2), {"update": [NAME]}, 1),
+        (65, stored(65, changed=1), {"update": [f"{NAME}-1"]}, 1),
+        (65, stored(65, changed=2), {"update": [NAME, f"{NAME}-1"]}, 2),
+        (129, stored(129, changed=2), {"update": [NAME, f"{NAME}-1", f"{NAME}-2"]}, 2),
+        (65, stored(64), {"update": [NAME], "create": [f"{NAME}-1"]}, 2),
+        (65, stored(65, kept=1), {"update": [NAME], "create": [f"{NAME}-1"]}, 2),
+    ],
+    ids=["one", "one of two", "two", "two of three", "a new one", "a missing one"],
+)
+def test_pool_moves_to_the_next_generation_unless_one_slice_changed(
+    count: int, before: list[Slice], writes: dict[str, list[str]], generation: int
+) -> None:
+    plan = slices.plan(wanted_slices(count), before)
 
-    assert writes_by_verb(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
-    assert pool_generations([*plan.update, *plan.create]) == [2, 2]
-    assert {item["spec"]["pool"]["resourceSliceCount"] for item in plan.update} == {2}
-
-
-def test_missing_slice_moves_the_whole_pool_to_the_next_generation() -> None:
-    plan = slices.plan(wanted_slices(65), stored_slices(65)[:1])
-
-    assert writes_by_verb(plan) == {"update": [NAME], "create": [f"{NAME}-1"]}
-    assert pool_generations([*plan.update, *plan.create]) == [2, 2]
-
-
-def test_generations_start_again_after_all_slices_were_deleted() -> None:
-    plan = slices.plan(wanted_slices(), [])
-
-    assert pool_generations(plan.create) == [1]
-
-
-def test_slice_with_an_unexpected_name_is_obsolete() -> None:
-    stray = stored_slices()[0]
-    stray["metadata"]["name"] = "00000-tensor-fusion.ai.dra-driver-node-01-abcde"
-
-    plan = slices.plan(wanted_slices(), [*stored_slices(), stray])
-
-    assert writes_by_verb(plan) == {"delete": [stray["metadata"]["name"]]}
+    assert writes_by_verb(plan) == writes
+    assert set(pool_generations([*plan.update, *plan.create])) == {generation}
 
 
 def test_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
@@ -164,29 +137,14 @@ def test_slice_of_an_older_generation_is_replaced_by_a_new_object() -> None:
 
 
 def test_another_pool_needs_new_objects_because_the_pool_of_a_slice_is_immutable() -> None:
-    moved = replace(NODE, gpupool="production")
-
-    plan = slices.plan(wanted_slices(node=moved), stored_slices())
-
-    assert writes_by_verb(plan) == {"delete": [NAME], "create": [NAME]}
-    assert plan.create[0]["spec"]["pool"]["name"] == "production/node-01"
-
-
-def test_generations_of_another_pool_do_not_count() -> None:
     kept = stored_slices()
     kept[0]["spec"]["pool"]["generation"] = 41
 
     plan = slices.plan(wanted_slices(node=replace(NODE, gpupool="production")), kept)
 
+    assert writes_by_verb(plan) == {"delete": [NAME], "create": [NAME]}
+    assert plan.create[0]["spec"]["pool"]["name"] == "production/node-01"
     assert pool_generations(plan.create) == [1]
-
-
-def test_recreated_node_becomes_the_owner_of_its_slices() -> None:
-    plan = slices.plan(wanted_slices(node_uid="new-uid"), stored_slices(node_uid="old-uid"))
-
-    assert writes_by_verb(plan) == {"update": [NAME]}
-    (owner,) = plan.update[0]["metadata"]["ownerReferences"]
-    assert owner["uid"] == "new-uid"
 
 
 def test_labels_and_annotations_of_other_writers_are_no_change_and_stay() -> None:
@@ -204,31 +162,25 @@ def test_labels_and_annotations_of_other_writers_are_no_change_and_stay() -> Non
     assert update["metadata"]["annotations"] == {"example.com/note": "b"}
 
 
-def test_changes_by_other_writers_are_repaired() -> None:
-    def spoilt(label: str = "node-01", count: int = 1, device: str = "") -> list[Slice]:
-        kept = stored_slices()
-        kept[0]["metadata"]["labels"]["tensor-fusion.ai/managed-by"] = label
-        kept[0]["spec"]["pool"]["resourceSliceCount"] = count
-        if device:
-            kept[0]["spec"]["devices"][0]["name"] = device
-        return list(kept)
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("metadata", "labels", "tensor-fusion.ai/managed-by"), "other"),
+        (("metadata", "labels"), None),
+        (("metadata", "ownerReferences"), None),
+        (("spec", "pool", "resourceSliceCount"), 2),
+        (("spec", "devices", 0, "name"), "gpu-other"),
+    ],
+)
+def test_changes_by_other_writers_are_repaired(path: Sequence[Any], value: object) -> None:
+    kept = stored_slices()
+    place: Any = functools.reduce(operator.getitem, path[:-1], kept[0])
+    place[path[-1]] = value
 
-    for kept in (spoilt(label="other"), spoilt(count=2), spoilt(device="gpu-other")):
-        plan = slices.plan(wanted_slices(), kept)
+    plan = slices.plan(wanted_slices(), kept)
 
-        assert writes_by_verb(plan) == {"update": [NAME]}
-        assert not slices.plan(wanted_slices(), applied(plan, kept))
-
-
-def test_missing_label_or_owner_is_repaired() -> None:
-    for missing in ("labels", "ownerReferences"):
-        kept = stored_slices()
-        del kept[0]["metadata"][missing]
-
-        plan = slices.plan(wanted_slices(), kept)
-
-        assert writes_by_verb(plan) == {"update": [NAME]}
-        assert not slices.plan(wanted_slices(), applied(plan, kept))
+    assert writes_by_verb(plan) == {"update": [NAME]}
+    assert not slices.plan(wanted_slices(), applied(plan, kept))
 
 
 def test_update_is_the_object_that_was_read_without_managed_fields() -> None:

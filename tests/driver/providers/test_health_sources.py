@@ -1,28 +1,24 @@
 """Health sources of other packages: what they report makes a card sick, by the driver's rules."""
 
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
-
-import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import Moment
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import CatalogReader
-from tensorfusion_dra.driver.providers.called import State
-from tensorfusion_dra.driver.providers.providers import OWN, Providers
-from tensorfusion_dra.driver.providers.registered import Kind, Registered
+from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.providers.providers import Providers
+from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.extend import Gpu, Problem
 from tests.driver.test_card_health_tracker import RecordsInMemory
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
+from tests.support.third_party import registered
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
 A, B = gpus(2)
@@ -61,17 +57,11 @@ class Node:
         self.fans = Fans()
         self.clock = Clock()
         self.discovery = FixedDiscovery(Inventory(gpus=(A, B)))
-        self.catalog = CatalogReader(
+        self.catalog = DeviceCatalog(
             self.discovery,
             NODE,
             providers=Providers(
-                [
-                    *OWN,
-                    Registered(
-                        kind=Kind.HEALTH, name="fans", package="f 1.0", load=lambda: self.fans
-                    ),
-                ],
-                budget_seconds=FOREVER,
+                [registered(self.fans, "fans", Kind.HEALTH)], budget_seconds=FOREVER
             ),
             tracker=CardHealthTracker(records=records, clock=self.clock),
         )
@@ -110,20 +100,6 @@ def test_card_is_healthy_again_after_the_quiet_time_as_for_the_drivers_own_troub
     assert sick == [True, True, False, False]
 
 
-class Reason(StrEnum):
-    FAN = "fan-stopped"
-
-
-def test_reason_and_text_are_plain() -> None:
-    node = Node()
-    node.fans.answer = [Problem(reason=Reason.FAN, text="fan \udcff")]
-
-    node.read()
-
-    worst = node.catalog.sick()[A.uuid.lower()].worst
-    assert (type(worst.reason), worst.text) == (str, "fans: fan ?")
-
-
 def test_failing_source_neither_heals_nor_sickens() -> None:
     node = Node()
     node.fans.stopped = {A.uuid}
@@ -152,29 +128,7 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> Non
     assert answering == [{A.uuid.lower(): "fan-stopped"}] * 2 + [{}]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "fan",
-        [FAN.reason],
-        [Problem(reason="not a label", text="x")],
-        [Problem(reason="", text="x")],
-        [Problem(reason="x" * 64, text="x")],
-        [Problem(reason="x", text=b"x")],  # type: ignore[arg-type]
-        itertools.repeat(FAN),
-    ],
-)
-def test_answer_that_is_no_list_of_problems_counts_as_a_failure(answer: object) -> None:
-    node = Node()
-    node.fans.answer = answer
-
-    assert node.read() == {}
-
-    (report,) = (each for each in node.catalog.providers.reports() if each.registered.package)
-    assert report.outcome.state is State.FAILED
-
-
-def test_troubles_of_the_nvidia_driver_come_through_the_same_door() -> None:
+def test_troubles_of_the_nvidia_driver_count_before_those_of_a_source() -> None:
     node = Node()
     node.discovery.inventory = Inventory(gpus=(A, B), recovery={B.uuid: 1})
     node.fans.stopped = {B.uuid}

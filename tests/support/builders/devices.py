@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices.device import Device, Node, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, LeftOut
-from tensorfusion_dra.core.devices.reading import Reading
-from tensorfusion_dra.driver.providers.providers import Providers
 
 NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
 NO_HOST: Final = HostResources()
@@ -17,6 +16,5 @@ def published_devices(
     host: HostResources = NO_HOST,
     left_out: tuple[LeftOut, ...] = (),
 ) -> tuple[Device, ...]:
-    """Return the devices of a node with exactly these cards, by the driver's own providers."""
-    inventory = Inventory(gpus=gpus, left_out=left_out)
-    return Providers().devices(Reading(inventory=inventory, node=node, host=host))
+    """Return the driver's own devices of a node with exactly these cards."""
+    return devices.own(Reading(inventory=Inventory(gpus=gpus, left_out=left_out), host=host), node)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensorfusion_dra.conformance import builders
+from tensorfusion_dra import testing
 from tensorfusion_dra.core.devices.gpu import Gpu
 
 
@@ -13,7 +13,7 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
         "driver_version": "550.54.15",
         "cuda_driver_version": (12, 4),
     }
-    return builders.gpu(index, **{**given, **changes})
+    return testing.gpu(index, **{**given, **changes})
 
 
 def gpus(count: int) -> tuple[Gpu, ...]:

@@ -7,7 +7,7 @@ import pytest
 
 from dra_simulator import match_conditions
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.webhook.server import Server
+from tensorfusion_dra.runtime.http_server import Server
 from tests.dra_simulator.api.webhooks.desk import WebhookClient, WebhookStub
 from tests.support.https import Files, serving
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
-from tensorfusion_dra.webhook.server import Request, Response, Server
+from tensorfusion_dra.runtime.http_server import Request, Response, Server
 from tests.dra_simulator.api.client import Client, Json, Reply
 from tests.support.https import HOST, Files
 
@@ -24,7 +24,7 @@ class WebhookStub:
         self.calls: list[tuple[str, Json]] = []
 
     def respond(self, request: Request) -> Response:
-        path = request.target.partition("?")[0]
+        path = request.path
         review = json.loads(request.body)
         self.calls.append((path, review["request"]))
         response = {"uid": review["request"]["uid"], **self.rules[path](review["request"])}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.webhook.server import Server
+from tensorfusion_dra.runtime.http_server import Server
 from tests.dra_simulator.api.client import PODS, Json
 from tests.dra_simulator.api.webhooks.desk import (
     MUTATING,

@@ -1,0 +1,292 @@
+"""Findings about this driver's objects in the cluster."""
+
+import copy
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor import objects
+from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.doctor.objects import Source
+from tests.support import findings
+from tests.support.builders.devices import NODE
+from tests.support.builders.devices import published_devices as devices
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.gpus import gpus
+from tests.support.findings import Expected
+
+CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
+
+
+def definition(**spec: Any) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
+    return {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
+
+
+@pytest.mark.parametrize("name", objects.DEFINITIONS)
+def test_projects_own_definitions_keep_the_field(name: str) -> None:
+    stored = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+
+    assert stored["metadata"]["name"] == name
+    assert [found.level for found in objects.definition(name, stored)] == [Level.OK]
+
+
+@pytest.mark.parametrize("name", objects.DEFINITIONS)
+def test_definition_that_drops_the_field_is_a_note(name: str) -> None:
+    (found,) = objects.definition(name, definition(properties={"qosConfig": {}}))
+
+    assert found.level is Level.NOTE
+    assert f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it" in found.found
+    assert "tensor-fusion.ai/dra-enabled" in found.expected
+
+
+def test_definition_that_preserves_unknown_fields_keeps_the_field() -> None:
+    stored = definition(**{"x-kubernetes-preserve-unknown-fields": True})
+
+    for name in objects.DEFINITIONS:
+        assert [found.level for found in objects.definition(name, stored)] == [Level.OK]
+
+
+def test_cluster_without_tensor_fusion_has_no_findings() -> None:
+    assert not [found for name in objects.DEFINITIONS for found in objects.definition(name, None)]
+
+
+PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}
+
+
+def selecting(value: str) -> dict[str, Any]:
+    requirement = {"key": "tier", "operator": "In", "values": [value]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+    return gpupool_document("prod", nodeManagerConfig={"nodeSelector": terms})
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "found"),
+    [
+        ("settings", None, None),
+        ("node-labels", None, "the API server has no GPUPools"),
+        ("node-labels", [], "node node-01: no GPUPool selects it"),
+        ("node-labels", [selecting("test")], "node node-01: no GPUPool selects it"),
+        ("node-labels", [selecting("prod")], None),
+        ("object", [], "GPUPool prod: found none of this name"),
+        ("object", [selecting("test")], None),
+    ],
+)
+def test_missing_pool_is_named_as_the_cause_why_nothing_is_published(
+    kind: str, stored: list[dict[str, Any]] | None, found: str | None
+) -> None:
+    cause = objects.awaited_pool(objects.Source(kind=kind, gpupool="prod"), stored, [PROD_NODE])
+
+    if found is None:
+        assert cause is None
+        return
+    assert cause is not None
+    assert (cause.level, cause.found.startswith(found)) == (Level.PROBLEM, True)
+    for cure in ("crds.install", "nodeSelector", "pool-source=settings"):
+        assert cure in cause.cure
+
+
+@pytest.mark.parametrize(
+    ("published", "stored_pools", "levels"),
+    [
+        ("default", [], []),
+        ("prod", ["prod"], []),
+        ("default", ["prod"], [Level.WARNING]),
+    ],
+)
+def test_pools_of_settings_beside_gpupools_of_other_names_are_a_warning(
+    published: str, stored_pools: list[str], levels: list[Level]
+) -> None:
+    stored = {"spec": {"pool": {"name": f"{published}/node-01"}}}
+
+    found = list(
+        objects.published_pools([stored], [gpupool_document(name) for name in stored_pools])
+    )
+
+    assert [each.level for each in found] == levels
+    assert all(published in each.found and "prod" in each.found for each in found)
+
+
+DRIVER = "tensor-fusion.ai.dra-driver"
+OK = (Level.OK, "")
+
+
+def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
+    selectors = [{"cel": {"expression": text}} for text in expressions]
+    return {"spec": {"selectors": selectors, "config": config or []}}
+
+
+def template_for_class(namespace: str, class_name: str) -> dict[str, Any]:
+    exactly = {"deviceClassName": class_name}
+    devices = {"requests": [{"name": "gpu-request", "exactly": exactly}]}
+    return {"metadata": {"namespace": namespace}, "spec": {"spec": {"devices": devices}}}
+
+
+SELECTS = f'device.driver == "{DRIVER}"'
+GOOD = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "isolation": "hard"}
+CONFIG = [
+    {"opaque": {"driver": DRIVER, "parameters": GOOD}},
+    {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
+    {"opaque": {"driver": DRIVER, "parameters": {**GOOD, "isolation": "hardest"}}},
+]
+SUBREQUEST = {"firstAvailable": [{"name": "x", "deviceClassName": "tensor-fusion.ai"}]}
+OF_SUBREQUEST = {
+    "metadata": {"namespace": "a"},
+    "spec": {"spec": {"devices": {"requests": [SUBREQUEST]}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (objects.device_class(class_with_selectors(SELECTS)), [OK]),
+        (objects.device_class(class_with_selectors("true", f"device.driver=='{DRIVER}'")), [OK]),
+        (
+            objects.device_class(class_with_selectors('device.driver == "gpu.nvidia.com"')),
+            [(Level.WARNING, "do not name this driver")],
+        ),
+        (objects.device_class(class_with_selectors()), [(Level.WARNING, "selectors none")]),
+        (objects.device_class(None), [(Level.PROBLEM, "not found")]),
+        (
+            objects.device_class(class_with_selectors(SELECTS, config=CONFIG)),
+            [OK, (Level.PROBLEM, "config[2]: isolation: found 'hardest'")],
+        ),
+        (
+            objects.templates(
+                [template_for_class("a", "tensor-fusion.ai"), template_for_class("b", "other")],
+                classes=["tensor-fusion.ai"],
+            ),
+            [OK, (Level.PROBLEM, "names DeviceClass other, which does not exist")],
+        ),
+        (objects.templates([OF_SUBREQUEST], classes=[]), [(Level.PROBLEM, "tensor-fusion.ai")]),
+        (objects.templates([], classes=[]), [(Level.NOTE, "in no namespace")]),
+    ],
+)
+def test_class_and_templates(found: Iterable[Finding], expected: list[Expected]) -> None:
+    findings.check(found, expected)
+
+
+LABEL: Final = "nvidia.com/gpu.present"
+LINUX: Final = {"kubernetes.io/os": "linux"}
+
+
+def term(key: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": "In", "values": ["true"]}]}
+
+
+def installed(wanted: int = 0, there: int = 0, env: dict[str, str] | None = None) -> dict[str, Any]:
+    terms = [term(LABEL), term("feature.node.kubernetes.io/pci-10de.present")]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {
+        "metadata": {"namespace": "tensorfusion-dra", "name": "node-plugin"},
+        "spec": {
+            "template": {
+                "spec": {
+                    "runtimeClassName": "nvidia",
+                    "nodeSelector": LINUX,
+                    "affinity": {"nodeAffinity": required},
+                    "containers": [
+                        {
+                            "env": [
+                                {"name": name, "value": value}
+                                for name, value in (env or {}).items()
+                            ]
+                        }
+                    ],
+                }
+            }
+        },
+        "status": {"desiredNumberScheduled": wanted, "currentNumberScheduled": there},
+    }
+
+
+def node(**labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": "node-01", "labels": {**LINUX, **labels}}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "labels", "has_class", "subjects"),
+    [
+        (1, 1, {LABEL: "true"}, True, ["DaemonSet tensorfusion-dra/node-plugin"]),
+        (0, 0, {}, True, ["DaemonSet tensorfusion-dra/node-plugin"]),
+        (0, 0, {}, False, ["RuntimeClass nvidia", "DaemonSet tensorfusion-dra/node-plugin"]),
+        (1, 0, {LABEL: "true"}, False, ["RuntimeClass nvidia"]),
+        (1, 0, {LABEL: "true"}, True, ["DaemonSet tensorfusion-dra/node-plugin"]),
+    ],
+)
+def test_daemonset_without_pods_is_a_problem_with_what_it_lacks(
+    wanted: int, there: int, labels: dict[str, str], has_class: bool, subjects: list[str]
+) -> None:
+    found = list(
+        objects.pods(installed(wanted, there), [node(**labels)], has_runtime_class=has_class)
+    )
+
+    assert [each.subject for each in found] == subjects
+    assert {each.level for each in found} == {Level.OK if there else Level.PROBLEM}
+
+
+def test_missing_label_is_named_with_the_command_that_sets_it() -> None:
+    (found,) = objects.pods(installed(), [node(), node()], has_runtime_class=True)
+
+    assert found.found == (
+        "no pods: none of 2 nodes has the labels kubernetes.io/os=linux and "
+        "(nvidia.com/gpu.present=true or feature.node.kubernetes.io/pci-10de.present=true)"
+    )
+    assert found.cure.startswith("kubectl label node NODE nvidia.com/gpu.present=true, or set ")
+
+
+def test_pool_source_is_read_from_the_environment_of_the_pods() -> None:
+    prefix = "TENSORFUSION_DRA_"
+    chosen = installed(env={f"{prefix}POOL_SOURCE": "object", f"{prefix}GPUPOOL": "prod"})
+
+    assert objects.pool_source(chosen) == Source(kind="object", gpupool="prod")
+    assert objects.pool_source(installed()) == Source(kind="settings", gpupool="default")
+
+
+def stored(count: int = 1) -> list[Any]:
+    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
+    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
+
+
+def changed(*, shared: bool = True, owned: bool = True) -> list[Any]:
+    """Return a slice of two devices without what one of these adds."""
+    (item,) = stored(2)
+    if not shared:
+        for device in item["spec"]["devices"]:
+            del device["allowMultipleAllocations"]
+    if not owned:
+        item["metadata"]["ownerReferences"] = []
+    return [item]
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (objects.slices_of_node(stored(2), node_name="a"), (Level.OK, "1 on 1 nodes, with 2 dev")),
+        (objects.slices_of_node([], node_name="a"), (Level.PROBLEM, "of node a: none")),
+        (objects.slices_of_cluster(stored(130), nodes=["node-01"]), OK),
+        (objects.slices_of_cluster([], nodes=["node-01"]), (Level.PROBLEM, "none on any node")),
+        (
+            objects.slices_of_cluster(stored(130)[:1], nodes=["node-01"]),
+            (Level.WARNING, "the scheduler ignores an incomplete pool"),
+        ),
+        (
+            objects.slices_of_cluster(changed(shared=False), nodes=["node-01"]),
+            (Level.PROBLEM, "2 of 2 cannot be shared"),
+        ),
+        (
+            objects.slices_of_cluster(changed(owned=False), nodes=["node-01"]),
+            (Level.WARNING, "without their Node as owner"),
+        ),
+        (
+            objects.slices_of_cluster(stored(), nodes=[]),
+            (Level.WARNING, "of nodes that do not exist: node-01"),
+        ),
+    ],
+)
+def test_slices(found: Iterable[Finding], expected: Expected) -> None:
+    findings.check(found, [expected])

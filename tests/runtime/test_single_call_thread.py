@@ -1,0 +1,127 @@
+"""A thread that runs one call at a time, even if calls raise or hang."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
+
+
+@pytest.fixture
+def thread() -> Iterator[SingleCallThread]:
+    own = SingleCallThread("tried")
+    yield own
+    own.close(wait_seconds=FOREVER)
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), TimeoutError("its own")])
+def test_error_of_the_call_is_raised_in_the_caller(
+    thread: SingleCallThread, error: Exception
+) -> None:
+    def call() -> None:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        thread.run(call, wait_seconds=FOREVER)
+    assert thread.run(lambda: "and then", wait_seconds=FOREVER) == "and then"
+
+
+def test_call_that_is_handed_over_runs_while_the_caller_goes_on(thread: SingleCallThread) -> None:
+    gate = threading.Event()
+
+    first = thread.submit(lambda: gate.wait(PATIENCE_SECONDS))
+    second = thread.submit(lambda: True)
+    gate.set()
+
+    assert first is not None
+    assert first.result(PATIENCE_SECONDS)
+    assert second is None
+
+
+def test_callers_share_one_thread_and_their_calls_never_overlap(thread: SingleCallThread) -> None:
+    inside = threading.Lock()
+
+    def call() -> tuple[int, bool]:
+        exclusive = inside.acquire(blocking=False)
+        threading.Event().wait(0.001)  # long enough for another call to start
+        if exclusive:
+            inside.release()
+        return threading.get_ident(), exclusive
+
+    with ThreadPoolExecutor(8) as callers:
+        seen = set(callers.map(lambda _: thread.run(call, wait_seconds=FOREVER), range(100)))
+
+    ((ident, exclusive),) = seen
+    assert exclusive
+    assert ident != threading.get_ident()
+
+
+def test_hanging_call_times_out_and_starts_no_second_thread(thread: SingleCallThread) -> None:
+    go = threading.Event()
+    before = threading.active_count()
+
+    for _ in range(5):
+        with pytest.raises(OverdueError):
+            thread.run(go.wait, wait_seconds=0.05)
+
+    assert threading.active_count() == before + 1
+    go.set()
+    assert thread.run(lambda: "free", wait_seconds=FOREVER) == "free"
+
+
+def test_callers_do_not_wait_again_for_a_call_known_to_hang(
+    thread: SingleCallThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    with pytest.raises(OverdueError):
+        thread.run(go.wait, wait_seconds=0.05)
+    assert eventually(lambda: thread._age() > 0.05)
+    timeouts = []
+    acquire = thread._free.acquire
+
+    def counted(*, timeout: float) -> bool:
+        timeouts.append(timeout)
+        return acquire(timeout=timeout)
+
+    monkeypatch.setattr(thread._free, "acquire", counted)
+    for _ in range(20):
+        with pytest.raises(OverdueError):
+            thread.run(go.wait, wait_seconds=0.05)
+    go.set()
+
+    assert timeouts == [0] * 20
+
+
+def test_age_of_a_hanging_call_grows(thread: SingleCallThread) -> None:
+    go = threading.Event()
+
+    ages = []
+    for _ in range(2):
+        with pytest.raises(OverdueError) as caught:
+            thread.run(go.wait, wait_seconds=0.1)
+        ages.append(caught.value.age_seconds)
+    go.set()
+
+    # Not at least 0.1: on a busy machine the call may start only after the caller's timeout.
+    assert 0 <= ages[0] < ages[1]
+
+
+def test_closed_thread_refuses_calls_and_is_gone(thread: SingleCallThread) -> None:
+    thread.run(lambda: None, wait_seconds=FOREVER)
+
+    thread.close(wait_seconds=FOREVER)
+    thread.close(wait_seconds=FOREVER)
+
+    with pytest.raises(ClosedError):
+        thread.run(lambda: None, wait_seconds=FOREVER)
+    assert thread.submit(lambda: None) is None
+    assert "tried" not in [each.name for each in threading.enumerate()]
+
+
+def test_close_before_the_first_call_starts_no_thread(thread: SingleCallThread) -> None:
+    thread.close(wait_seconds=FOREVER)
+
+    assert "tried" not in [each.name for each in threading.enumerate()]

@@ -1,0 +1,201 @@
+"""The supervisor ends the process when one of its parts ends."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from threading import Event
+from typing import Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.errors import FatalError
+from tensorfusion_dra.runtime.supervisor import Supervisor
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    found = Supervisor()
+    yield found
+    found.stopping.set()
+    found.join(seconds=5)
+
+
+def until(event: Event) -> Callable[[], None]:
+    def part() -> None:
+        event.wait()
+
+    return part
+
+
+def test_a_part_that_raises_stops_the_other_parts_and_is_the_cause(supervisor: Supervisor) -> None:
+    error = FatalError("ledger: damaged")
+
+    def dies() -> None:
+        raise error
+
+    with capture_logs() as logs:
+        supervisor.run("lives", until(supervisor.stopping))
+        supervisor.run("dies", dies)
+
+        assert supervisor.wait() is error
+
+    assert supervisor.stopping.is_set()
+    (line,) = logs
+    assert (line["event"], line["part"]) == ("part_failed", "dies")
+    assert "ledger: damaged" in line["error"]
+
+
+def test_a_part_that_returns_early_stops_the_process(supervisor: Supervisor) -> None:
+    supervisor.run("publish", lambda: None)
+
+    cause = supervisor.wait()
+
+    assert isinstance(cause, RuntimeError)
+    assert str(cause) == "publish ended by itself"
+
+
+def test_a_part_that_calls_sys_exit_stops_the_process(supervisor: Supervisor) -> None:
+    with capture_logs():
+        supervisor.run("publish", sys.exit)
+
+        assert isinstance(supervisor.wait(), SystemExit)
+
+
+def test_a_part_that_ends_while_stopping_is_not_a_cause(supervisor: Supervisor) -> None:
+    ended = Event()
+
+    def part() -> None:
+        supervisor.stopping.wait()
+        ended.set()
+
+    supervisor.run("publish", part)
+    supervisor.stopping.set()
+
+    assert ended.wait(PATIENCE_SECONDS)
+    supervisor.join(seconds=5)
+    assert supervisor.wait() is None
+
+
+def test_the_first_error_is_the_cause(supervisor: Supervisor) -> None:
+    first, second = FatalError("first"), FatalError("second")
+
+    supervisor.fail(first)
+    supervisor.fail(second)
+
+    assert supervisor.wait() is first
+
+
+WAITS: Final = """
+from tensorfusion_dra.runtime.supervisor import Supervisor
+
+supervisor = Supervisor()
+supervisor.stop_on_signals()
+print("waits", flush=True)
+cause = supervisor.wait()
+print("cause", cause, flush=True)
+"""
+
+# A mutex that is locked twice keeps the main thread out of Python, whatever signals arrive.
+NEVER_BACK_IN_PYTHON: Final = """
+import ctypes, os, threading
+from tensorfusion_dra.runtime.supervisor import Supervisor
+
+supervisor = Supervisor()
+supervisor.stop_on_signals()
+
+def stopped():
+    supervisor.stopping.wait()
+    print("stopping", flush=True)
+    os._exit(0)
+
+threading.Thread(target=stopped).start()
+mutex = ctypes.create_string_buffer(64)
+lock = ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
+print("waits", flush=True)
+lock(mutex)
+"""
+
+
+def output_after(script: str, number: signal.Signals) -> str:
+    """Run a script, send it a signal once it waits, and return its further output."""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        try:
+            output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    return output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None:
+    lines = output_after(WAITS, number).splitlines()
+
+    assert lines[-1] == "cause None"
+    assert any("stop_requested" in line and number.name in line for line in lines)
+
+
+HURRIES: Final = """
+from tensorfusion_dra.runtime.supervisor import Supervisor
+
+supervisor = Supervisor()
+supervisor.stop_on_signals()
+print("waits", flush=True)
+supervisor.wait()
+print("stop_now", supervisor.stop_now, flush=True)
+while not supervisor.stop_now:
+    supervisor.stopping.wait()
+print("stop_now", supervisor.stop_now, flush=True)
+"""
+
+
+def test_a_second_signal_sets_stop_now() -> None:
+    command = [sys.executable, "-c", HURRIES]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        line = ""
+        while not line.startswith("stop_now"):
+            line = process.stdout.readline()
+            assert line, "the process has ended"
+
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert line == "stop_now False\n"
+    assert output.splitlines()[-1] == "stop_now True"
+
+
+def test_a_signal_is_handled_while_the_main_thread_cannot_run_python() -> None:
+    output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
+
+    assert output.splitlines()[-1] == "stopping"
+
+
+def test_the_supervisor_does_not_stop_without_a_cause(supervisor: Supervisor) -> None:
+    supervisor.run("publish", until(supervisor.stopping))
+
+    assert not supervisor.stopping.is_set()
+
+
+def test_a_part_that_does_not_end_is_left_behind_with_a_warning(supervisor: Supervisor) -> None:
+    stuck = Event()
+    supervisor.run("stuck", until(stuck))
+    supervisor.stopping.set()
+
+    with capture_logs() as logs:
+        supervisor.join(seconds=0.01)
+    stuck.set()
+
+    assert [(line["event"], line["error"]) for line in logs] == [
+        ("thread_left_behind", "stuck still runs")
+    ]

@@ -1,0 +1,221 @@
+"""The conformance tests accept what works, and refuse each fault with a text that says it."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra import testing
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.extend import (
+    Capacity,
+    Edits,
+    EnforcerSettings,
+    Gpu,
+    Limit,
+    Mount,
+    Needs,
+    Node,
+    Problem,
+    Reading,
+    consumable,
+)
+from tests.support.another_enforcer import Another, variant
+from tests.support.waiting import FOREVER
+
+RACK = "example.com/rack"
+
+
+def limits(edits: Edits) -> Sequence[Limit]:
+    """Return the limits as the software behind `Another` reads them."""
+    return [
+        Limit(sm_percent=1, vram_bytes=int(value))
+        for key, value in edits.env.items()
+        if key.startswith("ANOTHER_MEMORY_")
+    ]
+
+
+def test_good_provider_passes_with_odd_cards() -> None:
+    given = testing.check_attributes(
+        lambda gpu, node: {RACK: f"{node.name}-{gpu.index}"}, budget_seconds=FOREVER
+    )
+
+    assert given[testing.gpu(1).uuid] == {RACK: "node-01-1"}
+    assert given.keys() >= {card.uuid for card in testing.ODD_GPUS}
+
+
+def test_class_with_begin_passes() -> None:
+    class Count:
+        def begin(self, reading: Reading) -> None:
+            self.count = len(reading.gpus)
+
+        def __call__(self, gpu: Gpu, node: Node) -> Mapping[str, Capacity]:
+            return {"example.com/neighbours": consumable(self.count)}
+
+    assert testing.check_capacities(Count, budget_seconds=FOREVER)
+
+
+COUNT = itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("provider", "text"),
+    [
+        (lambda gpu, node: {RACK: 1.5}, "found float, expected a string"),
+        (lambda gpu, node: {"model": "x"}, "the driver itself uses this name"),
+        (lambda gpu, node: {RACK: gpu.pci_bus_id[0]}, "TypeError"),
+        (lambda gpu, node: {RACK: gpu.product_name}, "may not be more than 64 bytes"),
+        (lambda gpu, node: None, "expected a mapping by name"),
+        (lambda gpu, node: {RACK: next(COUNT)}, "two calls differ"),
+        (lambda gpu, node: {f"example.com/a{n}": n for n in range(40)}, "which is the most"),
+        ("no callable", "expected a callable"),
+    ],
+)
+def test_bad_provider_is_told_why(provider: object, text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        testing.check_attributes(provider, budget_seconds=FOREVER)
+
+
+def test_slow_provider_is_told_its_budget() -> None:
+    def slow(gpu: Gpu, node: Node) -> Mapping[str, str]:
+        time.sleep(0.2)
+        return {}
+
+    with pytest.raises(AssertionError, match=r"no answer within 0.05 s"):
+        testing.check_attributes(slow, budget_seconds=0.05)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(4, "see consumable"), (consumable(4, maximum=5), "max is larger")]
+)
+def test_bad_capacity_is_told_why(value: object, text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        testing.check_capacities(lambda gpu, node: {"a": value}, budget_seconds=FOREVER)
+
+
+def test_good_health_source_passes() -> None:
+    hot = Problem(reason="hot", text="90 degrees")
+
+    found = testing.check_health_source(
+        lambda gpu: [hot] if gpu.index == 0 else [], budget_seconds=FOREVER
+    )
+
+    assert found == {testing.gpu(0).uuid: ["hot"]}
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (lambda gpu: None, "expected a sequence of Problem"),
+        (lambda gpu: ["hot"], "expected a Problem"),
+        (lambda gpu: [Problem(reason="too hot", text="")], "expected a Kubernetes label value"),
+        (lambda gpu: [Problem(reason=f"r{next(COUNT)}", text="")], "two calls differ"),
+    ],
+)
+def test_bad_health_source_is_told_why(source: object, text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        testing.check_health_source(source, budget_seconds=FOREVER)
+
+
+def test_good_enforcer_passes() -> None:
+    testing.check_enforcer(Another, limits_of=limits, budget_seconds=FOREVER)
+
+
+def hami_core_limits(edits: Edits) -> Sequence[Limit]:
+    memory = {k: v for k, v in edits.env.items() if k.startswith("CUDA_DEVICE_MEMORY_LIMIT_")}
+    return [
+        Limit(
+            sm_percent=int(edits.env[key.replace("MEMORY_LIMIT", "SM_LIMIT")]),
+            vram_bytes=int(value.removesuffix("m")) * 2**20,
+        )
+        for key, value in sorted(memory.items())
+    ]
+
+
+def mps_limits(edits: Edits) -> Sequence[Limit]:
+    percent = int(edits.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
+    memory = edits.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+    return [
+        Limit(sm_percent=percent, vram_bytes=int(part.partition("=")[2].rstrip("M")) * 2**20)
+        for part in memory.split(",")
+    ]
+
+
+def tensor_fusion_limits(edits: Edits) -> Sequence[Limit]:
+    percent = json.loads(edits.env[names.ENV_UP_LIMIT_BY_UUID])
+    memory = json.loads(edits.env[names.ENV_MEM_LIMIT_BY_UUID])
+    return [Limit(sm_percent=percent[uuid], vram_bytes=memory[uuid]) for uuid in sorted(memory)]
+
+
+ROOT = {"tensor_fusion_root": "/run/tensor-fusion", "hypervisor_ip": "", "hypervisor_port": "8001"}
+
+
+@pytest.mark.parametrize(
+    ("name", "limits_of", "settings"),
+    [
+        (
+            "hami-core",
+            hami_core_limits,
+            testing.enforcer_settings("hami-core", hami_core_library="/usr/local/vgpu/lib.so.1"),
+        ),
+        (
+            "mps",
+            mps_limits,
+            testing.enforcer_settings("mps", mps_pipes="/run/mps/pipe", mps_shm="/run/mps/shm"),
+        ),
+        # Its folders are the hypervisor's, which are beside those of other enforcers.
+        (
+            "tensor-fusion",
+            tensor_fusion_limits,
+            replace(
+                testing.enforcer_settings("tensor-fusion", **ROOT), folder="/run/tensor-fusion"
+            ),
+        ),
+    ],
+)
+def test_the_drivers_own_enforcers_conform(
+    name: str, limits_of: Callable[[Edits], Sequence[Limit]], settings: EnforcerSettings
+) -> None:
+    testing.check_enforcer(
+        KINDS[name], limits_of=limits_of, settings=settings, budget_seconds=FOREVER
+    )
+
+
+def edits(**given: Any) -> type[Another]:
+    return variant(edits=lambda _self, _claim, _shares: Edits(**given))
+
+
+ALWAYS = verdict.enforced("Always", "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (edits(env={"ANOTHER_MEMORY_0": str(2**50)}), "expected 1 to 21474836480"),
+        (edits(env={}), "found 0 limits, expected one for each of 1 cards"),
+        (edits(env={"A=B": ""}), "expected the name of a variable"),
+        (edits(mounts=(Mount(host_path="a", container_path="/b"),)), "expected an absolute path"),
+        (variant(needs=lambda _self, _claim: Needs(files=("a",))), "expected an absolute path"),
+        (variant(name=7), "expected the name of the entry point"),
+        (variant(from_settings=None), "enforcer: another: "),
+        (variant(judge=lambda *_: ALWAYS), "found Enforced without a sign of life"),
+        (variant(judge=lambda *_: None), "expected Verdict"),
+    ],
+)
+def test_bad_enforcer_is_told_why(kind: object, text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        testing.check_enforcer(kind, limits_of=limits, budget_seconds=FOREVER)
+
+
+def test_enforcer_whose_answers_change_is_told() -> None:
+    def changing(_self: object, _claim: object, _shares: object) -> Edits:
+        return Edits(env={"ANOTHER_MEMORY_0": str(1 + next(COUNT))})
+
+    with pytest.raises(AssertionError, match="two calls differ"):
+        testing.check_enforcer(variant(edits=changing), limits_of=limits, budget_seconds=FOREVER)
