@@ -10,15 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cel_expr_python import cel
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2
 
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import Kind
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 
 Value = dict[str, str]
 
-_QUANTITY: Final = "kubernetes.Quantity"
+DEVICE: Final = "kubernetes.Device"
+OWN_ATTRIBUTES: Final = "kubernetes.OwnAttributes"
+QUANTITY: Final = "kubernetes.Quantity"
 _SEMVER: Final = "kubernetes.Semver"
+_Field: Final = descriptor_pb2.FieldDescriptorProto
+_REPEATED: Final = _Field.LABEL_REPEATED
+_FIELD_OF_KIND: Final[Mapping[Kind, Any]] = {
+    Kind.STRING: {"type": _Field.TYPE_STRING},
+    Kind.AMOUNT: {"type": _Field.TYPE_STRING},
+    Kind.INT: {"type": _Field.TYPE_INT64},
+    Kind.VERSION: {"type_name": f".{_SEMVER}"},
+}
 _MAX_INT: Final = 2**63 - 1
 
 _SEMVER_SHAPE: Final = re.compile(
@@ -31,7 +43,7 @@ _SEMVER_SHAPE: Final = re.compile(
 
 def quantity_value(amount: Quantity) -> Value:
     """Return the CEL value of a quantity; equal amounts are equal values."""
-    return {_QUANTITY: str(amount.nano)}
+    return {QUANTITY: str(amount.nano)}
 
 
 def semver_value(text: str, *, normalize: bool = False) -> Value:
@@ -70,7 +82,7 @@ def extension(*, typed: bool) -> Any:
         "int": cel.Type.INT,
         "bool": cel.Type.BOOL,
         "double": cel.Type.DOUBLE,
-        _QUANTITY: quantity_type() if typed else as_map,
+        QUANTITY: cel.Type(QUANTITY) if typed else as_map,
         _SEMVER: cel.Type(_SEMVER) if typed else as_map,
     }
     functions: dict[str, dict[str, Any]] = {}
@@ -89,25 +101,41 @@ def extension(*, typed: bool) -> Any:
     return cel.CelExtension("kubernetes", declared)
 
 
-def quantity_type() -> Any:
-    """Return the type of a quantity in the type check."""
-    return cel.Type(_QUANTITY)
+def declared_types() -> descriptor_pool.DescriptorPool:
+    """Return the types of an environment that checks expressions, as messages.
 
-
-def type_pool() -> descriptor_pool.DescriptorPool:
-    """Return both types as messages without fields, so that the checker distinguishes them."""
+    The type of `device` has no map of maps, which a message cannot have: its values are Structs,
+    which CEL reads as maps. OwnAttributes are this driver's attributes, each with its type.
+    """
     described = descriptor_pb2.FileDescriptorProto(
-        name="kubernetes.proto", package="kubernetes", syntax="proto3"
+        name="kubernetes.proto",
+        package="kubernetes",
+        syntax="proto3",
+        dependency=["google/protobuf/struct.proto"],
     )
-    for name in (_QUANTITY, _SEMVER):
+    for name in (QUANTITY, _SEMVER):
         described.message_type.add(name=name.rpartition(".")[2])
+    device = described.message_type.add(name="Device")
+    device.field.add(name="driver", number=1, type=_Field.TYPE_STRING)
+    device.field.add(name="allowMultipleAllocations", number=2, type=_Field.TYPE_BOOL)
+    for number, name in enumerate(("attributes", "capacity"), start=3):
+        entry = device.nested_type.add(name=f"{name.title()}Entry")
+        entry.options.map_entry = True
+        entry.field.add(name="key", number=1, type=_Field.TYPE_STRING)
+        entry.field.add(name="value", number=2, type_name=".google.protobuf.Struct")
+        type_name = f".{DEVICE}.{entry.name}"
+        device.field.add(name=name, number=number, type_name=type_name, label=_REPEATED)
+    own = described.message_type.add(name="OwnAttributes")
+    for number, (name, kind) in enumerate(dialect.ATTRIBUTES.items(), start=1):
+        own.field.add(name=name, number=number, **_FIELD_OF_KIND[kind])
     pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
     pool.Add(described)
     return pool
 
 
 def _amount(value: Mapping[str, object]) -> Quantity:
-    nano = value.get(_QUANTITY)
+    nano = value.get(QUANTITY)
     if not isinstance(nano, str):
         raise ValueError("no such overload: found no quantity, expected one")  # noqa: TRY004
     return Quantity(int(nano))
@@ -214,16 +242,16 @@ class _Entry:
 
 
 _FUNCTIONS: Final = (
-    _Entry("quantity", ("string",), _QUANTITY, _parsed, is_member=False),
+    _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
     _Entry("isQuantity", ("string",), "bool", _is_quantity, is_member=False),
-    _Entry("isInteger", (_QUANTITY,), "bool", _is_integer),
-    _Entry("asInteger", (_QUANTITY,), "int", _as_integer),
-    _Entry("asApproximateFloat", (_QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
-    _Entry("sign", (_QUANTITY,), "int", _sign),
-    _Entry("add", (_QUANTITY, _QUANTITY), _QUANTITY, _sum),
-    _Entry("add", (_QUANTITY, "int"), _QUANTITY, _sum),
-    _Entry("sub", (_QUANTITY, _QUANTITY), _QUANTITY, _difference),
-    _Entry("sub", (_QUANTITY, "int"), _QUANTITY, _difference),
+    _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
+    _Entry("asInteger", (QUANTITY,), "int", _as_integer),
+    _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
+    _Entry("sign", (QUANTITY,), "int", _sign),
+    _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
+    _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
+    _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, _difference),
+    _Entry("sub", (QUANTITY, "int"), QUANTITY, _difference),
     _Entry("semver", ("string",), _SEMVER, _semver, is_member=False),
     _Entry("semver", ("string", "bool"), _SEMVER, _semver, is_member=False),
     _Entry("isSemver", ("string",), "bool", _is_semver, is_member=False),
@@ -233,7 +261,7 @@ _FUNCTIONS: Final = (
     _Entry("patch", (_SEMVER,), "int", lambda value: _numbers(value)[2]),
     *(
         entry
-        for kind in (_QUANTITY, _SEMVER)
+        for kind in (QUANTITY, _SEMVER)
         for entry in (
             _Entry("compareTo", (kind, kind), "int", _compared),
             _Entry("isGreaterThan", (kind, kind), "bool", lambda a, b: _compared(a, b) > 0),

@@ -127,7 +127,7 @@ def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
             "found no matching overload for '_>=_' applied to '(kubernetes.Quantity, int)'",
         ),
         ('C.tflops == semver("1.0.0")', "'(kubernetes.Quantity, kubernetes.Semver)'"),
-        ("device.name == 'gpu-0'", "undeclared reference"),
+        ("device.name == 'gpu-0'", "undefined field 'name'"),
         ("1 +", "Syntax error"),
         ('"a" > 1 && 1.5 > 1', "found no matching overload for '_>_'"),
         ("device.driver", "must evaluate to bool or the unknown type, not string"),

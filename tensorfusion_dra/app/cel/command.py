@@ -11,7 +11,7 @@ from tensorfusion_dra.app.shared import input_text
 from tensorfusion_dra.app.shared.input_text import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import translate, type_check
+from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
@@ -136,7 +136,9 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 
 def _translate(options: Options) -> int:
     translated = translate.translate(options.expression)
-    type_check.check(translated)
+    for finding in selector_check.by_library(translated):
+        if finding.is_ok is False:
+            raise InputError(finding.text)
     if options.form == "json":
         changed = translated != options.expression
         _print_json({"expression": translated, "changed": changed})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel.strings import quoted
+from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.devices import device
 
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"

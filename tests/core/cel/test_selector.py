@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.cel.selector import SelectorTerms, selector
-from tensorfusion_dra.core.cel.strings import quoted
+from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId
@@ -79,9 +79,9 @@ def test_text_cannot_break_out_of_its_literal() -> None:
 
 
 def test_unpaired_surrogate_is_refused() -> None:
-    with pytest.raises(InputError, match="expected a character that UTF-8 can encode"):
+    with pytest.raises(InputError, match="expected text that UTF-8 can encode"):
         selector(SelectorTerms(model="\ud800"))
 
 
 def test_quoted_text_stays_on_one_line() -> None:
-    assert quoted('a\n"\\\u2028\x00é') == r'"a\n\"\\\U00002028\U00000000é"'
+    assert quoted('a\n"\\\u2028\x00é') == r'"a\U0000000a\"\\\U00002028\U00000000é"'
