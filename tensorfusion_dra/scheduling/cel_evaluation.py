@@ -184,10 +184,15 @@ def not_covered(found: Iterable[str]) -> str | None:
 
 def least_cost(text: str) -> int:
     """Return a lower bound of the cost of an expression, in CEL's own units."""
+    return _least(_tree(text))
+
+
+def _tree(text: str) -> Node:
+    """Return the tree of an expression; an empty one if only Kubernetes' own parser can read it."""
     try:
-        return _least(syntax.parse(text))
-    except CelError:  # nested so deeply that only Kubernetes' own parser can read it
-        return 0
+        return syntax.parse(text)
+    except CelError:
+        return Node(form="constant", start=0, end=0)
 
 
 def _least(node: Node) -> int:
@@ -243,10 +248,7 @@ def _literal_errors(text: str) -> Iterator[str]:
     A pattern such as (?i)\\pL{300} takes half a second to compile, and a selector has room for
     hundreds. So repetitions count as one, and only the first patterns of a selector are checked.
     """
-    try:
-        nodes = [syntax.parse(text)]
-    except CelError:
-        return
+    nodes = [_tree(text)]
     room = _CHECKED_CHARACTERS
     for node in nodes:
         nodes += node.parts

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cel_expr_python import cel
-from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct_pb2
 
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.dialect import Kind
@@ -23,13 +23,13 @@ DEVICE: Final = "kubernetes.Device"
 OWN_ATTRIBUTES: Final = "kubernetes.OwnAttributes"
 QUANTITY: Final = "kubernetes.Quantity"
 _SEMVER: Final = "kubernetes.Semver"
-_Field: Final = descriptor_pb2.FieldDescriptorProto
-_REPEATED: Final = _Field.LABEL_REPEATED
-_FIELD_OF_KIND: Final[Mapping[Kind, Any]] = {
-    Kind.STRING: {"type": _Field.TYPE_STRING},
-    Kind.AMOUNT: {"type": _Field.TYPE_STRING},
-    Kind.INT: {"type": _Field.TYPE_INT64},
-    Kind.VERSION: {"type_name": f".{_SEMVER}"},
+_REPEATED: Final = {"label": "LABEL_REPEATED"}
+_STRING: Final = {"type": "TYPE_STRING"}
+_FIELD_OF_KIND: Final = {
+    Kind.STRING: _STRING,
+    Kind.AMOUNT: _STRING,
+    Kind.INT: {"type": "TYPE_INT64"},
+    Kind.VERSION: {"typeName": f".{_SEMVER}"},
 }
 _MAX_INT: Final = 2**63 - 1
 
@@ -46,7 +46,7 @@ def quantity_value(amount: Quantity) -> Value:
     return {QUANTITY: str(amount.nano)}
 
 
-def semver_value(text: str, *, normalize: bool = False) -> Value:
+def semver_value(text: str, normalize: bool = False) -> Value:
     """Return the CEL value of a version, without build metadata, which comparisons ignore.
 
     Raises:
@@ -107,30 +107,42 @@ def declared_types() -> descriptor_pool.DescriptorPool:
     The type of `device` has no map of maps, which a message cannot have: its values are Structs,
     which CEL reads as maps. OwnAttributes are this driver's attributes, each with its type.
     """
-    described = descriptor_pb2.FileDescriptorProto(
-        name="kubernetes.proto",
-        package="kubernetes",
-        syntax="proto3",
-        dependency=["google/protobuf/struct.proto"],
-    )
-    for name in (QUANTITY, _SEMVER):
-        described.message_type.add(name=name.rpartition(".")[2])
-    device = described.message_type.add(name="Device")
-    device.field.add(name="driver", number=1, type=_Field.TYPE_STRING)
-    device.field.add(name="allowMultipleAllocations", number=2, type=_Field.TYPE_BOOL)
-    for number, name in enumerate(("attributes", "capacity"), start=3):
-        entry = device.nested_type.add(name=f"{name.title()}Entry")
-        entry.options.map_entry = True
-        entry.field.add(name="key", number=1, type=_Field.TYPE_STRING)
-        entry.field.add(name="value", number=2, type_name=".google.protobuf.Struct")
-        type_name = f".{DEVICE}.{entry.name}"
-        device.field.add(name=name, number=number, type_name=type_name, label=_REPEATED)
-    own = described.message_type.add(name="OwnAttributes")
-    for number, (name, kind) in enumerate(dialect.ATTRIBUTES.items(), start=1):
-        own.field.add(name=name, number=number, **_FIELD_OF_KIND[kind])
+    own = [
+        {"name": name, "number": number, **_FIELD_OF_KIND[kind]}
+        for number, (name, kind) in enumerate(dialect.ATTRIBUTES.items(), start=1)
+    ]
+    maps = [
+        {
+            "name": f"{name.title()}Entry",
+            "options": {"mapEntry": True},
+            "field": [
+                {"name": "key", "number": 1, **_STRING},
+                {"name": "value", "number": 2, "typeName": ".google.protobuf.Struct"},
+            ],
+        }
+        for name in ("attributes", "capacity")
+    ]
+    device = [
+        {"name": "driver", "number": 1, **_STRING},
+        {"name": "allowMultipleAllocations", "number": 2, "type": "TYPE_BOOL"},
+        {"name": "attributes", "number": 3, **_REPEATED, "typeName": f".{DEVICE}.AttributesEntry"},
+        {"name": "capacity", "number": 4, **_REPEATED, "typeName": f".{DEVICE}.CapacityEntry"},
+    ]
+    described = {
+        "name": "kubernetes.proto",
+        "package": "kubernetes",
+        "syntax": "proto3",
+        "dependency": ["google/protobuf/struct.proto"],
+        "messageType": [
+            {"name": "Quantity"},
+            {"name": "Semver"},
+            {"name": "Device", "field": device, "nestedType": maps},
+            {"name": "OwnAttributes", "field": own},
+        ],
+    }
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
-    pool.Add(described)
+    pool.Add(json_format.ParseDict(described, descriptor_pb2.FileDescriptorProto()))
     return pool
 
 
@@ -148,12 +160,17 @@ def _parsed(text: str) -> Value:
         raise ValueError(str(error)) from error
 
 
-def _is_quantity(text: str) -> bool:
-    try:
-        quantity.parse(text)
-    except QuantityError:
-        return False
-    return True
+def _is_valid(parse: Callable[..., Value]) -> Callable[..., bool]:
+    """Return the function that says whether a parser accepts its arguments."""
+
+    def is_valid(*arguments: object) -> bool:
+        try:
+            parse(*arguments)
+        except ValueError:
+            return False
+        return True
+
+    return is_valid
 
 
 def _is_integer(value: Value) -> bool:
@@ -172,26 +189,13 @@ def _sign(value: Value) -> int:
     return (nano > 0) - (nano < 0)
 
 
-def _sum(left: Value, right: Value | int) -> Value:
+def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
     other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
-    return quantity_value(_amount(left) + other)
+    return quantity_value(_amount(left) + Quantity(sign * other.nano))
 
 
 def _difference(left: Value, right: Value | int) -> Value:
-    other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
-    return quantity_value(_amount(left) - other)
-
-
-def _is_semver(text: str, normalize: bool = False) -> bool:
-    try:
-        semver_value(text, normalize=normalize)
-    except ValueError:
-        return False
-    return True
-
-
-def _semver(text: str, normalize: bool = False) -> Value:
-    return semver_value(text, normalize=normalize)
+    return _sum(left, right, -1)
 
 
 def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
@@ -243,7 +247,7 @@ class _Entry:
 
 _FUNCTIONS: Final = (
     _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
-    _Entry("isQuantity", ("string",), "bool", _is_quantity, is_member=False),
+    _Entry("isQuantity", ("string",), "bool", _is_valid(_parsed), is_member=False),
     _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
     _Entry("asInteger", (QUANTITY,), "int", _as_integer),
     _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
@@ -252,10 +256,10 @@ _FUNCTIONS: Final = (
     _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
     _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, _difference),
     _Entry("sub", (QUANTITY, "int"), QUANTITY, _difference),
-    _Entry("semver", ("string",), _SEMVER, _semver, is_member=False),
-    _Entry("semver", ("string", "bool"), _SEMVER, _semver, is_member=False),
-    _Entry("isSemver", ("string",), "bool", _is_semver, is_member=False),
-    _Entry("isSemver", ("string", "bool"), "bool", _is_semver, is_member=False),
+    _Entry("semver", ("string",), _SEMVER, semver_value, is_member=False),
+    _Entry("semver", ("string", "bool"), _SEMVER, semver_value, is_member=False),
+    _Entry("isSemver", ("string",), "bool", _is_valid(semver_value), is_member=False),
+    _Entry("isSemver", ("string", "bool"), "bool", _is_valid(semver_value), is_member=False),
     _Entry("major", (_SEMVER,), "int", lambda value: _numbers(value)[0]),
     _Entry("minor", (_SEMVER,), "int", lambda value: _numbers(value)[1]),
     _Entry("patch", (_SEMVER,), "int", lambda value: _numbers(value)[2]),

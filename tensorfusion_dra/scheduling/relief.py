@@ -11,11 +11,11 @@ from typing import Any, Final
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import consumable_capacity, node_clusters, placement, usage
-from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause
 from tensorfusion_dra.scheduling.requests import Wanted
+from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
 
@@ -197,8 +197,7 @@ def _candidates(
 def _taken(card: Card) -> Mapping[str, Quantity]:
     found = usage.Usage()
     for holder in card.holders:
-        if holder.amounts is not None and not holder.is_admin:
-            found.take(card.device.id, holder.amounts)
+        found.add(card.device.id, holder)
     return found.taken(card.device.id)
 
 

@@ -13,8 +13,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, trial
-from tensorfusion_dra.scheduling.trial import TriedDevice, TriedTerm
+from tensorfusion_dra.scheduling import cel_evaluation, selector_trace
+from tensorfusion_dra.scheduling.selector_trace import TracedDevice, TracedTerm
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
@@ -38,25 +38,25 @@ def run(options: Options) -> int:
         with_claims = bool(options.requests)
         found = candidates.from_cluster(options.kubeconfig, with_claims=with_claims)
     term = terms.terms(expression)
-    tried = trial.tried_term(term, found.devices)
+    traced = selector_trace.traced_term(term, found.devices)
     devices = [
-        trial.tried_device(term, device, requests=options.requests, usage=found.usage)
+        selector_trace.traced_device(term, device, requests=options.requests, usage=found.usage)
         for device in found.devices
     ]
     if options.form == "json":
-        document = _document(expression, tried, devices)
+        document = _document(expression, traced, devices)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
         is_translated = expression != options.expression
-        lines = _lines(expression if is_translated else "", tried, devices, options.requests)
+        lines = _lines(expression if is_translated else "", traced, devices, options.requests)
         sys.stdout.write("\n".join(lines) + "\n")
     return 0 if any(item.matches for item in devices) else 1
 
 
 def _lines(
     translated: str,
-    term: TriedTerm,
-    devices: Sequence[TriedDevice],
+    term: TracedTerm,
+    devices: Sequence[TracedDevice],
     requests: Mapping[str, Quantity],
 ) -> Iterator[str]:
     if translated:
@@ -85,7 +85,7 @@ def _lines(
     yield from _left_out(devices)
 
 
-def _rows(term: TriedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
+def _rows(term: TracedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
         found = "; ".join(f"{name}: {_values(values)}" for name, values in term.values.items())
@@ -101,7 +101,7 @@ def _values(values: Counter[str]) -> str:
     return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
 
 
-def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
+def _left_out(devices: Sequence[TracedDevice]) -> Iterator[str]:
     """Yield the excluded devices; those of a pool with the same reasons share a line."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in devices:
@@ -120,7 +120,7 @@ def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
 
 
 def _document(
-    expression: str, term: TriedTerm, devices: Sequence[TriedDevice]
+    expression: str, term: TracedTerm, devices: Sequence[TracedDevice]
 ) -> Mapping[str, Any]:
     return {
         "expression": expression,
@@ -140,7 +140,7 @@ def _document(
     }
 
 
-def _term_document(term: TriedTerm) -> Mapping[str, Any]:
+def _term_document(term: TracedTerm) -> Mapping[str, Any]:
     return {
         "text": term.text,
         "operator": term.operator,

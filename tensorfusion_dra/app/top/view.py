@@ -13,8 +13,8 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import inventory
-from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.inventory import Amount, StockedCard
+from tensorfusion_dra.scheduling.usage import Holder
 
 FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
