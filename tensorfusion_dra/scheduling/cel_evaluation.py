@@ -203,7 +203,8 @@ def _least(node: Node) -> int:
     if not syntax.bound(node) or syntax.is_bind(node) or node.text.startswith("opt"):
         return sum(parts) + is_lookup - syntax.is_has(node)  # has() itself is free
     over = node.parts[0]
-    is_map = over.form == "index" or (over.form, over.text) in _MAPS
+    of_device = over.parts[0] if over.form == "index" else over
+    is_map = (of_device.form, of_device.text) in _MAPS
     count = _MAX_ENTRIES if is_map else len(over.parts) * (over.form == "list")
     return parts[0] + count * (2 + sum(parts[1 + syntax.bound(node) :]))
 

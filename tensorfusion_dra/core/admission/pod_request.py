@@ -7,7 +7,6 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import selector, translate
-from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.claims import annotations
 from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -192,7 +191,7 @@ def _count(text: str) -> int:
 def _model(text: str) -> str:
     if not text.strip():
         raise ValueError(f"found {text[:80]!r}, expected a model such as A100")
-    selector.selector(SelectorTerms(model=text))
+    selector.selector(model=text)
     return text
 
 
