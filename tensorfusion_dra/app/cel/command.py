@@ -6,7 +6,6 @@ import sys
 from typing import Any, Final
 
 from tensorfusion_dra.app.cel import check as selector_check
-from tensorfusion_dra.app.cel.options import Options
 from tensorfusion_dra.app.shared import input_text
 from tensorfusion_dra.app.shared.input_text import STDIN
 from tensorfusion_dra.app.shared.tables import table
@@ -81,33 +80,23 @@ def run(flags: argparse.Namespace) -> int:
         InputError: The expression or a file cannot be used, or the extra 'cel' is missing.
         RetryableError: The API server did not answer.
     """
-    options = _options(flags)
-    if options.action == "translate":
-        return _translate(options)
-    if options.action == "check":
-        return _check(options)
+    expression = _expression(flags.expression, flags.file)
+    if flags.action == "translate":
+        return _translate(expression, flags.form)
+    if flags.action == "check":
+        return _check(expression, flags.form, as_is=flags.as_is)
+    requests = _requests(flags.request)
     try:
         from tensorfusion_dra.app.cel import report  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
         raise InputError(f"cel explain needs the extra 'cel': {error}") from error
 
-    return report.run(options)
-
-
-def _options(flags: argparse.Namespace) -> Options:
-    """Return the options in the flags, with the expression read.
-
-    Raises:
-        InputError: There is no expression, or two, or an amount is malformed.
-    """
-    return Options(
-        action=flags.action,
-        expression=_expression(flags.expression, flags.file),
+    return report.run(
+        expression,
         form=flags.form,
-        as_is=getattr(flags, "as_is", False),
-        slices=getattr(flags, "slices", None),
-        kubeconfig=getattr(flags, "kubeconfig", None),
-        requests=_requests(getattr(flags, "request", [])),
+        slices=flags.slices,
+        kubeconfig=flags.kubeconfig,
+        requests=requests,
     )
 
 
@@ -134,22 +123,22 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
     return amounts
 
 
-def _translate(options: Options) -> int:
-    translated = translate.translate(options.expression)
+def _translate(expression: str, form: str) -> int:
+    translated = translate.translate(expression)
     for finding in selector_check.by_library(translated):
         if finding.is_ok is False:
             raise InputError(finding.text)
-    if options.form == "json":
-        changed = translated != options.expression
+    if form == "json":
+        changed = translated != expression
         _print_json({"expression": translated, "changed": changed})
     else:
         sys.stdout.write(translated + "\n")
     return 0
 
 
-def _check(options: Options) -> int:
-    found = selector_check.findings(options.expression, as_is=options.as_is)
-    if options.form == "json":
+def _check(expression: str, form: str, *, as_is: bool) -> int:
+    found = selector_check.findings(expression, as_is=as_is)
+    if form == "json":
         checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
         _print_json({"checks": checks})
     else:

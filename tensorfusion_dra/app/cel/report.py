@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.app.cel import devices as candidates
-from tensorfusion_dra.app.cel.options import Options
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
@@ -21,34 +20,48 @@ _SHOWN_DEVICES: Final = 3
 _EXCLUDING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
-def run(options: Options) -> int:
+def run(
+    text: str,
+    *,
+    form: str,
+    slices: str | None,
+    kubeconfig: str | None,
+    requests: Mapping[str, Quantity],
+) -> int:
     """Print the result of each part of the selector and for each device; return 1 if none matches.
+
+    Args:
+        text: The selector, which may be in the user guide's dialect.
+        form: table or json.
+        slices: File with ResourceSlices; None reads them from the API server.
+        kubeconfig: None for the one that kubectl would use.
+        requests: Amounts by capacity that the claim requests as well.
 
     Raises:
         InputError: The selector or the slices cannot be used.
         RetryableError: The API server did not answer.
     """
-    expression = translate.translate(options.expression)
+    expression = translate.translate(text)
     invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
-    if options.slices is not None:
-        found = candidates.from_file(options.slices)
+    if slices is not None:
+        found = candidates.from_file(slices)
     else:
-        with_claims = bool(options.requests)
-        found = candidates.from_cluster(options.kubeconfig, with_claims=with_claims)
+        with_claims = bool(requests)
+        found = candidates.from_cluster(kubeconfig, with_claims=with_claims)
     term = terms.terms(expression)
     traced = selector_trace.traced_term(term, found.devices)
     devices = [
-        selector_trace.traced_device(term, device, requests=options.requests, usage=found.usage)
+        selector_trace.traced_device(term, device, requests=requests, usage=found.usage)
         for device in found.devices
     ]
-    if options.form == "json":
+    if form == "json":
         document = _document(expression, traced, devices)
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        is_translated = expression != options.expression
-        lines = _lines(expression if is_translated else "", traced, devices, options.requests)
+        is_translated = expression != text
+        lines = _lines(expression if is_translated else "", traced, devices, requests)
         sys.stdout.write("\n".join(lines) + "\n")
     return 0 if any(item.matches for item in devices) else 1
 
