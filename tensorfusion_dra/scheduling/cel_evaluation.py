@@ -83,7 +83,6 @@ class Selector:
     """Compiled CEL expression."""
 
     def __init__(self, expression: str, program: Any) -> None:
-        self.expression: Final = expression
         self._program: Final = program
         found = _TEXTS.findall(expression)
         self._domains: Final = {text for texts in found for text in texts if text}
