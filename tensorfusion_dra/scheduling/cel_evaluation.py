@@ -135,9 +135,8 @@ def selector(expression: str) -> Selector:
     Raises:
         CelCompileError: It does not compile, or its result is not a bool.
     """
-    found = _errors(expression)
-    if found:
-        raise CelCompileError(found[0])
+    for error in _errors(expression):
+        raise CelCompileError(_api_server_error(error))
     return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
 
 
@@ -146,8 +145,14 @@ def check_expression(text: str) -> str | None:
     if len(text.encode(errors="surrogatepass")) > MAX_EXPRESSION_BYTES:
         return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
     for error in _errors(text):
-        return error
+        return _api_server_error(error)
     return _too_complex(text)
+
+
+def _api_server_error(error: str) -> str:
+    """Return an error, other than one of the result's type, as the API server words it."""
+    is_placed = error[0].isdigit()
+    return f"compilation failed: ERROR: <input>:{error}" if is_placed else error
 
 
 def _too_complex(text: str) -> str | None:
@@ -209,7 +214,7 @@ def _least(node: Node) -> int:
 
 
 def _errors(text: str, *, own: bool = False) -> list[str]:
-    """Return the errors of an expression.
+    """Return the errors of an expression, each with its place unless it is one of the result.
 
     Args:
         own: Check it with the types of this driver's attributes.
@@ -220,7 +225,7 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
         returned = _checking_environment(own=own).compile(checked).return_type()
         if returned not in (cel.Type.BOOL, cel.Type.DYN):
             kind = returned.name().lower()
-            return [f"1:1: must evaluate to bool or the unknown type, not {kind}"]
+            return [f"must evaluate to bool or the unknown type, not {kind}"]
     except UnicodeEncodeError:
         return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
     except RuntimeError as error:
