@@ -19,7 +19,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
 COPY pyproject.toml README.md LICENSE ./
 COPY tensorfusion_dra/ tensorfusion_dra/
 # kubernetes/aio, the asynchronous client, is half of the Kubernetes client and never imported, nor are 18 MiB of the
-# extensions of CEL, which `why` evaluates. Modules are compiled here, because the root file system is read-only at run
+# extensions of CEL that selectors do not use. Modules are compiled here, because the root file system is read-only at run
 # time, and with unchecked hashes, because no file changes there. This saves a second and 25 MiB at each start.
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /build/wheels . \
     && /build/bin/pip --python /opt/tensorfusion-dra/bin/python install --no-index --no-deps /build/wheels/*.whl \

@@ -16,8 +16,8 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.scheduling import inventory, taint_rules
-from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.inventory import Amount, StockedCard
+from tensorfusion_dra.scheduling.usage import Holder
 
 _FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)

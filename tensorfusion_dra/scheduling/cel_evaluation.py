@@ -1,37 +1,74 @@
-"""CEL device selectors, compiled and evaluated as in Kubernetes (dynamic-resource-allocation/cel).
+"""CEL device selectors, checked and evaluated as in Kubernetes (dynamic-resource-allocation/cel).
 
-Not covered: ``device`` as a value of its own (``cel.bind(d, device, ...)``), and the url, ip,
-regex and sets libraries.
+The check is that of the API server, with two differences. The library lacks some of Kubernetes'
+functions (NOT_COVERED), and nests expressions less deeply. It does not estimate costs: what is
+checked here is a lower bound, the iterations of nested loops, while the API server also counts the
+lengths of strings. So a selector that is refused here for its cost is refused there, and one that
+only the API server finds too expensive is refused when it gets the claim.
+
+Expressions come from any tenant. The length is checked first; the library then bounds the nesting.
 """
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
-from tensorfusion_dra.core.cel import cost, parser
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import errors, syntax
 from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import Node
+from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import cel_library
 from tensorfusion_dra.scheduling.devices import Attribute, Device
 
-MAX_EXPRESSION_BYTES: Final = 10240
+MAX_COST: Final = 1_000_000
+"""CELSelectorExpressionMaxCost of resource.k8s.io."""
+NOT_COVERED: Final = frozenset(
+    {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "format"}
+    | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne"}
+    | {"all", "exists", "transformList", "transformMap", "transformMapEntry"}
+)
+"""Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
 
 _STRINGS_VERSION: Final = 2
 _CACHED: Final = 1024
+_SHOWN: Final = 300
+_TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
+"""The library's own limit, which its binding cannot change; it reports no place."""
+_MAX_ENTRIES: Final = 32
+"""Attributes and capacities of a device at most (resource.k8s.io)."""
 
 # Domains that an expression may look up: any of its string literals, and any name after a dot.
 _TEXTS: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|\.\??\s*([A-Za-z_][A-Za-z0-9_]*)")
-_ERROR_LINE: Final = re.compile(r"ERROR: <input>:[0-9]+:[0-9]+: (.*)")
-_MIXED_NUMBERS: Final = re.compile(
-    r"found no matching overload for '_[<>]=?_' applied to"
-    r" '\((?:int|uint|double), (?:int|uint|double)\)'(?: \[[A-Z_]+\])?"
+_ERROR_LINE: Final = re.compile(r"ERROR: <input>:([0-9]+:[0-9]+: [^\n]*)")
+_NUMBER: Final = r"(?:list\()?(?:int|uint|double)\)?"
+_MIXED_NUMBERS: Final = tuple(
+    re.compile(
+        rf"[0-9:]+ found no matching overload for '({operators})' applied to"
+        rf" '\({_NUMBER}, {_NUMBER}\)'.*"
+    )
+    for operators in ("_[<>]=?_", "_[<>]=?_|_[=!]=_|@in")
 )
-_SUFFIX: Final = re.compile(r"\s*\[[A-Z_]+\]$")
+"""Errors that Kubernetes does not have: it orders numbers of different types, such as
+asApproximateFloat() >= 200. At run time, as for attributes, it also compares them by == and in."""
+_UNDECLARED: Final = re.compile(r"[0-9:]+ undeclared reference to '([A-Za-z]+)'.*")
+_SUFFIX: Final = re.compile(r"(?: \(in container ''\))?(?:\s*\[[A-Z_]+\])?$")
 _PREFIX: Final = re.compile(r"^[A-Z_]+: ")
+_LITERALS: Final = frozenset({"matches", "duration", "timestamp"})
+"""Functions of which the API server checks an argument that is a literal."""
+_REPETITION: Final = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
+_CHECKED_CHARACTERS: Final = 256
+_MAPS: Final = (("select", "attributes"), ("select", "capacity"))
+_OWN: Final = "tensor_fusion_attributes"
+_OWN_LOOKUP: Final = re.compile(
+    rf"""(?<![\w.])device\s*\.\s*attributes\s*\[\s*(["']){re.escape(names.DRIVER)}\1\s*\]"""
+    r"""(?:\[(["'])(?P<name>[a-z_]+)\2\])?"""
+)
 
 
 class CelCompileError(DriverError):
@@ -46,7 +83,6 @@ class Selector:
     """Compiled CEL expression."""
 
     def __init__(self, expression: str, program: Any) -> None:
-        self.expression: Final = expression
         self._program: Final = program
         found = _TEXTS.findall(expression)
         self._domains: Final = {text for texts in found for text in texts if text}
@@ -99,61 +135,159 @@ def selector(expression: str) -> Selector:
     Raises:
         CelCompileError: It does not compile, or its result is not a bool.
     """
-    checking, evaluating = _checking_environment(), _evaluating_environment()
-    try:
-        returned = checking.compile(expression).return_type()
-    except RuntimeError as error:
-        if not _has_only_mixed_number_errors(str(error)):
-            raise CelCompileError(f"compilation failed: {_kubernetes_error(str(error))}") from error
-        returned = cel.Type.BOOL
-    if returned not in (cel.Type.BOOL, cel.Type.DYN):
-        found = str(returned.name())
-        raise CelCompileError(f"must evaluate to bool or the unknown type, not {found.lower()}")
-    return Selector(expression, evaluating.compile(expression, disable_check=True))
+    for error in _errors(expression):
+        raise CelCompileError(_api_server_error(error))
+    return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
 
 
 def check_expression(text: str) -> str | None:
     """Return the error with which the API server rejects an expression; None if it accepts it."""
-    if len(text.encode()) > MAX_EXPRESSION_BYTES:
+    if len(text.encode(errors="surrogatepass")) > MAX_EXPRESSION_BYTES:
         return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
-    try:
-        selector(text)
-    except CelCompileError as error:
-        return str(error)
-    try:
-        estimate = cost.estimate(parser.parse(text))
-    except CelError:  # nested so deeply that only Kubernetes' own parser can read it
-        return None
-    return "too complex, exceeds cost limit" if estimate > cost.MAX_COST else None
+    for error in _errors(text):
+        return _api_server_error(error)
+    return _too_complex(text)
 
 
-def is_syntax(text: str) -> bool:
-    """Return True if the text is valid CEL syntax; names and types are not checked."""
+def _api_server_error(error: str) -> str:
+    """Return an error, other than one of the result's type, as the API server words it."""
+    is_placed = error[0].isdigit()
+    return f"compilation failed: ERROR: <input>:{error}" if is_placed else error
+
+
+def _too_complex(text: str) -> str | None:
+    return "too complex, exceeds cost limit" if least_cost(text) > MAX_COST else None
+
+
+def refusal(text: str) -> str | None:
+    """Return why a claim with the selector would be refused, or no device could evaluate it.
+
+    Functions that the library lacks are the API server's to check.
+    """
+    found = type_errors(text)
+    if found and not not_covered(found):
+        return found[0]
+    return _too_complex(text)
+
+
+def type_errors(text: str) -> list[str]:
+    """Return what is wrong with a selector, each error with its place.
+
+    The types of this driver's attributes are checked as well. The API server does not know them:
+    it accepts ``model > 5``, and then the scheduling of the pod fails on every device.
+    """
+    return _errors(text) or _errors(text, own=True)
+
+
+def not_covered(found: Iterable[str]) -> str | None:
+    """Return a function of Kubernetes that the library lacks, if this explains type errors."""
+    undeclared = (_UNDECLARED.fullmatch(error) for error in found)
+    missing = (match[1] for match in undeclared if match and match[1] in NOT_COVERED)
+    return next(missing, None)
+
+
+def least_cost(text: str) -> int:
+    """Return a lower bound of the cost of an expression, in CEL's own units."""
+    return _least(_tree(text))
+
+
+def _tree(text: str) -> Node:
+    """Return the tree of an expression; an empty one if only Kubernetes' own parser can read it."""
     try:
-        _evaluating_environment().compile(text, disable_check=True)
-    except RuntimeError:
-        return False
-    return True
+        return syntax.parse(text)
+    except CelError:
+        return Node(form="constant", start=0, end=0)
+
+
+def _least(node: Node) -> int:
+    parts = [_least(part) for part in node.parts]
+    is_lookup = node.form in ("name", "select", "index")
+    if node.form == "ternary":
+        return parts[0] + max(parts[1:])
+    if not syntax.bound(node) or syntax.is_bind(node) or node.text.startswith("opt"):
+        return sum(parts) + is_lookup - syntax.is_has(node)  # has() itself is free
+    over = node.parts[0]
+    of_device = over.parts[0] if over.form == "index" else over
+    is_map = (of_device.form, of_device.text) in _MAPS
+    count = _MAX_ENTRIES if is_map else len(over.parts) * (over.form == "list")
+    return parts[0] + count * (2 + sum(parts[1 + syntax.bound(node) :]))
+
+
+def _errors(text: str, *, own: bool = False) -> list[str]:
+    """Return the errors of an expression, each with its place unless it is one of the result.
+
+    Args:
+        own: Check it with the types of this driver's attributes.
+    """
+    try:
+        text.encode()
+        checked = _OWN_LOOKUP.sub(_own_variable, text) if own else text
+        returned = _checking_environment(own=own).compile(checked).return_type()
+        if returned not in (cel.Type.BOOL, cel.Type.DYN):
+            kind = returned.name().lower()
+            return [f"must evaluate to bool or the unknown type, not {kind}"]
+    except UnicodeEncodeError:
+        return ["1:1: found an unpaired surrogate, expected text that UTF-8 can encode"]
+    except RuntimeError as error:
+        found = [
+            _kubernetes_error(line)[:_SHOWN]
+            for line in _ERROR_LINE.findall(str(error)) or [_TOO_DEEP]
+            if not _MIXED_NUMBERS[own].fullmatch(line)
+            # An attribute that is not the driver's, or all of them used as a map.
+            and not (own and (cel_library.OWN_ATTRIBUTES in line or "*error*" in line))
+        ]
+        if found:
+            return found
+    return [] if own else list(_literal_errors(text))
+
+
+def _own_variable(lookup: re.Match[str]) -> str:
+    """Return the variable that replaces a lookup in the check, with blanks, so that places stay."""
+    field = f".{lookup['name']}" if lookup["name"] else ""
+    return f"{_OWN}{field}".ljust(len(lookup[0]))
+
+
+def _literal_errors(text: str) -> Iterator[str]:
+    """Yield an error for each regular expression, duration and timestamp that is not valid.
+
+    A pattern such as (?i)\\pL{300} takes half a second to compile, and a selector has room for
+    hundreds. So repetitions count as one, and only the first patterns of a selector are checked.
+    """
+    nodes = [_tree(text)]
+    room = _CHECKED_CHARACTERS
+    for node in nodes:
+        nodes += node.parts
+        literal = node.arguments[-1] if node.text in _LITERALS and node.arguments else None
+        if literal is None or literal.form != "string":
+            continue
+        room -= len(literal.text)
+        if room < 0:
+            return
+        target = '"".' if node.text == "matches" else ""
+        call = f"{target}{node.text}({_REPETITION.sub('{1}', literal.text)})"
+        result = _evaluating_environment().compile(call, disable_check=True).eval(data={})
+        if result.type() == cel.Type.ERROR:
+            line, column = errors.position(text, literal.start)
+            yield f"{line}:{column}: {_kubernetes_error(str(result.value()))}"[:_SHOWN]
 
 
 @functools.cache
-def _checking_environment() -> Any:
+def _checking_environment(*, own: bool) -> Any:
     """Return the environment in which expressions are type-checked.
 
-    The fields of `device` are declared as variables with dotted names, because fields cannot be
-    declared as maps of maps in another way. Without these types the checker would accept
-    ``device.attributes["model"]``, which lacks the domain.
+    The capacity of `device` is declared as a variable with a dotted name, too, because a message
+    cannot have it as a map of maps of quantities.
     """
-    by_id = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
-    quantities = cel.Type.Map(cel.Type.STRING, cel_library.quantity_type())
+    quantities = cel.Type.Map(cel.Type.STRING, cel.Type(cel_library.QUANTITY))
+    variables = {
+        "device": cel.Type(cel_library.DEVICE),
+        "device.capacity": cel.Type.Map(cel.Type.STRING, quantities),
+    }
+    if own:
+        variables[_OWN] = cel.Type(cel_library.OWN_ATTRIBUTES)
     return cel.NewEnv(
-        descriptor_pool=cel_library.type_pool(),
-        variables={
-            "device.driver": cel.Type.STRING,
-            "device.allowMultipleAllocations": cel.Type.BOOL,
-            "device.attributes": cel.Type.Map(cel.Type.STRING, by_id),
-            "device.capacity": cel.Type.Map(cel.Type.STRING, quantities),
-        },
+        descriptor_pool=cel_library.declared_types(),
+        variables=variables,
         extensions=_extensions(typed=True),
     )
 
@@ -171,15 +305,6 @@ def _extensions(*, typed: bool) -> list[Any]:
         ext_optional.ExtOptional(),
         cel_library.extension(typed=typed),
     ]
-
-
-def _has_only_mixed_number_errors(error: str) -> bool:
-    """Return True if the only errors are comparisons of different number types.
-
-    Kubernetes allows these, for example ``asApproximateFloat() >= 200``.
-    """
-    found = _ERROR_LINE.findall(error)
-    return bool(found) and all(_MIXED_NUMBERS.fullmatch(text) for text in found)
 
 
 def _attribute_value(name: str, attribute: Attribute) -> object:

@@ -10,15 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cel_expr_python import cel
-from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct_pb2
 
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import Kind
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 
 Value = dict[str, str]
 
-_QUANTITY: Final = "kubernetes.Quantity"
+DEVICE: Final = "kubernetes.Device"
+OWN_ATTRIBUTES: Final = "kubernetes.OwnAttributes"
+QUANTITY: Final = "kubernetes.Quantity"
 _SEMVER: Final = "kubernetes.Semver"
+_REPEATED: Final = {"label": "LABEL_REPEATED"}
+_STRING: Final = {"type": "TYPE_STRING"}
+_FIELD_OF_KIND: Final = {
+    Kind.STRING: _STRING,
+    Kind.AMOUNT: _STRING,
+    Kind.INT: {"type": "TYPE_INT64"},
+    Kind.VERSION: {"typeName": f".{_SEMVER}"},
+}
 _MAX_INT: Final = 2**63 - 1
 
 _SEMVER_SHAPE: Final = re.compile(
@@ -31,10 +43,10 @@ _SEMVER_SHAPE: Final = re.compile(
 
 def quantity_value(amount: Quantity) -> Value:
     """Return the CEL value of a quantity; equal amounts are equal values."""
-    return {_QUANTITY: str(amount.nano)}
+    return {QUANTITY: str(amount.nano)}
 
 
-def semver_value(text: str, *, normalize: bool = False) -> Value:
+def semver_value(text: str, normalize: bool = False) -> Value:
     """Return the CEL value of a version, without build metadata, which comparisons ignore.
 
     Raises:
@@ -70,7 +82,7 @@ def extension(*, typed: bool) -> Any:
         "int": cel.Type.INT,
         "bool": cel.Type.BOOL,
         "double": cel.Type.DOUBLE,
-        _QUANTITY: quantity_type() if typed else as_map,
+        QUANTITY: cel.Type(QUANTITY) if typed else as_map,
         _SEMVER: cel.Type(_SEMVER) if typed else as_map,
     }
     functions: dict[str, dict[str, Any]] = {}
@@ -89,25 +101,53 @@ def extension(*, typed: bool) -> Any:
     return cel.CelExtension("kubernetes", declared)
 
 
-def quantity_type() -> Any:
-    """Return the type of a quantity in the type check."""
-    return cel.Type(_QUANTITY)
+def declared_types() -> descriptor_pool.DescriptorPool:
+    """Return the types of an environment that checks expressions, as messages.
 
-
-def type_pool() -> descriptor_pool.DescriptorPool:
-    """Return both types as messages without fields, so that the checker distinguishes them."""
-    described = descriptor_pb2.FileDescriptorProto(
-        name="kubernetes.proto", package="kubernetes", syntax="proto3"
-    )
-    for name in (_QUANTITY, _SEMVER):
-        described.message_type.add(name=name.rpartition(".")[2])
+    The type of `device` has no map of maps, which a message cannot have: its values are Structs,
+    which CEL reads as maps. OwnAttributes are this driver's attributes, each with its type.
+    """
+    own = [
+        {"name": name, "number": number, **_FIELD_OF_KIND[kind]}
+        for number, (name, kind) in enumerate(dialect.ATTRIBUTES.items(), start=1)
+    ]
+    maps = [
+        {
+            "name": f"{name.title()}Entry",
+            "options": {"mapEntry": True},
+            "field": [
+                {"name": "key", "number": 1, **_STRING},
+                {"name": "value", "number": 2, "typeName": ".google.protobuf.Struct"},
+            ],
+        }
+        for name in ("attributes", "capacity")
+    ]
+    device = [
+        {"name": "driver", "number": 1, **_STRING},
+        {"name": "allowMultipleAllocations", "number": 2, "type": "TYPE_BOOL"},
+        {"name": "attributes", "number": 3, **_REPEATED, "typeName": f".{DEVICE}.AttributesEntry"},
+        {"name": "capacity", "number": 4, **_REPEATED, "typeName": f".{DEVICE}.CapacityEntry"},
+    ]
+    described = {
+        "name": "kubernetes.proto",
+        "package": "kubernetes",
+        "syntax": "proto3",
+        "dependency": ["google/protobuf/struct.proto"],
+        "messageType": [
+            {"name": "Quantity"},
+            {"name": "Semver"},
+            {"name": "Device", "field": device, "nestedType": maps},
+            {"name": "OwnAttributes", "field": own},
+        ],
+    }
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(described)
+    pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(json_format.ParseDict(described, descriptor_pb2.FileDescriptorProto()))
     return pool
 
 
 def _amount(value: Mapping[str, object]) -> Quantity:
-    nano = value.get(_QUANTITY)
+    nano = value.get(QUANTITY)
     if not isinstance(nano, str):
         raise ValueError("no such overload: found no quantity, expected one")  # noqa: TRY004
     return Quantity(int(nano))
@@ -120,12 +160,17 @@ def _parsed(text: str) -> Value:
         raise ValueError(str(error)) from error
 
 
-def _is_quantity(text: str) -> bool:
-    try:
-        quantity.parse(text)
-    except QuantityError:
-        return False
-    return True
+def _is_valid(parse: Callable[..., Value]) -> Callable[..., bool]:
+    """Return the function that says whether a parser accepts its arguments."""
+
+    def is_valid(*arguments: object) -> bool:
+        try:
+            parse(*arguments)
+        except ValueError:
+            return False
+        return True
+
+    return is_valid
 
 
 def _is_integer(value: Value) -> bool:
@@ -144,26 +189,13 @@ def _sign(value: Value) -> int:
     return (nano > 0) - (nano < 0)
 
 
-def _sum(left: Value, right: Value | int) -> Value:
+def _sum(left: Value, right: Value | int, sign: int = 1) -> Value:
     other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
-    return quantity_value(_amount(left) + other)
+    return quantity_value(_amount(left) + Quantity(sign * other.nano))
 
 
 def _difference(left: Value, right: Value | int) -> Value:
-    other = Quantity.whole(right) if isinstance(right, int) else _amount(right)
-    return quantity_value(_amount(left) - other)
-
-
-def _is_semver(text: str, normalize: bool = False) -> bool:
-    try:
-        semver_value(text, normalize=normalize)
-    except ValueError:
-        return False
-    return True
-
-
-def _semver(text: str, normalize: bool = False) -> Value:
-    return semver_value(text, normalize=normalize)
+    return _sum(left, right, -1)
 
 
 def _numbers(value: Mapping[str, object]) -> tuple[int, int, int]:
@@ -214,26 +246,26 @@ class _Entry:
 
 
 _FUNCTIONS: Final = (
-    _Entry("quantity", ("string",), _QUANTITY, _parsed, is_member=False),
-    _Entry("isQuantity", ("string",), "bool", _is_quantity, is_member=False),
-    _Entry("isInteger", (_QUANTITY,), "bool", _is_integer),
-    _Entry("asInteger", (_QUANTITY,), "int", _as_integer),
-    _Entry("asApproximateFloat", (_QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
-    _Entry("sign", (_QUANTITY,), "int", _sign),
-    _Entry("add", (_QUANTITY, _QUANTITY), _QUANTITY, _sum),
-    _Entry("add", (_QUANTITY, "int"), _QUANTITY, _sum),
-    _Entry("sub", (_QUANTITY, _QUANTITY), _QUANTITY, _difference),
-    _Entry("sub", (_QUANTITY, "int"), _QUANTITY, _difference),
-    _Entry("semver", ("string",), _SEMVER, _semver, is_member=False),
-    _Entry("semver", ("string", "bool"), _SEMVER, _semver, is_member=False),
-    _Entry("isSemver", ("string",), "bool", _is_semver, is_member=False),
-    _Entry("isSemver", ("string", "bool"), "bool", _is_semver, is_member=False),
+    _Entry("quantity", ("string",), QUANTITY, _parsed, is_member=False),
+    _Entry("isQuantity", ("string",), "bool", _is_valid(_parsed), is_member=False),
+    _Entry("isInteger", (QUANTITY,), "bool", _is_integer),
+    _Entry("asInteger", (QUANTITY,), "int", _as_integer),
+    _Entry("asApproximateFloat", (QUANTITY,), "double", lambda value: _amount(value).nano / NANO),
+    _Entry("sign", (QUANTITY,), "int", _sign),
+    _Entry("add", (QUANTITY, QUANTITY), QUANTITY, _sum),
+    _Entry("add", (QUANTITY, "int"), QUANTITY, _sum),
+    _Entry("sub", (QUANTITY, QUANTITY), QUANTITY, _difference),
+    _Entry("sub", (QUANTITY, "int"), QUANTITY, _difference),
+    _Entry("semver", ("string",), _SEMVER, semver_value, is_member=False),
+    _Entry("semver", ("string", "bool"), _SEMVER, semver_value, is_member=False),
+    _Entry("isSemver", ("string",), "bool", _is_valid(semver_value), is_member=False),
+    _Entry("isSemver", ("string", "bool"), "bool", _is_valid(semver_value), is_member=False),
     _Entry("major", (_SEMVER,), "int", lambda value: _numbers(value)[0]),
     _Entry("minor", (_SEMVER,), "int", lambda value: _numbers(value)[1]),
     _Entry("patch", (_SEMVER,), "int", lambda value: _numbers(value)[2]),
     *(
         entry
-        for kind in (_QUANTITY, _SEMVER)
+        for kind in (QUANTITY, _SEMVER)
         for entry in (
             _Entry("compareTo", (kind, kind), "int", _compared),
             _Entry("isGreaterThan", (kind, kind), "bool", lambda a, b: _compared(a, b) > 0),

@@ -5,7 +5,7 @@ constraint.go, release 1.36.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tensorfusion_dra.scheduling.devices import Attribute, Device
 from tensorfusion_dra.scheduling.requests import Wanted
@@ -14,81 +14,39 @@ UNSATISFIED: Final = "does not satisfy"
 """How the reason begins for which a device that fits alone does not fit beside the others."""
 
 
-class Constraint(Protocol):
-    """A constraint, with the devices that have joined it so far."""
+class Constraint:
+    """All devices have the same value of an attribute, or no two have (distinctAttribute).
 
-    @property
-    def text(self) -> str:
-        """Name of the constraint in the reason why a device was rejected."""
-        ...
+    Of the devices of one request, a distinctAttribute remembers only the latest, as in Kubernetes.
+
+    Attributes:
+        text: Name of the constraint in the reason why a device was rejected.
+    """
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._is_match: Final = entry.get("matchAttribute") is not None
+        kind = "matchAttribute" if self._is_match else "distinctAttribute"
+        self._attribute: Final[str] = entry[kind]
+        self.text: Final = f"{kind} {self._attribute}"
+        self._requests: Final = frozenset(entry.get("requests") or ())
+        self._values: Final[dict[str | int, Attribute]] = {}
 
     def add(self, wanted: Wanted, device: Device) -> bool:
         """Add the device and return True, or return False if it violates the constraint."""
-        ...
-
-    def remove(self, wanted: Wanted) -> None:
-        """Remove the device that was added last for a request."""
-        ...
-
-
-def of(constraint: Mapping[str, Any]) -> Constraint:
-    """Return the constraint for one entry of a claim's spec."""
-    requests = frozenset(constraint.get("requests") or ())
-    if constraint.get("matchAttribute") is not None:
-        return _Match(constraint["matchAttribute"], requests)
-    return _Distinct(constraint["distinctAttribute"], requests)
-
-
-class _Match:
-    """A constraint that all devices have the same value of an attribute."""
-
-    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
-        self.text: Final = f"matchAttribute {attribute}"
-        self._attribute: Final = attribute
-        self._requests: Final = requests
-        self._values: list[Attribute] = []
-
-    def add(self, wanted: Wanted, device: Device) -> bool:
-        if not _concerns(self._requests, wanted):
+        if not self._concerns(wanted):
             return True
         value = device.attribute(self._attribute)
         if value is None or value.kind == "unsupported":
             return False
-        if self._values and value != self._values[0]:
+        if any((value == other) != self._is_match for other in self._values.values()):
             return False
-        self._values.append(value)
+        self._values[len(self._values) if self._is_match else wanted.main] = value
         return True
 
     def remove(self, wanted: Wanted) -> None:
-        if _concerns(self._requests, wanted):
-            self._values.pop()
+        """Remove the device that was added last for a request."""
+        if self._concerns(wanted):
+            self._values.pop(len(self._values) - 1 if self._is_match else wanted.main, None)
 
-
-class _Distinct:
-    """A constraint that no two devices have the same value of an attribute.
-
-    Of the devices of one request, only the latest is remembered, as in Kubernetes.
-    """
-
-    def __init__(self, attribute: str, requests: frozenset[str]) -> None:
-        self.text: Final = f"distinctAttribute {attribute}"
-        self._attribute: Final = attribute
-        self._requests: Final = requests
-        self._values: dict[str, Attribute] = {}
-
-    def add(self, wanted: Wanted, device: Device) -> bool:
-        if not _concerns(self._requests, wanted):
-            return True
-        value = device.attribute(self._attribute)
-        if value is None or value.kind == "unsupported" or value in self._values.values():
-            return False
-        self._values[wanted.main] = value
-        return True
-
-    def remove(self, wanted: Wanted) -> None:
-        if _concerns(self._requests, wanted):
-            self._values.pop(wanted.main, None)
-
-
-def _concerns(requests: frozenset[str], wanted: Wanted) -> bool:
-    return not requests or bool(requests & {wanted.name, wanted.main})
+    def _concerns(self, wanted: Wanted) -> bool:
+        return not self._requests or bool(self._requests & {wanted.name, wanted.main})

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import devices, holders, usage
+from tensorfusion_dra.scheduling import devices, usage
 from tensorfusion_dra.scheduling.devices import Device, DeviceId
-from tensorfusion_dra.scheduling.holders import Holder
+from tensorfusion_dra.scheduling.usage import Holder
 
 _NONE = Quantity(0)
 
@@ -54,7 +54,7 @@ def cards(
     allocated = list(claims)
     parsed = [devices.slice_of(each) for each in slices if each["spec"]["driver"] == driver]
     node_of = {device.id: item.node_name for item in parsed for device in item.devices}
-    used, held = usage.of_claims(allocated), holders.of_claims(allocated)
+    used, held = usage.of_claims(allocated), usage.holders(allocated)
     found = []
     for device in devices.newest(parsed):
         tenants = tuple(held.pop(device.id, ()))

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorfusion_dra.core.kubernetes import pod_placement
-from tensorfusion_dra.scheduling import allocation, holders, pools, rejections, requests, usage
+from tensorfusion_dra.scheduling import allocation, pools, rejections, requests, usage
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError, SchedulingError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError
 from tensorfusion_dra.scheduling.devices import Device, DeviceId
-from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.rejections import Rejection
 from tensorfusion_dra.scheduling.requests import SelectorError, Wanted
+from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
 
@@ -187,7 +187,7 @@ def _allocation(claim: Document) -> Document:
 def _unfit(
     name: str, trial: Trial, near: Cluster, node: Document, error: NoFitError
 ) -> NodeOutcome:
-    used, held = usage.of_claims(near.claims), holders.of_claims(near.claims)
+    used, held = usage.of_claims(near.claims), usage.holders(near.claims)
     wanted = list(wanted_devices(trial.waiting))
     reachable = pools.gather(near.slices, node)
     try:

@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.cel.terms import Term
-from tensorfusion_dra.scheduling import cel_evaluation, consumable_capacity, trial
+from tensorfusion_dra.scheduling import cel_evaluation, consumable_capacity, selector_trace
 from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.requests import DeviceClass, Wanted
 from tensorfusion_dra.scheduling.usage import Usage
@@ -101,7 +101,7 @@ def _failed(expression: str, device: Device) -> Iterator[Rejection]:
     """Yield the smallest parts of a selector that exclude the device."""
     term = _term(expression)
     if term is not None:
-        for failed in trial.failed_terms(term, device):
+        for failed in selector_trace.failed_terms(term, device):
             yield Rejection(cause=Cause.SELECTOR, subject=failed.term, text=str(failed))
     elif not cel_evaluation.selector(expression).matches(device):
         yield Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)

@@ -11,11 +11,11 @@ from typing import Any, Final
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import consumable_capacity, node_clusters, placement, usage
-from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause
 from tensorfusion_dra.scheduling.requests import Wanted
+from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
 
@@ -130,8 +130,9 @@ class Relief:
         if len(self._trial.waiting) != 1 or len(self._trial.claims) != 1:
             return None
         (claim,) = self._trial.claims
-        asked = _count(claim)
-        if len(list(placement.wanted_devices([claim]))) != 1 or asked is None:
+        asked = placement.number_of_devices([claim])
+        is_plain = all(request.get("exactly") for request in claim["spec"]["devices"]["requests"])
+        if len(list(placement.wanted_devices([claim]))) != 1 or asked is None or not is_plain:
             return None
         for count in range(asked - 1, 0, -1):
             for outcome in self._roomy:
@@ -197,8 +198,7 @@ def _candidates(
 def _taken(card: Card) -> Mapping[str, Quantity]:
     found = usage.Usage()
     for holder in card.holders:
-        if holder.amounts is not None and not holder.is_admin:
-            found.take(card.device.id, holder.amounts)
+        found.add(card.device.id, holder)
     return found.taken(card.device.id)
 
 
@@ -250,15 +250,6 @@ def _asks_for(exact: Document, wanted: Wanted) -> bool:
     named = (exact.get("capacity") or {}).get("requests") or {}
     amounts = {name: quantity.parse(text) for name, text in named.items()}
     return exact["deviceClassName"] == wanted.device_class and amounts == dict(wanted.amounts)
-
-
-def _count(claim: Document) -> int | None:
-    """Return the number of devices that a claim requests; None if it is not a plain number."""
-    requests = claim["spec"]["devices"]["requests"]
-    exact = [request.get("exactly") for request in requests]
-    if any(not each or each.get("allocationMode") == "All" for each in exact):
-        return None
-    return sum(each.get("count") or 1 for each in exact)
 
 
 def _with_count(claim: Document, count: int) -> Document:

@@ -17,12 +17,13 @@ without counters and binding conditions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import cel_evaluation, constraints, consumable_capacity
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import Device, DeviceId
-from tensorfusion_dra.scheduling.picks import Pick
 from tensorfusion_dra.scheduling.pools import Pool
 from tensorfusion_dra.scheduling.requests import (
     ClaimSpec,
@@ -36,6 +37,19 @@ from tensorfusion_dra.scheduling.usage import Usage
 MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim (AllocationResultsMaxSize)."""
 _MAX_STEPS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """One device for one request.
+
+    Attributes:
+        consumed: Consumed amount of every capacity; None if the device is not shared.
+    """
+
+    wanted: Wanted
+    device: Device
+    consumed: Mapping[str, Quantity] | None = None
 
 
 class _Place(NamedTuple):
@@ -94,7 +108,7 @@ class Search:
         self._tried: Final[dict[DeviceId, set[int]]] = {}
         self._picks: Final[list[list[Pick]]] = [[] for _ in claims]
         self._constraints: Final[list[list[constraints.Constraint]]] = [
-            [constraints.of(constraint) for constraint in claim.constraints] for claim in claims
+            [constraints.Constraint(each) for each in claim.constraints] for claim in claims
         ]
         self._steps = 0
 

@@ -17,6 +17,7 @@ from tensorfusion_dra.core.admission import (
 from tensorfusion_dra.core.admission.dra_pool import DraPool
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
@@ -134,6 +135,7 @@ class Admission:
             where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
             errors.append(FieldError(where, Reason.NOT_FOUND, unknown))
         takes_hard = self.enforces_hard or Isolation.HARD in pool.isolations
+        errors += _selector_errors(wanted)
         errors += pod_admission.errors(admission_review.document, wanted, takes_hard=takes_hard)
         if not errors:
             try:
@@ -221,6 +223,20 @@ class Admission:
 
 def _is_new(admission_review: Review) -> bool:
     return admission_review.operation == "CREATE" and not admission_review.subresource
+
+
+def _selector_errors(wanted: PodRequest) -> list[FieldError]:
+    """Return why the API server would refuse the claim for its pod's own selector.
+
+    The CEL library takes 20 MB of memory, so it is loaded with the first selector.
+    """
+    if not wanted.expression:
+        return []
+    from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
+
+    error = cel_evaluation.refusal(translate.translate(wanted.expression))
+    where = pod_request.path_of(names.ANNOTATION_CEL_EXPRESSION)
+    return [FieldError(where, Reason.INVALID, error)] if error else []
 
 
 def _refused(path: str, error: InputError) -> Verdict:

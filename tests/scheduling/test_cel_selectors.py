@@ -122,16 +122,8 @@ def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
             'device.capacity["tflops"].AsApproximateFloat64() >= 200',
             "undeclared reference to 'AsApproximateFloat64'",
         ),
-        (
-            "C.tflops >= 100",
-            "found no matching overload for '_>=_' applied to '(kubernetes.Quantity, int)'",
-        ),
         ('C.tflops == semver("1.0.0")', "'(kubernetes.Quantity, kubernetes.Semver)'"),
-        ("device.name == 'gpu-0'", "undeclared reference"),
-        ("1 +", "Syntax error"),
         ('"a" > 1 && 1.5 > 1', "found no matching overload for '_>_'"),
-        ("device.driver", "must evaluate to bool or the unknown type, not string"),
-        ("1 + 1", "must evaluate to bool or the unknown type, not int"),
     ],
 )
 def test_the_api_server_refuses_an_expression(text: str, reason: str) -> None:

@@ -236,3 +236,32 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
 
     assert bool(verdict.errors) is is_refused
     assert verdict.changed is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "error"),
+    [
+        ("device.nosuch == 'x'", "1:7: undefined field 'nosuch' not found"),
+        ("true &&\n'a'.matches('(')", "2:13: invalid regular expression: missing )"),
+        ('device.attributes["model"] == 5', "1:56: found no matching overload for '_==_'"),
+        ("device.driver", "must evaluate to bool or the unknown type, not string"),
+        ("true //" + "x" * 10_240, "1:1: found 10247 bytes, expected at most 10240"),
+        ("device.attributes.all(a, " * 4 + "true" + ")" * 4, "too complex, exceeds cost limit"),
+        ("[" * 10_000, "1:61: found nesting more than 60 levels deep"),
+    ],
+)
+def test_selector_that_the_api_server_would_refuse_in_the_claim_is_refused_at_the_pod(
+    expression: str, error: str
+) -> None:
+    verdict = Cluster().pod(dra_enabled="true", dra_cel_expression=expression, **AMOUNTS)
+
+    (found,) = errors(verdict)
+    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/dra-cel-expression]: {error}")
+
+
+def test_selector_in_the_guides_dialect_is_admitted() -> None:
+    expression = 'device.capacity["vram"].AsApproximateFloat64() >= 100'
+
+    verdict = Cluster().pod(dra_enabled="true", dra_cel_expression=expression, **AMOUNTS)
+
+    assert verdict.changed is not None

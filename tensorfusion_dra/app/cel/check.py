@@ -1,20 +1,10 @@
 """Checks of a selector that the API server would make, as far as they can be made locally."""
 
-import math
-import re
 from dataclasses import dataclass
-from typing import Final
 
-from tensorfusion_dra.core.cel import cost, parser, translate, type_check
+from tensorfusion_dra.core.cel import syntax, translate
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
-
-_PLACED: Final = re.compile(r"ERROR: <input>:([0-9]+:[0-9]+: [^\n]*)")
-_UNDECLARED: Final = re.compile(r"[0-9:]+ undeclared reference to '([A-Za-z.]+)'.*")
-_NOT_COVERED: Final = frozenset(
-    {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "includes"}
-)
-"""Functions of Kubernetes that the local CEL library lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +28,7 @@ def findings(expression: str, *, as_is: bool) -> list[Finding]:
     """
     try:
         size = len(expression.encode(errors="surrogatepass"))
-        parser.parse(expression)
+        syntax.parse(expression)
         found = [Finding(check="syntax", is_ok=True, text="ok")]
     except CelError as error:
         return [Finding(check="syntax", is_ok=False, text=str(error))]
@@ -61,44 +51,26 @@ def findings(expression: str, *, as_is: bool) -> list[Finding]:
             text=f"{size} of at most {MAX_EXPRESSION_BYTES} bytes",
         )
     )
-    return [*found, _cost(checked), *_types(checked)]
+    return [*found, *by_library(checked)]
 
 
-def _cost(expression: str) -> Finding:
-    estimate = cost.estimate(parser.parse(expression))
-    shown = "without an end" if math.isinf(estimate) else f"{estimate:.0f}"
-    return Finding(
-        check="cost",
-        is_ok=estimate <= cost.MAX_COST,
-        text=f"{shown} of at most {cost.MAX_COST} units, estimated",
-    )
-
-
-def _types(expression: str) -> list[Finding]:
-    """Check the types that are known without a CEL library, and the rest with it."""
-    try:
-        type_check.check(expression)
-    except CelError as error:
-        return [Finding(check="types", is_ok=False, text=str(error))]
+def by_library(expression: str) -> list[Finding]:
+    """Check what needs the CEL library: the types, and the least that the expression costs."""
     try:
         from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
     except ImportError:
         text = (
-            "ok as far as known without a CEL library; for a full check install the extra 'cel' "
+            "not checked without a CEL library; install the extra 'cel' "
             "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
         )
         return [Finding(check="types", is_ok=None, text=text)]
-    try:
-        cel_evaluation.selector(expression)
-    except cel_evaluation.CelCompileError as error:
-        reasons = _PLACED.findall(str(error)) or [str(error)]
-        return [_type_error(reason) for reason in reasons]
-    return [Finding(check="types", is_ok=True, text="ok")]
-
-
-def _type_error(reason: str) -> Finding:
-    undeclared = _UNDECLARED.fullmatch(reason)
-    if undeclared and undeclared[1].partition(".")[0] in _NOT_COVERED:
-        text = f"not checked: Kubernetes has {undeclared[1]}, the local CEL library does not"
-        return Finding(check="types", is_ok=None, text=text)
-    return Finding(check="types", is_ok=False, text=reason)
+    least, most = cel_evaluation.least_cost(expression), cel_evaluation.MAX_COST
+    text = f"at least {least} of at most {most} units"
+    found = [Finding(check="cost", is_ok=least <= most, text=text)]
+    errors = cel_evaluation.type_errors(expression)
+    missing = cel_evaluation.not_covered(errors)
+    if missing is not None:
+        text = f"not checked: Kubernetes has {missing}, the local CEL library does not"
+        return [*found, Finding(check="types", is_ok=None, text=text)]
+    types = [Finding(check="types", is_ok=False, text=error) for error in errors]
+    return [*found, *(types or [Finding(check="types", is_ok=True, text="ok")])]

@@ -10,7 +10,7 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.shared.streams import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import translate, type_check
+from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
@@ -125,7 +125,9 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 
 def _translate(expression: str, *, form: str) -> int:
     translated = translate.translate(expression)
-    type_check.check(translated)
+    for finding in check.by_library(translated):
+        if finding.is_ok is False:
+            raise InputError(finding.text)
     text = translated
     if form == "json":
         changed = translated != expression

@@ -13,9 +13,9 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, trial, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices, selector_trace, usage
 from tensorfusion_dra.scheduling.devices import Device
-from tensorfusion_dra.scheduling.trial import TriedDevice, TriedTerm
+from tensorfusion_dra.scheduling.selector_trace import TracedDevice, TracedTerm
 from tensorfusion_dra.scheduling.usage import Usage
 
 Document = Mapping[str, Any]
@@ -58,23 +58,24 @@ def run(
         else _from_file(slices)
     )
     term = terms.terms(expression)
-    tried = trial.tried_term(term, found)
-    tried_devices = [
-        trial.tried_device(term, device, requests=requests, usage=used) for device in found
+    traced = selector_trace.traced_term(term, found)
+    traced_devices = [
+        selector_trace.traced_device(term, device, requests=requests, usage=used)
+        for device in found
     ]
     if form == "json":
-        text = json.dumps(_document(expression, tried, tried_devices), indent=2)
+        text = json.dumps(_document(expression, traced, traced_devices), indent=2)
     else:
         shown = expression if expression != selector else ""
-        text = "\n".join(_lines(shown, tried, tried_devices, requests))
+        text = "\n".join(_lines(shown, traced, traced_devices, requests))
     sys.stdout.write(text + "\n")
-    return 0 if any(item.matches for item in tried_devices) else 1
+    return 0 if any(item.matches for item in traced_devices) else 1
 
 
 def _lines(
     translated: str,
-    term: TriedTerm,
-    devices: Sequence[TriedDevice],
+    term: TracedTerm,
+    devices: Sequence[TracedDevice],
     requests: Mapping[str, Quantity],
 ) -> Iterator[str]:
     if translated:
@@ -103,7 +104,7 @@ def _lines(
     yield from _left_out(devices)
 
 
-def _rows(term: TriedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
+def _rows(term: TracedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
         found = "; ".join(f"{name}: {_values(values)}" for name, values in term.values.items())
@@ -119,7 +120,7 @@ def _values(values: Counter[str]) -> str:
     return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
 
 
-def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
+def _left_out(devices: Sequence[TracedDevice]) -> Iterator[str]:
     """Yield the excluded devices; those of a pool with the same reasons share a line."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for item in devices:
@@ -138,7 +139,7 @@ def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
 
 
 def _document(
-    expression: str, term: TriedTerm, devices: Sequence[TriedDevice]
+    expression: str, term: TracedTerm, devices: Sequence[TracedDevice]
 ) -> Mapping[str, Any]:
     return {
         "expression": expression,
@@ -158,7 +159,7 @@ def _document(
     }
 
 
-def _term_document(term: TriedTerm) -> Mapping[str, Any]:
+def _term_document(term: TracedTerm) -> Mapping[str, Any]:
     return {
         "text": term.text,
         "operator": term.operator,

@@ -13,14 +13,13 @@ from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.scheduling import node_clusters, placement
-from tensorfusion_dra.scheduling import trial as selector_trial
+from tensorfusion_dra.scheduling import node_clusters, placement, selector_trace
 from tensorfusion_dra.scheduling.devices import DeviceId
-from tensorfusion_dra.scheduling.holders import Holder
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause
 from tensorfusion_dra.scheduling.relief import InTheWay, Relief, Smaller
+from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
 
@@ -138,7 +137,7 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
         return
     devices = [card.device for card in cards]
     annotated = review.annotations_of(trial.pod)
-    for name, found in selector_trial.tried_term(term, devices).values.items():
+    for name, found in selector_trace.traced_term(term, devices).values.items():
         values = ", ".join(f"{value} ({count})" for value, count in found.most_common(_SHOWN + 1))
         annotation = _ANNOTATION_OF_ATTRIBUTE.get(name, "")
         wanted = annotated.get(annotation)

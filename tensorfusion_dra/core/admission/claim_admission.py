@@ -21,7 +21,6 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_request import MOST_GPUS, PodRequest
 from tensorfusion_dra.core.cel import selector, translate
-from tensorfusion_dra.core.cel.selector import SelectorTerms
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError
@@ -152,8 +151,7 @@ def _expression(wanted: PodRequest, pool: str) -> str:
     if wanted.expression:
         return translate.translate(wanted.expression).strip()
     qos = wanted.share.qos
-    terms = SelectorTerms(model=wanted.model, pool=pool, qos=qos.value if qos else None)
-    return selector.selector(terms)
+    return selector.selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
 
 
 def _drop_amounts(exactly: Json) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import selector, translate, type_check
-from tensorfusion_dra.core.cel.selector import SelectorTerms
+from tensorfusion_dra.core.cel import selector, translate
 from tensorfusion_dra.core.claims import annotations
 from tensorfusion_dra.core.claims.share_parameters import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -192,7 +191,7 @@ def _count(text: str) -> int:
 def _model(text: str) -> str:
     if not text.strip():
         raise ValueError(f"found {text[:80]!r}, expected a model such as A100")
-    selector.selector(SelectorTerms(model=text))
+    selector.selector(model=text)
     return text
 
 
@@ -203,9 +202,12 @@ def _pool(text: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """Check an expression and return it untranslated: each claim translates it again."""
+    """Return an expression untranslated: each claim translates it again.
+
+    Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
+    """
     if text.strip():
-        type_check.check(translate.translate(text))
+        translate.translate(text)
     return text.strip() and text
 
 

@@ -1,150 +1,327 @@
-"""Syntax tree of a CEL expression.
+"""Parser of CEL expressions into a tree of spans, for translating and splitting them.
 
-The span of a node in parentheses includes them, so that text can be inserted around any node.
+It accepts all of CEL (cel-spec, doc/langdef.md, with optional types), and some text that is not
+CEL, such as a reserved word as a name: whether an expression is valid is the library's judgement
+(`scheduling.cel_evaluation`). The library's binding shows no tree, so the places come from here.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
-from tensorfusion_dra.core.cel.tokens import Token
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.errors import InputError
+
+MAX_DEPTH: Final = 60
+"""Maximum height of a tree. The library reads at most 32 levels."""
+
+_Scalar = Literal["string", "int", "double", "constant"]
+_Compound = Literal["unary", "binary", "logic", "ternary", "list", "map"]
+Form = Literal[_Scalar, _Compound, "name", "select", "index", "call", "method"]
+
+_ROWS: Final = tuple(map(str.split, ("||", "&&", "== != < <= > >= in", "+ -", "* / %")))
+_TEXT: Final = r"""(?:
+    [rR](?:\"{3}(?s:.*?)\"{3}|'{3}(?s:.*?)'{3}|"(?!"")[^"\n\r]*"|'(?!'')[^'\n\r]*')
+    |\"{3}(?:\\(?s:.)|[^\\])*?\"{3}
+    |'{3}(?:\\(?s:.)|[^\\])*?'{3}
+    |"(?!"")(?:\\[^\n\r]|[^\\"\n\r])*"
+    |'(?!'')(?:\\[^\n\r]|[^\\'\n\r])*')"""
+_TOKEN: Final = re.compile(
+    rf"""
+    (?P<space>(?:[\t\n\f\r ]|//[^\n]*)+)
+    |(?P<double>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
+    |(?P<int>(?:0x[0-9a-fA-F]+|[0-9]+)[uU]?)
+    |(?P<constant>(?:true|false|null)\b|[bB]{_TEXT})
+    |(?P<string>{_TEXT})
+    |(?P<mark>in\b|==|!=|<=|>=|&&|\|\||[\[\]{{}}().,\-!?:+*/%<>])
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*|`[A-Za-z0-9_.\-/ ]+`)
+    """,
+    re.VERBOSE,
+)
+_LITERALS: Final[Mapping[str, Form]] = {form: form for form in get_args(_Scalar)}
+_STRING: Final = re.compile(r"([rR]?)('''|\"\"\"|'|\")(.*)\2", re.DOTALL)
+_ESCAPE: Final = re.compile(
+    r"\\(?:(?:[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))|([0-3][0-7]{2})|(.))",
+    re.DOTALL,
+)
+_LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """Part of an expression.
 
+    Its form says what its parts are:
+
+        select   target              ``target.text``
+        index    target, key         ``target[key]``
+        call     arguments           ``text(arguments)``
+        method   target, arguments   ``target.text(arguments)``
+        unary    operand             ``!`` or ``-``
+        binary   left, right         a comparison, ``in`` or arithmetic
+        logic    all of a row        ``a && b && c`` or ``a || b || c``
+        ternary  condition, yes, no
+        list     its items
+        map      keys and values in turn, after the type of ``type{field: value}``
+
+    A constant is bytes, true, false or null.
+
     Attributes:
-        start, end: Offsets in the expression, in characters.
+        start, end: Offsets in the expression, in characters; parentheses around it are included,
+            so that text can be inserted around any node.
+        text: Name, operator or literal, as it is written.
+        at: Offset of the text.
+        is_optional: It is ``.?name`` or ``[?key]``, or a name that begins with a dot and thus never
+            refers to one bound by a macro.
         height: Height of its subtree; 1 for a leaf.
     """
 
+    form: Form
     start: int
     end: int
+    text: str = ""
+    at: int = 0
+    parts: tuple["Node", ...] = ()
+    is_optional: bool = False
     height: int = 1
 
+    @property
+    def arguments(self) -> tuple["Node", ...]:
+        """Return the arguments of a call or method."""
+        return self.parts[1:] if self.form == "method" else self.parts
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Literal(Node):
-    """A number, a string, bytes, true, false or null."""
+    def string(self) -> str | None:
+        """Return the value of a string literal; None for any other node."""
+        found = _STRING.fullmatch(self.text) if self.form == "string" else None
+        return found and (found[3] if found[1] else _ESCAPE.sub(_character, found[3]))
 
-    token: Token
+
+_BOUND: Final = {
+    **{(name, 2): 1 for name in ("all", "exists", "exists_one", "existsOne", "filter", "map")},
+    **dict.fromkeys((("map", 3), ("optMap", 2), ("optFlatMap", 2)), 1),
+    **{(name, 3): 2 for name in ("all", "exists", "existsOne")},
+    **{(f"transform{kind}", n): 2 for kind in ("List", "Map", "MapEntry") for n in (3, 4)},
+}
+"""Macros by name and number of arguments: how many of their arguments are names to bind."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Name(Node):
-    """A variable.
+def bound(node: Node) -> int:
+    """Return how many leading arguments are names bound in the others; 0 if it is no macro.
 
-    Attributes:
-        is_absolute: It begins with a dot, so it never refers to a name bound by a macro.
+    The name of ``cel.bind`` is not bound in its second argument.
     """
-
-    token: Token
-    is_absolute: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Select(Node):
-    """``target.name``, or ``target.?name``."""
-
-    target: Node
-    name: Token
-    is_optional: bool = False
+    shape = (node.text, len(node.arguments)) if node.form == "method" else ("", 0)
+    return 1 if is_bind(node) else _BOUND.get(shape, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Index(Node):
-    """``target[key]``, or ``target[?key]``."""
-
-    target: Node
-    key: Node
-    is_optional: bool = False
+def is_bind(node: Node) -> bool:
+    """Return True if the node is ``cel.bind(name, value, result)``."""
+    is_call = (node.form, node.text, len(node.parts)) == ("method", "bind", 4)
+    return is_call and (node.parts[0].form, node.parts[0].text) == ("name", "cel")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Node):
-    """``name(arguments)``, or ``target.name(arguments)``."""
-
-    target: Node | None
-    name: Token
-    arguments: tuple[Node, ...]
+def is_has(node: Node) -> bool:
+    """Return True if the node is ``has(field)``."""
+    return (node.form, node.text, len(node.parts)) == ("call", "has", 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unary(Node):
-    """``!operand`` or ``-operand``."""
+def quoted(text: str) -> str:
+    """Return the string literal of a text, on one line.
 
-    operator: Token
-    operand: Node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binary(Node):
-    """A comparison, ``in`` or arithmetic."""
-
-    operator: Token
-    left: Node
-    right: Node
+    Raises:
+        InputError: The text contains an unpaired surrogate, which no CEL string can.
+    """
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise InputError(f"found {text[:80]!r}, expected text that UTF-8 can encode")
+    text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logic(Node):
-    """``a && b && c`` or ``a || b || c``: all operands of a row in one node."""
-
-    operator: str
-    operands: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ternary(Node):
-    """``condition ? yes : no``."""
-
-    condition: Node
-    yes: Node
-    no: Node
+def _character(escape: re.Match[str]) -> str:
+    if escape[5]:
+        return _LETTERS.get(escape[5], escape[5])
+    code = int(escape[4], 8) if escape[4] else int(escape[1] or escape[2] or escape[3], 16)
+    return chr(code) if code <= 0x10FFFF else "\ufffd"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListLiteral(Node):
-    """``[a, ?b]``."""
+def parse(expression: str) -> Node:
+    """Parse an expression into its tree.
 
-    items: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapLiteral(Node):
-    """``{a: b, ?c: d}``."""
-
-    entries: tuple[tuple[Node, Node], ...]
+    Raises:
+        CelError: It is not CEL, or its tree is higher than MAX_DEPTH.
+    """
+    return _Parser(expression).whole()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message(Node):
-    """``name{field: value}``."""
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    start: int
+    end: int
 
-    name: Node
-    fields: tuple[tuple[Token, Node], ...]
+
+def _tokens(expression: str) -> Iterator[_Token]:
+    offset = 0
+    while offset < len(expression):
+        found = _TOKEN.match(expression, offset)
+        if found is None:
+            expected = "closing quotes" if expression[offset] in "'\"" else "a name or an operator"
+            reason = f"found {expression[offset]!r}, expected {expected}"
+            raise CelError(reason, expression=expression, offset=offset)
+        if found.lastgroup != "space":
+            yield _Token(str(found.lastgroup), found[0], offset, found.end())
+        offset = found.end()
+    yield _Token("end", "", offset, offset)
 
 
-def children(node: Node) -> Iterator[Node]:
-    """Yield the direct children of a node, in the order of the text."""
-    match node:
-        case Select(target=target):
-            yield target
-        case Index(target=target, key=key):
-            yield from (target, key)
-        case Call(target=called, arguments=arguments):
-            yield from arguments if called is None else (called, *arguments)
-        case Unary(operand=operand):
-            yield operand
-        case Binary(left=left, right=right):
-            yield from (left, right)
-        case Logic(operands=operands):
-            yield from operands
-        case Ternary(condition=condition, yes=yes, no=no):
-            yield from (condition, yes, no)
-        case ListLiteral(items=items):
-            yield from items
-        case MapLiteral(entries=entries):
-            yield from (side for entry in entries for side in entry)
-        case Message(name=name, fields=fields):
-            yield from (name, *(value for _, value in fields))
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._text: Final = expression
+        self._tokens: Final = list(_tokens(expression))
+        self._next = 0
+        self._depth = 0
+
+    def whole(self) -> Node:
+        """Parse all of the text."""
+        node = self._expression()
+        if self._peek().kind != "end":
+            self._refuse("an operator or the end")
+        return node
+
+    def _expression(self) -> Node:
+        """Parse ``a || b`` or ``a ? b : c``."""
+        self._depth += 1
+        self._check_depth(self._depth)
+        node = self._row(0)
+        if self._take("?"):
+            yes = self._row(0)
+            self._expect(":")
+            node = self._made("ternary", node.start, (node, yes, self._expression()))
+        self._depth -= 1
+        return node
+
+    def _row(self, level: int) -> Node:
+        """Parse operands and the operators between them, of one level of precedence or more."""
+        if level == len(_ROWS):
+            return self._operand()
+        node = self._row(level + 1)
+        while self._peek().text in _ROWS[level]:
+            operator = self._advance()
+            right = self._row(level + 1)
+            if operator.text not in ("&&", "||"):
+                node = self._made("binary", node.start, (node, right), operator)
+                continue
+            # A row in parentheses stays a single operand; its span includes the parentheses.
+            is_row = (node.form, node.text) == ("logic", operator.text)
+            row = node.parts if is_row and node.start == node.parts[0].start else (node,)
+            node = self._made("logic", node.start, (*row, right), operator)
+        return node
+
+    def _operand(self) -> Node:
+        """Parse ``!a`` or ``-a``, with the suffixes of a: ``a.b(c)[d]``."""
+        signs: list[_Token] = []
+        while self._peek().text in ("!", "-"):
+            signs.append(self._advance())
+        node = self._followed(self._primary())
+        for sign in reversed(signs):
+            node = self._made("unary", sign.start, (node,), sign)
+        return node
+
+    def _followed(self, node: Node) -> Node:
+        while True:
+            if self._take("."):
+                is_optional = self._take("?")
+                name = self._name()
+                form: Form = "method" if self._take("(") else "select"
+                parts = (node, *(self._items(")") if form == "method" else ()))
+                node = self._made(form, node.start, parts, name, is_optional)
+            elif self._take("["):
+                is_optional = self._take("?")
+                parts = (node, self._expression())
+                self._expect("]")
+                node = self._made("index", node.start, parts, None, is_optional)
+            elif node.form in ("name", "select") and self._take("{"):
+                node = self._made("map", node.start, (node, *self._items("}")))
+            else:
+                return node
+
+    def _primary(self) -> Node:
+        token = self._peek()
+        literal = _LITERALS.get(token.kind)
+        if literal:
+            return self._made(literal, token.start, (), self._advance())
+        if self._take("("):
+            node = self._expression()
+            return replace(node, start=token.start, end=self._expect(")").end)
+        if token.text in ("[", "{"):
+            self._advance()
+            form: Form = "list" if token.text == "[" else "map"
+            return self._made(form, token.start, self._items("]" if form == "list" else "}"))
+        is_absolute = self._take(".")
+        name = self._name("a value")
+        if self._take("("):
+            return self._made("call", token.start, self._items(")"), name)
+        return self._made("name", token.start, (), name, is_absolute)
+
+    def _items(self, closing: str) -> tuple[Node, ...]:
+        """Parse items and the closing mark; a colon separates keys from values."""
+        found: list[Node] = []
+        while not self._take(closing):
+            if found and not (closing == "}" and self._take(":")):
+                self._expect(",")
+                if self._take(closing):
+                    break
+            self._take("?")
+            found.append(self._expression())
+        return tuple(found)
+
+    def _made(
+        self,
+        form: Form,
+        start: int,
+        parts: tuple[Node, ...],
+        token: _Token | None = None,
+        is_optional: bool = False,
+    ) -> Node:
+        """Return a node that ends where the latest token does."""
+        height = 1 + max((part.height for part in parts), default=0)
+        self._check_depth(height)
+        return Node(
+            form=form,
+            start=start,
+            end=self._tokens[self._next - 1].end,
+            text=token.text if token else "",
+            at=token.start if token else 0,
+            parts=parts,
+            is_optional=is_optional,
+            height=height,
+        )
+
+    def _check_depth(self, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            reason = f"found nesting more than {MAX_DEPTH} levels deep, expected less"
+            raise CelError(reason, expression=self._text, offset=self._peek().start)
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._next]
+
+    def _advance(self) -> _Token:
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _take(self, mark: str) -> bool:
+        is_next = self._peek().text == mark
+        self._next += is_next
+        return is_next
+
+    def _expect(self, mark: str) -> _Token:
+        return self._advance() if self._peek().text == mark else self._refuse(mark)
+
+    def _name(self, expected: str = "a name") -> _Token:
+        return self._advance() if self._peek().kind == "name" else self._refuse(expected)
+
+    def _refuse(self, expected: str) -> NoReturn:
+        token = self._peek()
+        reason = f"found {token.text[:40] or 'the end'}, expected {expected}"
+        raise CelError(reason, expression=self._text, offset=token.start)

@@ -4,19 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.cel import macros, parser
-from tensorfusion_dra.core.cel.syntax import (
-    Binary,
-    Call,
-    Index,
-    Literal,
-    Logic,
-    Name,
-    Node,
-    Select,
-    Unary,
-    children,
-)
+from tensorfusion_dra.core.cel import syntax
+from tensorfusion_dra.core.cel.syntax import Node
 
 ATTRIBUTES: Final = "attributes"
 CAPACITY: Final = "capacity"
@@ -35,14 +24,8 @@ class Lookup:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Domain:
-    """``device.attributes[name]``, or ``device.capacity[name]``."""
-
-    map: str
-    name: str
-
-
+_Domain = tuple[str, str]
+"""ATTRIBUTES or CAPACITY, and the domain in it."""
 Bound = Mapping[str, _Domain | None]
 """Names bound by macros, each with the domain that it stands for; None if it is no domain."""
 
@@ -73,7 +56,7 @@ def terms(expression: str) -> Term:
     Raises:
         CelError: It is not valid CEL.
     """
-    return _Splitter(expression).term(parser.parse(expression), {})
+    return _Splitter(expression).term(syntax.parse(expression), {})
 
 
 class _Splitter:
@@ -84,19 +67,16 @@ class _Splitter:
         """Return the term of a node, whose expression stands between the texts before and after."""
         text = self._text(node)
         operator, parts = "", tuple[Term, ...]()
-        if isinstance(node, Call) and macros.is_bind(node):
+        if syntax.is_bind(node):
             name, value, _ = map(self._text, node.arguments)
             inner = {**bound, name: _domain(node.arguments[1], bound)}
             body = self.term(
                 node.arguments[2], inner, f"{before}cel.bind({name}, {value}, ", f"){after}"
             )
             operator, parts = body.operator, body.parts
-        elif isinstance(node, Logic):
-            operator = node.operator
-            parts = tuple(self.term(part, bound, before, after) for part in node.operands)
-        elif isinstance(node, Unary) and node.operator.text == "!":
-            operator = "!"
-            parts = (self.term(node.operand, bound, before, after),)
+        elif node.form == "logic" or node.text == "!":
+            operator = node.text
+            parts = tuple(self.term(part, bound, before, after) for part in node.parts)
         return Term(
             text=" ".join(text.split()),
             expression=f"{before}{text}{after}",
@@ -107,36 +87,36 @@ class _Splitter:
 
     def _lookups(self, node: Node, bound: Bound) -> Iterator[Lookup]:
         match node:
-            case Select(target=target, name=name):
-                yield from _found(target, name.text, bound)
-            case Index(target=target, key=Literal(token=token)):
-                yield from _found(target, token.value, bound)
-            case Binary(operator=operator, left=Literal(token=token), right=right):
-                if operator.text == "in":
-                    yield from _found(right, token.value, bound)
-            case Call():
-                value = _domain(node.arguments[1], bound) if macros.is_bind(node) else None
-                names = map(self._text, node.arguments[: macros.bound(node)])
+            case Node(form="select", parts=(target,), text=name):
+                yield from _found(target, name, bound)
+            case Node(form="index", parts=(target, key)):
+                yield from _found(target, key.string(), bound)
+            case Node(form="binary", text="in", parts=(key, target)):
+                yield from _found(target, key.string(), bound)
+            case Node(form="method", arguments=arguments):
+                value = _domain(arguments[1], bound) if syntax.is_bind(node) else None
+                names = map(self._text, arguments[: syntax.bound(node)])
                 bound = {**bound, **dict.fromkeys(names, value)}
-        for child in children(node):
-            yield from self._lookups(child, bound)
+        for part in node.parts:
+            yield from self._lookups(part, bound)
 
     def _text(self, node: Node) -> str:
         return self._expression[node.start : node.end]
 
 
-def _found(target: Node, name: object, bound: Bound) -> Iterator[Lookup]:
+def _found(target: Node, name: str | None, bound: Bound) -> Iterator[Lookup]:
     domain = _domain(target, bound)
-    if domain is not None:
-        yield Lookup(domain.map, domain.name, str(name))
+    if domain is not None and name is not None:
+        yield Lookup(*domain, name)
 
 
 def _domain(node: Node, bound: Bound) -> _Domain | None:
+    if node.form == "name":
+        return bound.get(node.text)
     match node:
-        case Name(token=token):
-            return bound.get(token.text)
-        case Index(target=Select(target=Name(token=device), name=name), key=Literal(token=key)) if (
-            device.text == "device" and "device" not in bound
-        ):
-            return _Domain(name.text, str(key.value)) if name.text in _MAPS else None
+        case Node(form="index", parts=(Node(form="select", text=kind, parts=(device,)), key)):
+            is_device = (device.form, device.text) == ("name", "device") and "device" not in bound
+            name = key.string()
+            if name is not None and is_device and kind in _MAPS:
+                return kind, name
     return None

@@ -41,7 +41,11 @@ def test_translate_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["translate", "-f", "/nowhere"], "/nowhere: No such file"),
         (["translate", 'device.attributes["quota"]'], "1:19: found attribute 'quota'"),
         (["translate", "a ="], "1:3: found '='"),
-        (["explain", "device.foo", "--slices", "/nowhere"], "expression: compilation failed"),
+        (["translate", "device.nosuch == 'x'"], "1:7: undefined field 'nosuch'"),
+        (
+            ["explain", "device.foo", "--slices", "/nowhere"],
+            "compilation failed: ERROR: <input>:1:7: undefined",
+        ),
         (["explain", "true", "--slices", "/nowhere"], "/nowhere: No such file"),
         (["explain", "true", "--kubeconfig", "/nowhere"], "kubeconfig /nowhere"),
         (["explain", "true", "--request", "speed=1"], "request: found 'speed=1'"),
@@ -76,11 +80,11 @@ def test_invalid_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
             ["syntax ok", "length 64 of at most 10240 bytes", "types ok"],
         ),
         ([A100], 0, ["guide's CEL found; Kubernetes accepts only its translation", "types ok"]),
-        (["--as-is", A100], 1, ["types 1:1: found a map == a string"]),
+        (["--as-is", A100], 1, ["types 1:28: found no matching overload for '_==_'"]),
         (["true &&\n  1 +"], 1, ["syntax 2:6: found the end, expected a value"]),
-        (["true &&\n  device.foo"], 1, ["types 2:3: found device.foo, expected one of its"]),
-        (["1 + 1"], 1, ["types 1:1: found an integer, expected true or false"]),
-        ([f"{A}.model > 5"], 1, ["types 1:1: found a string > an integer"]),
+        (["true &&\n  device.foo"], 1, ["types 2:9: undefined field 'foo'"]),
+        (["1 + 1"], 1, ["types must evaluate to bool or the unknown type, not int"]),
+        ([f"{A}.model > 5"], 1, ["types 1:56: found no matching overload for '_>_'"]),
         (["'a'.matches(5)"], 1, ["types 1:12: found no matching overload for 'matches'"]),
         (
             ['device.capacity["tflops"] >= 100'],
@@ -91,7 +95,7 @@ def test_invalid_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path:
         (
             [f"{A}.all(a, {A}.all(b, {A}.all(c, {A}.all(d, a != b))))"],
             1,
-            ["of at most 1000000 units, estimated"],
+            ["cost at least 4363427 of at most 1000000 units"],
         ),
         (
             [f'{A}.model.find("A") == "A"'],
@@ -121,16 +125,11 @@ def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> None:
-    code, out, err = child("check", "'a'.matches(5)", without_cel=True)
+    code, out, err = child("check", "device.nosuch == 'x'", without_cel=True)
 
     assert (code, err) == (3, "")
-    assert "ok as far as known without a CEL library; for a full check install the extra" in out
-    assert "cost" in out
+    assert "not checked without a CEL library; install the extra 'cel'" in out
 
 
-@pytest.mark.parametrize("verb", ["check", "translate"])
-def test_an_unknown_field_is_refused_even_without_the_cel_library(verb: str) -> None:
-    code, out, err = child(verb, "device.nosuch == 'x'", without_cel=True)
-
-    assert code == (1 if verb == "check" else 2)
-    assert "1:1: found device.nosuch, expected one of its fields: driver, attributes" in out + err
+def test_translate_needs_no_cel_library() -> None:
+    assert child("translate", A100, without_cel=True) == (0, f'{A}.model == "A100"\n', "")

@@ -110,7 +110,7 @@ def test_a_refused_pod_is_reported_with_every_reason(tmp_path: Path) -> None:
     )
     assert "tflops-request]: found 'many'" in admission["refused"]
     assert "vram-request]: found 'lots'" in admission["refused"]
-    assert "dra-cel-expression]: 1:1: found device.nosuch, expected" in admission["refused"]
+    assert "dra-cel-expression]: 1:7: undefined field 'nosuch' not found" in admission["refused"]
 
 
 @pytest.mark.parametrize(

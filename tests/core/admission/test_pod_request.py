@@ -130,8 +130,6 @@ def test_blank_expression_is_unset() -> None:
         ("inject_container", "main,,side", "found 'main,,side', expected names of containers"),
         ("dedicated_gpu", "1", "found '1', expected true or false"),
         ("dra_cel_expression", "device.attributes[", "1:"),
-        ("dra_cel_expression", "device.nosuch == 'x'", "1:1: found device.nosuch, expected one"),
-        ("dra_cel_expression", 'device.attributes["model"] == 5', "1:1: found a string == an int"),
         ("dra_cel_expression", 'device.capacity["vram"] > 5', "1:"),
     ],
 )

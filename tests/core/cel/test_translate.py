@@ -3,9 +3,9 @@
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import cost, dialect
+from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.core.cel.parser import parse
+from tensorfusion_dra.core.cel.syntax import parse
 from tensorfusion_dra.core.cel.terms import terms
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -216,19 +216,10 @@ def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
         (f"{A}.model.AsApproximateFloat64() > 1", "1:"),
         ("device.AsApproximateFloat64() > 1", "1:8: found AsApproximateFloat64() of the device"),
         (
-            'device.capacity["vram"].AsApproximateFloat64(1) > 1',
-            "1:46: found an argument of AsApproximateFloat64(), expected none",
-        ),
-        (
             'device.attributes["node_total_vram"] > "much"',
             "1:40: found 'much', expected a quantity such as",
         ),
-        (
-            'device.attributes["driver_version"] == "550.54.15"',
-            '1:40: found a version compared with a string, expected semver("550.54.15")',
-        ),
-        ("has(device)", "1:5: has: found device, expected a field such as has(a.b)"),
-        ('device.attributes["model"] = "A100"', "1:28: found '=', expected a name"),
+        ('device.attributes["model"] = "A100"', "1:28: found '=', expected a name or"),
         ('device.attributes["model" == "A100"', "1:36: found the end, expected ]"),
     ],
 )
@@ -254,10 +245,6 @@ def test_translation_that_is_too_long_is_refused() -> None:
 
     with pytest.raises(CelError, match="found 13596 bytes when translated, expected at most 10240"):
         translate(text)
-
-
-def test_length_limit_equals_that_of_the_simulated_api_server() -> None:
-    assert MAX_EXPRESSION_BYTES == cel_evaluation.MAX_EXPRESSION_BYTES
 
 
 def test_dialect_knows_every_published_attribute_and_capacity() -> None:
@@ -287,4 +274,4 @@ def test_deepest_expression_that_parses_can_be_translated_split_and_estimated(pa
 
     assert translate(text) == text
     assert terms(text).text
-    assert cost.estimate(parse(text)) >= 0
+    assert cel_evaluation.least_cost(text) >= 0

@@ -16,7 +16,7 @@ MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriedTerm:
+class TracedTerm:
     """A part of a selector, evaluated on all devices.
 
     Attributes:
@@ -28,7 +28,7 @@ class TriedTerm:
     operator: str
     passing: int
     values: Mapping[str, Counter[str]]
-    parts: tuple["TriedTerm", ...]
+    parts: tuple["TracedTerm", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class FailedTerm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriedDevice:
+class TracedDevice:
     """A device, with the result of the selector.
 
     Attributes:
@@ -68,9 +68,9 @@ class TriedDevice:
         return not self.reasons and self.refusal is None
 
 
-def tried_term(term: Term, devices: Sequence[Device]) -> TriedTerm:
+def traced_term(term: Term, devices: Sequence[Device]) -> TracedTerm:
     """Evaluate a term and its parts on all devices."""
-    return TriedTerm(
+    return TracedTerm(
         text=term.text,
         operator=term.operator,
         passing=sum(_holds(term, device) is True for device in devices),
@@ -78,13 +78,13 @@ def tried_term(term: Term, devices: Sequence[Device]) -> TriedTerm:
             lookup.name: Counter(_value(lookup, device) for device in devices)
             for lookup in term.lookups
         },
-        parts=tuple(tried_term(part, devices) for part in term.parts),
+        parts=tuple(traced_term(part, devices) for part in term.parts),
     )
 
 
-def tried_device(
+def traced_device(
     term: Term, device: Device, *, requests: Mapping[str, Quantity], usage: Usage
-) -> TriedDevice:
+) -> TracedDevice:
     """Evaluate a term on one device.
 
     Args:
@@ -92,7 +92,7 @@ def tried_device(
         usage: Use of the devices by allocated claims.
     """
     result = _holds(term, device)
-    return TriedDevice(
+    return TracedDevice(
         device=device,
         reasons=tuple(dict.fromkeys(map(str, failed_terms(term, device)))),
         refusal=_refusal(device, requests, usage) if requests else None,
