@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -40,6 +41,10 @@ class _Report:
 _REPORT = _Report()
 _END_TO_END = Path(__file__).parent / "e2e"
 plugin_process.spawn = forks.spawn
+# A shell ignores SIGINT for the commands that its scripts start in the background, and every child
+# inherits that. Tests interrupt processes, so their children get the default again.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test's result depends neither on the duration of an example nor on findings of earlier runs.
 settings.register_profile(

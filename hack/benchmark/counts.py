@@ -21,9 +21,9 @@ from benchmark.counters import Counters
 from benchmark.figures import CALLS
 from benchmark.node import BareNode
 from benchmark.target import Claims
+from dra_simulator.api.faults import ANY, Delay
+from dra_simulator.node.plugin import ClaimRef, Plugin
 from tensorfusion_dra.cluster.api import USER_AGENT
-from tensorfusion_dra.simulator.api.faults import ANY, Delay
-from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin
 
 FIGURES: Final = (
     "flushes",

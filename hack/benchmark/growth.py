@@ -17,7 +17,7 @@ from benchmark import memory, node, target
 from benchmark.target import Claims
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.simulator.node.plugin import ClaimRef
+    from dra_simulator.node.plugin import ClaimRef
 
 SAMPLES: Final = 100
 SHOWN: Final = 20

@@ -22,7 +22,7 @@ import tensorfusion_dra
 from benchmark import node, target, weighed_plugin
 from benchmark.node import BareNode
 from benchmark.target import Claims
-from tensorfusion_dra.simulator.node.plugin import Plugin
+from dra_simulator.node.plugin import Plugin
 
 CLIENT: Final = "tensorfusion_dra.cluster.login"
 """The module whose import loads the Kubernetes client, after the kubelet can call."""

@@ -12,13 +12,13 @@ from typing import Final
 import grpc
 
 from benchmark.target import Target
+from dra_simulator.node.plugin import is_served
+from dra_simulator.rest import CLASSES, NODES, Client
 from tensorfusion_dra.app.simulate import objects, plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.plugin_process import Process
 from tensorfusion_dra.core import names
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
-from tensorfusion_dra.simulator.node.rpc import is_served
-from tensorfusion_dra.simulator.rest import CLASSES, NODES, Client
 
 CAPACITY: Final[Mapping[str, str]] = {"tflops": "10m", "vram": "4Mi"}
 """What each claim consumes, so little that 10,000 fit on a card."""

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmark import process
+from dra_simulator.node.context import Timings
+from dra_simulator.node.plugin import ClaimRef, Plugin
+from dra_simulator.rest import CLAIMS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin
-from tensorfusion_dra.simulator.node.timings import Timings
-from tensorfusion_dra.simulator.rest import CLAIMS
 
 _GPUS: Final = "8xA100-SXM4-80GB"
 _CONSUMED: Final = {"tflops": "2", "vram": "256Mi"}

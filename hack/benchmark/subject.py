@@ -14,9 +14,9 @@ from benchmark.node import BareNode
 from benchmark.process import Usage
 from benchmark.stages import Marks, Span
 from benchmark.target import Claims, Target, TargetError
+from dra_simulator.api.faults import ANY, Delay
+from dra_simulator.node.plugin import ClaimRef, Plugin, PluginError
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.simulator.api.faults import ANY, Delay
-from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin, PluginError
 
 _CALLERS: Final = 8
 _TRIES: Final = 3

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from dra_simulator.node.context import Timings
+from dra_simulator.node.plugin import ClaimRef, Plugin
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin
-from tensorfusion_dra.simulator.node.timings import Timings
 
 AGENT: Final = "hack/bench"
 """User-Agent of the bench, so that its requests do not count as the driver's."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_simulator import runtime
+from dra_simulator.runtime import Mount
 from gpucheck.steps import CheckError
-from tensorfusion_dra.simulator.node import cdi_specs
-from tensorfusion_dra.simulator.runtime import Mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ def of(ids: Sequence[str], folder: Path) -> Edits:
     Raises:
         CheckError: The folder has no spec with one of them.
     """
-    found = cdi_specs.read([folder])
+    found = runtime.cdi_devices([folder])
     missing = [each for each in ids if each not in found.devices]
     if missing:
         raise CheckError(f"CDI devices: found no {', '.join(missing)} in the specs, expected them")

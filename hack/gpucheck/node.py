@@ -17,6 +17,10 @@ from typing import Final
 from uuid import uuid4
 
 from benchmark.target import consumed
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.node.context import Timings
+from dra_simulator.node.plugin import ClaimRef, Plugin, PluginError, is_served
+from dra_simulator.rest import CLAIMS, CLASSES, NODES, SLICES, Client, Json
 from gpucheck import edits
 from gpucheck.edits import Edits
 from gpucheck.machine import Machine
@@ -24,11 +28,6 @@ from gpucheck.steps import CheckError, Deadline
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.node.plugin import ClaimRef, Plugin, PluginError
-from tensorfusion_dra.simulator.node.rpc import is_served
-from tensorfusion_dra.simulator.node.timings import Timings
-from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, NODES, SLICES, Client, Json
 
 REQUEST: Final = "gpu"
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from dra_simulator.runtime import Mount
 from gpucheck.edits import Edits
 from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.runtime import Mount
 
 _LOAD: Final = Path(__file__).with_name("load.py")
 _NAMESPACE: Final = Path(__file__).with_name("namespace.py")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -84,9 +85,9 @@ class Check:
         """Run a part of the checks; one that cannot go on fails."""
         try:
             run(self)
-        except (subprocess.CalledProcessError, OSError, KeyError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a program answers
             self.failed += 1
-            text = getattr(error, "stderr", "") or error
+            text = getattr(error, "stderr", "") or f"{type(error).__name__}: {error}"
             print(f"FAIL {run.__name__}: {text}")
 
     def pod(
@@ -128,7 +129,16 @@ class Check:
         apply("Pod", {"name": name, "annotations": annotations or {}}, spec=spec)
 
     def remove_resources(self) -> None:
-        """Remove the hypervisor's extended resources from the node's status."""
+        """Remove the hypervisor's extended resources from the node's status.
+
+        The kubelet would report them with 0 as long as it runs or finds its checkpoint.
+        """
+        node_command = shlex.split(os.environ.get("E2E_NODE_COMMAND", ""))
+        if node_command:
+            subprocess.run([*node_command, "stop-kubelet"], check=True)
+            Path(SOCKETS, "kubelet_internal_checkpoint").unlink(missing_ok=True)
+        for file in Path(SOCKETS).glob("tensor-fusion-index-*.sock"):
+            file.unlink()
         status = json.loads(kubectl("get", "node", self.node, "-o", "json"))["status"]
         patch = [
             {"op": "remove", "path": f"/status/{field}/{name.replace('/', '~1')}"}
@@ -139,6 +149,8 @@ class Check:
         if patch:
             arguments = ("--subresource", "status", "--type", "json", "-p", json.dumps(patch))
             kubectl("patch", "node", self.node, *arguments)
+        if node_command:
+            subprocess.run([*node_command, "start-kubelet"], check=True)
 
     def container(self, name: str, uses: Sequence[Mapping[str, str]]) -> dict[str, Any]:
         """Return a container that sleeps."""

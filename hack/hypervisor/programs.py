@@ -17,12 +17,19 @@ def built_hypervisor(source: Path, folder: Path) -> Path:
 
 
 def built_library(source: Path, folder: Path) -> Path:
-    """Build the example accelerator, with the UUIDs of PROFILE and NVIDIA as its vendor."""
+    """Build the example accelerator: UUIDs of PROFILE, NVIDIA as its vendor, cards half busy.
+
+    The hypervisor gives a pod on an idle card ever more tokens, whatever its limit.
+    """
     provider = folder / "provider"
     shutil.copytree(source / "provider", provider, dirs_exist_ok=True)
     code = provider / "example" / "accelerator.c"
     text = code.read_text()
-    for old, new in (("example-device-%d", f"{UUID}%d"), ('"STUB");', '"NVIDIA");')):
+    for old, new in (
+        ("example-device-%d", f"{UUID}%d"),
+        ('"STUB");', '"NVIDIA");'),
+        ("dm->utilizationPercent = gpuActivity.gfx_activity;", "dm->utilizationPercent = 50;"),
+    ):
         assert old in text, f"{code}: expected {old}"
         text = text.replace(old, new, 1)
     code.write_text(text)

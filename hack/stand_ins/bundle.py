@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dra_simulator.runtime import Container
 from stand_ins.libraries import PATH_IN_CONTAINER
-from tensorfusion_dra.simulator.runtime import Container
 
 _PROGRAMS: Final = ("/bin/sh", "/usr/bin/env", "/bin/cat")
 _LOADED: Final = re.compile(r"(/\S+) \(0x")

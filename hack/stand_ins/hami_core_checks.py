@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dra_simulator.runtime import Container
 from stand_ins import node as nodes
 from stand_ins.bundle import Image, Runc
 from stand_ins.libraries import Card, Machine
 from stand_ins.node import Ask
-from tensorfusion_dra.simulator.runtime import Container
 
 OUT_OF_MEMORY: Final = 2
 ASYNC_REFUSED: Final = -1

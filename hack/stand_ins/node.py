@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from dra_simulator.rest import PODS, TEMPLATES, Json
+from dra_simulator.runtime import Container
 from stand_ins import libraries
 from stand_ins.libraries import Machine
 from tensorfusion_dra.app.simulate import objects
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.simulator.rest import PODS, TEMPLATES, Json
-from tensorfusion_dra.simulator.runtime import Container
 
 _NULL: Final = os.makedev(1, 3)
 

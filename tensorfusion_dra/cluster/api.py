@@ -1,7 +1,7 @@
 """The Kubernetes API over plain dicts, so that no field of an answer is lost."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.http_answer import Answer
-from tensorfusion_dra.cluster.limits import TooLargeError
-from tensorfusion_dra.cluster.watch_stream import WatchStream
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports.cluster import Exchanges, UnreadableError
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.cluster.transport import Transport
+    from tensorfusion_dra.cluster.connections import Answer
+    from tensorfusion_dra.cluster.login import Login
 
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
@@ -29,6 +27,12 @@ APPLY: Final = "application/apply-patch+yaml"
 _UNAUTHORIZED: Final = 401
 _MOST_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
+_MOST_EVENT_BYTES: Final = 8 * 2**20
+"""An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
+
+
+class TooLargeError(OSError):
+    """An answer has more bytes than any valid answer."""
 
 
 class StatusError(RetryableError):
@@ -75,28 +79,28 @@ class Api:
         self._user_agent = user_agent
         self._exchanges = tuple(exchanges)
         self._connecting = Lock()  # guards changes of all below
-        self._transport: Transport | None = None
+        self._login: Login | None = None
         self._was_connected = False
         self._old_secrets: frozenset[str] = frozenset()
 
-    def connect(self) -> "Transport":
-        """Return the transport; create it at the first call.
+    def connect(self) -> "Login":
+        """Log in at the first call, and return the login.
 
-        The creation is delayed because the libraries take a fifth of a second to load.
+        Not before, because the libraries take a while to load.
 
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
         """
-        transport = self._transport
-        if transport is not None:
-            return transport
+        current = self._login
+        if current is not None:
+            return current
         with self._connecting:
-            if self._transport is None:
+            if self._login is None:
                 # Imported here so that the kubelet's sockets serve before the library has loaded.
                 from tensorfusion_dra.cluster import login  # noqa: PLC0415
 
-                self._transport = login.transport_of(self._kubeconfig, user_agent=self._user_agent)
-            return self._transport
+                self._login = login.log_in(self._kubeconfig, user_agent=self._user_agent)
+            return self._login
 
     def call(
         self,
@@ -121,7 +125,7 @@ class Api:
         """
         subject = f"{method} {path}"
         try:
-            transport, answer = self._send(
+            answer = self._send(
                 method,
                 path,
                 query=query,
@@ -130,7 +134,7 @@ class Api:
                 wait_seconds=wait_seconds,
             )
             if answer.status >= 400:
-                raise self._status_error(subject, answer, transport)
+                raise self._status_error(subject, answer)
             text = answer.body()
             self._note_answer(subject, answer.status)
         except (OSError, ValueError) as error:
@@ -147,7 +151,7 @@ class Api:
     @contextmanager
     def watch(
         self, path: str, *, query: Mapping[str, str], silent_seconds: float
-    ) -> Iterator[WatchStream]:
+    ) -> Iterator["WatchStream"]:
         """Open a watch and yield its stream of events; close it at the end of the block.
 
         Args:
@@ -161,12 +165,12 @@ class Api:
         """
         subject = f"WATCH {path}"
         try:
-            transport, answer = self._send(
+            answer = self._send(
                 "GET", path, query={**query, "watch": "true"}, wait_seconds=silent_seconds
             )
             try:
                 if answer.status >= 400:
-                    raise self._status_error(subject, answer, transport)
+                    raise self._status_error(subject, answer)
                 self._note_answer(subject, answer.status)
                 yield WatchStream(
                     answer,
@@ -188,36 +192,37 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
         wait_seconds: float,
-    ) -> "tuple[Transport, Answer]":
+    ) -> "Answer":
         if wait_seconds <= 0:
             raise TimeoutError
-        transport = self._connected()
-        answer = transport.send(
-            method,
-            path,
-            query=query,
-            content=None if body is None else json.dumps(body).encode(),
-            content_type=content_type,
-            seconds=wait_seconds,  # without the time to load the library
-        )
-        return transport, answer
-
-    def _connected(self) -> "Transport":
         try:
-            transport = self.connect()
+            login = self.connect()
         except InputError as error:
             if not self._was_connected:
                 raise
             # The kubeconfig was readable before, so it is probably being replaced right now.
             raise RetryableError(str(error)) from error
         self._was_connected = True
-        return transport
-
-    def _status_error(self, subject: str, answer: Answer, transport: "Transport") -> StatusError:
-        """Return the error that the API server answered with."""
-        secrets = self._secrets() | transport.secrets()
+        answer = login.send(
+            method,
+            path,
+            query=query,
+            content=None if body is None else json.dumps(body).encode(),
+            headers={} if body is None else {"Content-Type": content_type},
+            seconds=wait_seconds,  # without the time to load the library
+        )
         if answer.status == _UNAUTHORIZED:
-            self._log_in_again(transport)
+            # The next request logs in again: the library never reads a kubeconfig's token again.
+            with self._connecting:
+                self._old_secrets = login.secrets()
+                if self._login is login:
+                    self._login = None
+            login.close()
+        return answer
+
+    def _status_error(self, subject: str, answer: "Answer") -> StatusError:
+        """Return the error that the API server answered with."""
+        secrets = self._secrets()
         text = answer.body(cut_at=_MOST_ERROR_BYTES)
         try:
             answered = as_map(json_text.parse(text))
@@ -232,18 +237,6 @@ class Api:
             details=as_map(answered.get("details")),
             after_seconds=answer.retry_after_seconds(),
         )
-
-    def _log_in_again(self, rejected: "Transport") -> None:
-        """Make the next request read the credentials again.
-
-        The library reads a service account's token file again only after a minute of wall-clock
-        time, and that clock may be set back. It never reads a kubeconfig's token again.
-        """
-        with self._connecting:
-            if self._transport is rejected:
-                self._transport = None
-                self._old_secrets = rejected.secrets()
-        rejected.close()
 
     def _unanswered(self, subject: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
@@ -264,8 +257,54 @@ class Api:
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
-        transport = self._transport
-        return self._old_secrets | (transport.secrets() if transport else frozenset())
+        login = self._login
+        return self._old_secrets | (login.secrets() if login else frozenset())
+
+
+class WatchStream:
+    """The events of one watch, each bounded in time and size."""
+
+    def __init__(
+        self, answer: "Answer", *, subject: str, silent_seconds: float, on_event: Callable[[], None]
+    ) -> None:
+        """Store the arguments; nothing is read yet.
+
+        Args:
+            answer: Its deadline is renewed for each event.
+            subject: Prefix of error texts.
+            silent_seconds: Longest wait for one complete event.
+            on_event: Called for each complete event.
+        """
+        self._answer = answer
+        self._subject = subject
+        self._silent_seconds = silent_seconds
+        self._on_event = on_event
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self._answer.deadline.renew(self._silent_seconds)
+        rest = bytearray()
+        for piece in self._answer.pieces():
+            rest += piece
+            if len(rest) > _MOST_EVENT_BYTES:
+                raise TooLargeError(f"event: found more than {_MOST_EVENT_BYTES} bytes")
+            if b"\n" not in piece:
+                continue
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in filter(bytes.strip, lines):
+                try:
+                    event = json_text.parse(line)
+                except ValueError as error:
+                    text = error_text.one_line(error)
+                    raise UnreadableError(f"{self._subject}: found no JSON: {text}") from error
+                self._answer.deadline.renew(self._silent_seconds)
+                self._on_event()
+                if isinstance(event, dict):
+                    yield event
+
+    def cut(self) -> None:
+        """End the iteration; another thread may call this while it waits or is just ending."""
+        self._answer.cut()
 
 
 def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:

@@ -1,239 +1,369 @@
-"""Connections to one server that stay open between requests.
+"""Requests over kept connections to one API server, each bounded as a whole in time and in bytes.
 
-urllib3 opens them: it resolves names, speaks to proxies and TLS, and sets the options of sockets.
-What is sent and received on them is in transport.py.
+urllib3 keeps the connections, notices dropped ones, speaks to proxies and TLS, and reads HTTP. Its
+timeouts apply to a single read, and a server that sends one byte now and then never exceeds them.
+So every answer, also a proxy's, is read from the socket by a reader that counts down over all
+reads:
+
+    request ──> Deadline(the seconds of the call)
+    watch   ──> renewed for each event
 """
 
 import io
-import select
 import socket
+import ssl
 import time
-import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn
+from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+from urllib3.exceptions import HTTPError
+from urllib3.exceptions import IncompleteRead as IncompleteAnswer
 from urllib3.exceptions import TimeoutError as HTTPTimeoutError
-from urllib3.util.proxy import connection_requires_http_tunnel
-from urllib3.util.ssl_match_hostname import CertificateError
+from urllib3.util import Retry, Timeout, parse_url
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.limits import Limits, TooLargeError
-from tensorfusion_dra.cluster.tls import Tls
+from tensorfusion_dra.cluster.api import TooLargeError
+
+MOST_IDLE: Final = 80
+"""Connections that are kept. The kubelet's calls read over at most 64 at a time (see
+runtime/waiting_calls.py), and each loop has one. An API server closes one that is idle for 90 s."""
 
 _CONNECT_SECONDS: Final = 3.05
 """For each IP address that the server's name resolves to."""
-_MOST_PROXY_BYTES: Final = 64 * 2**10
-_MOST_IDLE: Final = 64
-"""As many as the kubelet's calls that may read at a time; see runtime/waiting_calls.py."""
-_IDLE_SECONDS: Final = 90.0
-"""After a burst of calls, its connections do not stay for ever: a server has thousands of nodes."""
+_MOST_ANSWER_BYTES: Final = 64 * 2**20
+"""The largest answer is the list of all slices of a large cluster."""
+_PIECE_BYTES: Final = 64 * 2**10
+_LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
+_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
+"""Methods that are safe to repeat if the server has already executed the first try."""
+_ONCE: Final = Retry(total=False)
+_ENDED: Final = (
+    *(BrokenPipeError, ConnectionResetError, ConnectionAbortedError),
+    *(ssl.SSLEOFError, ssl.SSLZeroReturnError, IncompleteAnswer),
+)
+"""Errors of a connection that its other end has closed."""
 
 
-class UnreachableError(OSError):
-    """No connection to the server could be opened."""
+class ConnectionEndedError(ConnectionError):
+    """The server closed the connection before the end of its answer."""
+
+    def __init__(self) -> None:
+        super().__init__("connection closed before the end of the answer")
 
 
-class Connection:
-    """An open connection, for one request at a time.
+class Deadline:
+    """Time left for reading an answer. Use it from the thread that reads."""
 
-    Attributes:
-        socket: Connected, with TLS if the server has it.
-        idle_since: When its last request ended, in monotonic time.
+    __slots__ = ("_ends",)
+
+    def __init__(self, seconds: float) -> None:
+        self.renew(seconds)
+
+    def renew(self, seconds: float) -> None:
+        """Start counting from the beginning."""
+        self._ends = time.monotonic() + seconds
+
+    def seconds_left(self) -> float:
+        """Return the time for the next read.
+
+        Raises:
+            TimeoutError: No time is left.
+        """
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class Tls:
+    """The TLS context that new connections share, made again when one of its files has changed.
+
+    urllib3 would load the certificates into the context for each connection. If two threads do that
+    at a time, OpenSSL frees what the other one is using, and the process crashes. Therefore nothing
+    changes a context here once it is in use.
     """
 
-    __slots__ = ("_opened", "_poll", "idle_since", "socket")
+    def __init__(
+        self,
+        *,
+        authority_file: str | None,
+        certificate_file: str | None = None,
+        key_file: str | None = None,
+        verifies: bool = True,
+    ) -> None:
+        """Store the arguments; no file is read yet.
 
-    def __init__(self, opened: HTTPConnection) -> None:
-        self._opened = opened
-        self.socket: Any = opened.sock
-        self._poll = select.poll()
-        self._poll.register(self.socket, select.POLLIN)
-        self.idle_since = 0.0
+        Args:
+            authority_file: Certificates that certify the server; None for those of the system.
+            certificate_file, key_file: The client's own; None if it does not need them.
+            verifies: False accepts every server.
+        """
+        self._authority_file = authority_file
+        self._certificate_file = certificate_file
+        self._key_file = key_file
+        self._verifies = verifies
+        self._making = Lock()  # guards both below
+        self._context: ssl.SSLContext | None = None
+        self._state: tuple[object, ...] = ()
 
-    def is_dropped(self) -> bool:
-        """Return True if the server closed the connection, or sent something unexpected."""
-        return bool(self._poll.poll(0))
+    def context(self) -> ssl.SSLContext:
+        """Return the context for a new connection; any thread may ask.
+
+        Raises:
+            OSError: A file cannot be read, or has no certificate or key.
+        """
+        files = (self._authority_file, self._certificate_file, self._key_file)
+        with self._making:
+            stats = [Path(file).stat() for file in files if file]
+            state = tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in stats)
+            if self._context is None or state != self._state:
+                self._context, self._state = self._new(), state
+            return self._context
+
+    def _new(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._authority_file)
+        # From Python 3.13 on, certificates must follow RFC 5280 strictly by default. Cluster CAs
+        # need not: every Go client accepts one without key usage, and so does this one. Chain,
+        # names and dates are still verified.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not self._verifies:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if self._certificate_file:
+            context.load_cert_chain(self._certificate_file, self._key_file, password=_refuse)
+        context.set_alpn_protocols(["http/1.1"])
+        # urllib3 calls these for each connection, although the context has their effect already.
+        repeated = ("load_verify_locations", "load_cert_chain", "set_alpn_protocols")
+        vars(context).update(dict.fromkeys(repeated, lambda *_arguments: None))
+        return context
+
+
+class Answer:
+    """An answer whose head was read. Read the body once, then close the answer.
+
+    Attributes:
+        status: The HTTP status.
+        deadline: For reading the rest. It may be renewed between pieces.
+    """
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self.status: int = response.status
+        self.deadline: Deadline = response.connection.deadline  # type: ignore[union-attr]
+
+    def retry_after_seconds(self) -> float:
+        """Return the delay that the server requests before the next request; 0 if none."""
+        value = self._response.headers.get("Retry-After", "")
+        # Kubernetes writes seconds. The other form, a date, would compare two clocks and is
+        # ignored. Nine digits are enough: the result is capped, and Python refuses to convert very
+        # long numbers.
+        if not (value.isascii() and value.isdecimal()):
+            return 0.0
+        return min(float(value[:9]), _LONGEST_RETRY_AFTER_SECONDS)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body in pieces, as they arrive.
+
+        Raises:
+            OSError: The connection ended before the body did, or the time is over.
+        """
+        while True:
+            with _translated():
+                piece = self._response.read1(_PIECE_BYTES, decode_content=False)
+            if not piece:
+                return
+            yield piece
+
+    def body(self, *, cut_at: int | None = None) -> bytes:
+        """Return the body, or its beginning, and close the answer.
+
+        Args:
+            cut_at: Stop reading after this many bytes; None reads all.
+
+        Raises:
+            TooLargeError: There were more bytes than any valid answer has.
+            OSError: See pieces().
+        """
+        found = bytearray()
+        try:
+            for piece in self.pieces():
+                found += piece
+                if cut_at is not None and len(found) >= cut_at:
+                    return bytes(found[:cut_at])
+                if len(found) > _MOST_ANSWER_BYTES:
+                    raise TooLargeError(f"answer: found more than {_MOST_ANSWER_BYTES} bytes")
+        finally:
+            self.close()
+        return bytes(found)
+
+    def cut(self) -> None:
+        """End the body for the thread that reads it; another thread may call this at any time."""
+        # The reader may close the answer before or during this call.
+        with suppress(OSError, ValueError, RuntimeError):
+            self._response.shutdown()
 
     def close(self) -> None:
-        """Close the connection; closing again has no effect."""
-        self._opened.close()
+        """Close the connection unless the body was read to its end; then it is kept."""
+        self._response.close()
 
 
 class Connections:
-    """The connections to one server. Any thread may take one."""
+    """The connections to one API server. Any thread may send."""
 
-    def __init__(self, manager: urllib3.PoolManager, url: str, tls: Tls) -> None:
+    def __init__(
+        self, url: str, manager: urllib3.PoolManager, tls: Tls, *, user_agent: str
+    ) -> None:
         """Store the arguments; nothing is opened yet.
 
         Args:
+            url: The server's URL, which may end with a path.
             manager: Has the settings for proxies and sockets.
-            url: The URL of the server.
 
         Raises:
             ValueError: The URL is malformed.
         """
-        self._tls = tls
-        classes = manager.pool_classes_by_scheme
-        manager.pool_classes_by_scheme = {name: _limited(classes[name]) for name in classes}
-        self._pool = manager.connection_from_url(url)
-        scheme = urllib3.util.parse_url(url).scheme
-        self._tunnels = connection_requires_http_tunnel(
-            self._pool.proxy, self._pool.proxy_config, scheme
-        )
-        self.forwards: Final = self._pool.proxy is not None and not self._tunnels
-        """True if a proxy passes the requests on itself, which then have the whole URL."""
-        self._guard = Lock()  # guards _idle and _is_closed; never held while waiting
-        self._idle: list[Connection] = []
-        self._is_closed = False
-        weakref.finalize(self, _close_all, self._idle)
+        pools = manager.pool_classes_by_scheme
+        manager.pool_classes_by_scheme = {name: _bounded(pools[name], tls) for name in pools}
+        self._pool: Final = manager.connection_from_url(url)
+        server = parse_url(url)
+        path = (server.path or "").rstrip("/")
+        # A proxy passes plain requests on itself; through it, TLS goes in a tunnel.
+        is_forwarded = manager.proxy is not None and server.scheme == "http"
+        self._prefix: Final = f"http://{server.netloc}{path}" if is_forwarded else path
+        self._headers: Final = {
+            "Host": str(server.netloc),
+            "User-Agent": user_agent,
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+        }
 
-    def take(self, *, seconds: float) -> Connection:
-        """Return the connection that was used last, or a new one if none is idle.
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        content: bytes | None,
+        headers: Mapping[str, str],
+        seconds: float,
+    ) -> Answer:
+        """Send a request and return the answer; the caller reads its body in the remaining time.
 
-        Raises:
-            The same errors as open().
-        """
-        while True:
-            with self._guard:
-                idle = self._idle.pop() if self._idle else None
-            if idle is None:
-                return self.open(seconds=seconds)
-            if not idle.is_dropped():
-                return idle
-            idle.close()
-
-    def open(self, *, seconds: float) -> Connection:
-        """Return a new connection.
+        A server may just have closed an idle connection. Then the request is repeated once, in the
+        remaining time. Error statuses, 429 included, are returned to the caller, which has its own
+        back-off.
 
         Args:
-            seconds: The longest time. Each address of the server's name may take 3 seconds of it.
+            seconds: For the whole request, including the body of the answer. If the server's name
+                has several addresses that are all dead, each may take 3 seconds, and so may a
+                proxy.
 
         Raises:
-            UnreachableError: No connection could be opened, or the server's certificate is not
-                trusted.
-            TooLargeError: A proxy answered with too many bytes.
-            TimeoutError: The server did not answer within the time.
-            ConnectionError: The server closed the connection at once.
+            TimeoutError: There was no answer within the time.
+            OSError: There was no connection, it broke, or its certificate is not trusted.
+            ValueError: The request cannot be written.
         """
-        opened = self._pool._new_conn()
-        opened.timeout = min(_CONNECT_SECONDS, seconds)
-        try:
-            if isinstance(opened, HTTPSConnection):
-                opened.ssl_context = self._tls.context()
-            if self._tunnels:
-                self._pool._prepare_proxy(opened)
-            if opened.is_closed:
-                opened.connect()
-            self._pool._validate_conn(opened)  # warns if the certificate was not verified
-        except BaseException as error:
-            opened.close()
-            if isinstance(error, HTTPError | HTTPException | CertificateError):
-                raise _reason(error) from error
-            raise
-        return Connection(opened)  # type: ignore[arg-type]  # its protocol has no sock
+        target = f"{self._prefix}{path}"
+        if query:
+            target = f"{target}?{urlencode(query, quote_via=quote)}"
+        deadline = Deadline(seconds)
 
-    def give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request."""
-        connection.idle_since = now = time.monotonic()
-        with self._guard:
-            if not self._is_closed and len(self._idle) < _MOST_IDLE:
-                self._idle.append(connection)
-                connection = self._idle[0]
-                if now - connection.idle_since < _IDLE_SECONDS:
-                    return
-                del self._idle[0]
-        connection.close()
+        def once() -> Answer:
+            left = deadline.seconds_left()
+            timeout = Timeout(connect=min(_CONNECT_SECONDS, left), total=left)
+            with _translated():
+                response = self._pool.urlopen(
+                    method,
+                    target,
+                    content,
+                    {**self._headers, **headers},
+                    _ONCE,
+                    redirect=False,
+                    assert_same_host=False,
+                    timeout=timeout,
+                    preload_content=False,
+                )
+            return Answer(response)
+
+        try:
+            return once()
+        except ConnectionEndedError:
+            if method not in _REPEATABLE:
+                raise
+        return once()
 
     def close(self) -> None:
-        """Close the idle connections, and each other one when it is given back."""
-        with self._guard:
-            self._is_closed = True
-            idle = [*self._idle]
-            self._idle.clear()
-        _close_all(idle)
+        """Close the idle connections, and each other one when its answer is closed."""
+        self._pool.close()
 
 
-def _close_all(connections: list[Connection]) -> None:
-    for connection in connections:
-        connection.close()
+class _Reader(io.RawIOBase):
+    """Raw reader of a socket, until a deadline."""
 
-
-def _reason(error: BaseException) -> OSError:
-    """Return the error inside an error of urllib3, which wraps it several times."""
-    found = error
-    for _ in range(10):
-        inner = _inner(found)
-        if inner is None:
-            break
-        found = inner
-    if isinstance(found, HTTPTimeoutError | TimeoutError):
-        return TimeoutError()
-    if isinstance(found, TooLargeError):
-        return found
-    return UnreachableError(error_text.cause(found))
-
-
-def _inner(error: BaseException) -> BaseException | None:
-    if isinstance(error, MaxRetryError):
-        return error.reason
-    # In urllib3 a refused connection (NewConnectionError) is a subclass of a timeout.
-    if isinstance(error, HTTPTimeoutError) and not isinstance(error, NewConnectionError):
-        return None
-    nested = (argument for argument in error.args if isinstance(argument, Exception))
-    return error.__cause__ or next(nested, None)
-
-
-class _LimitedReader(io.RawIOBase):
-    """Raw reader of a socket, within limits."""
-
-    def __init__(self, source: socket.socket, limits: Limits) -> None:
+    def __init__(self, source: socket.socket, deadline: Deadline) -> None:
         self._socket = source
         self._raw = source.makefile("rb", buffering=0)
-        self._limits = limits
+        self._deadline = deadline
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(self._limits.seconds_left())
-        number = self._raw.readinto(buffer)
-        self._limits.count(number or 0)
-        return number
+        self._socket.settimeout(self._deadline.seconds_left())
+        return self._raw.readinto(buffer)
 
     def close(self) -> None:
         self._raw.close()
         super().close()
 
 
-class _Source:
-    """The part of a socket that http.client uses."""
+def _bounded(pool: type[Any], tls: Tls) -> type[Any]:
+    """Return a subclass of a pool class whose connections have deadlines and this TLS context."""
+    base = pool.ConnectionCls
 
-    def __init__(self, reader: _LimitedReader) -> None:
-        self._reader = reader
+    class Bounded(base):  # type: ignore[misc, valid-type] # known at run time only
+        def connect(self) -> None:
+            if hasattr(self, "ssl_context"):
+                self.ssl_context = tls.context()
+            super().connect()
 
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self._reader)
+        def response_class(self, source: socket.socket, **more: Any) -> HTTPResponse:
+            # http.client calls this in place of the class that it usually finds here, for a proxy's
+            # answer too. At that time the socket's timeout is the time that is left.
+            self.deadline = Deadline(source.gettimeout() or 0.0)
+            reader = _Reader(source, self.deadline)
+            bounded = SimpleNamespace(makefile=lambda _mode: io.BufferedReader(reader))
+            return HTTPResponse(bounded, **more)  # type: ignore[arg-type]
 
-
-class _LimitedConnection:
-    """Mixin for urllib3's connections that makes them read a proxy's answer within limits."""
-
-    def response_class(self, source: socket.socket, **more: Any) -> HTTPResponse:
-        """Return a response that reads within limits.
-
-        http.client calls this method in place of the class that it usually finds here. At that time
-        the socket's timeout is set.
-        """
-        limits = Limits(seconds=source.gettimeout() or 0.0, most_bytes=_MOST_PROXY_BYTES)
-        reader = _Source(_LimitedReader(source, limits))
-        return HTTPResponse(reader, **more)  # type: ignore[arg-type]
+    return type("BoundedPool", (pool,), {"ConnectionCls": Bounded})
 
 
-def _limited(pool: type[Any]) -> type[Any]:
-    """Return a subclass of the pool class, also of a proxy's, with connections that have limits."""
-    connection = type("LimitedConnection", (_LimitedConnection, pool.ConnectionCls), {})
-    return type("LimitedPool", (pool,), {"ConnectionCls": connection})
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise the error inside an error of urllib3, which wraps it several times."""
+    try:
+        yield
+    except (HTTPError, HTTPException, OSError) as error:
+        cause = _cause(error)
+        if isinstance(cause, TimeoutError | HTTPTimeoutError):
+            raise TimeoutError from error
+        if isinstance(cause, _ENDED):
+            raise ConnectionEndedError from error
+        raise OSError(error_text.cause(cause)) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    nested = (argument for argument in error.args if isinstance(argument, Exception))
+    inner = error.__cause__ or next(nested, None)
+    return error if inner is None or isinstance(error, _ENDED) else _cause(inner)
+
+
+def _refuse() -> NoReturn:
+    # Without a password function, OpenSSL asks for one at the terminal.
+    raise ValueError("client key: found one with a password, expected one without")

@@ -31,18 +31,15 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import Api, StatusError, items, metadata
+from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream, items, metadata
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
-
-if TYPE_CHECKING:
-    from tensorfusion_dra.cluster.watch_stream import WatchStream
 
 log = structlog.get_logger()
 

@@ -34,7 +34,7 @@ from tensorfusion_dra.core.devices.gpu import HostResources, LeftOut, TflopsSour
 from tensorfusion_dra.core.devices.health import CardEvent, Sickness
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed.xid_counts import XidCounts
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.expansion import Expansion
@@ -226,7 +226,7 @@ class DeviceCatalog:
         for device in (
             devices.with_health(each, cards.sick.get(each.name), effect=effect) for each in extended
         ):
-            if reasons := slice_rules.device_violations(device.as_api()):
+            if reasons := device_rules.violations(device.as_api()):
                 left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
             else:
                 valid.append(device)

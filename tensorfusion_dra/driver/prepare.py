@@ -319,7 +319,9 @@ class Preparer:
                 if unlimited is None:
                     raise RetryableError(f"claim {record.ref}: {trouble}")
                 record, plan = unlimited, self._projection.plan(unlimited)
-            self._shared_containers.check(record, wanted.together, step.claims())
+            recorded = step.claims()
+            self._shared_containers.check(record, wanted.together, recorded)
+            self._projection.check_folders(record, plan, recorded)
             stored = step.put(record)
             for other in fitting.changed:
                 step.put(other)

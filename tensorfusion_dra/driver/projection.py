@@ -84,6 +84,33 @@ class Projection:
             spec=cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder)),
         )
 
+    def needs(self, claim: PreparedClaim) -> Needs:
+        """Return the needs of the claim's enforcer; none if the enforcer is unknown by now."""
+        if not claim.shares:
+            return Needs()
+        try:
+            return self._enforcer(claim).needs(claim)
+        except ClaimError:
+            return Needs()
+
+    def check_folders(
+        self, claim: PreparedClaim, plan: Plan, recorded: Iterable[PreparedClaim]
+    ) -> None:
+        """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
+
+        Raises:
+            RetryableError: That pod was deleted by force, and the kubelet still ends it.
+        """
+        names, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
+        for other in recorded:
+            earlier = [pod for pod in other.pods if pod.name in names and pod.uid not in uids]
+            if earlier and {*self.needs(other).folders} & {*plan.needs.folders}:
+                raise RetryableError(
+                    f"pod {earlier[0]}: UID {', '.join(uids)}: found claim {other.ref} of an "
+                    f"earlier pod of this name still prepared, UID {earlier[0].uid}, expected the "
+                    f"kubelet to unprepare it"
+                )
+
     def missing(self, plan: Plan) -> str:
         """Return what the claim's enforcer lacks on this node, and what to do; "" if nothing."""
         trouble = self._host_files.missing(plan.needs)
@@ -155,12 +182,13 @@ class Projection:
         self._limits.remove(claim_uid)
         for name in self._metadata_of(claim_uid, claim):
             self._metadata.remove(name)
-        needs = self._needs(claim) if claim is not None else Needs()
+        needs = self.needs(claim) if claim is not None else Needs()
         if needs.folders:
             others = [each for each in of_same_pods() if each.ref.uid != claim_uid]
-            used = {folder for other in others for folder in self._needs(other).folders}
-            left = tuple(folder for folder in needs.folders if folder not in used)
-            self._host_files.withdraw(Needs(folders=left))
+            used = {folder for other in others for folder in self.needs(other).folders}
+            for folder in needs.folders:
+                if folder not in used:
+                    self._host_files.remove(folder.path)
         for root in self._claims_roots():
             self._host_files.remove(f"{root}/{claim_uid}")
 
@@ -173,8 +201,10 @@ class Projection:
         self._specs.remove_unfinished()
         self._limits.remove_unfinished()
         self._metadata.remove_unfinished()
-        for root in self._claims_roots():
-            self._host_files.remove_unfinished(root)
+
+    def delete_removed(self) -> Sequence[str]:
+        """Delete what is left of removed folders; return why some of it cannot be deleted."""
+        return self._host_files.delete_removed()
 
     def claim_ref(self, claim_uid: str) -> ClaimRef | None:
         """Return the claim with this UID, as its limits document names it; None if none does.
@@ -221,15 +251,6 @@ class Projection:
             return metadata_files.file_names(claim)
         found = self._metadata.claim_uids()
         return [name for name in found if metadata_files.claim_uid(name) == claim_uid]
-
-    def _needs(self, claim: PreparedClaim) -> Needs:
-        """Return the needs of the claim's enforcer; none if the enforcer is unknown by now."""
-        if not claim.shares:
-            return Needs()
-        try:
-            return self._enforcer(claim).needs(claim)
-        except ClaimError:
-            return Needs()
 
     def _claims_roots(self) -> list[str]:
         roots = (enforcer.claims_root for enforcer in self._enforcers.values())

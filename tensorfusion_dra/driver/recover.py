@@ -66,6 +66,7 @@ class RecoveryReport:
         troubles: Error texts by claim UID; an error of no single claim has the key "".
         unenforceable: Records whose limits the present settings cannot enforce; the error of each
             is among the troubles.
+        left: Why folders that were removed cannot be deleted; their claims need them no more.
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)
@@ -75,6 +76,7 @@ class RecoveryReport:
     unknown: list[ClaimRef] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
     unenforceable: list[PreparedClaim] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
 
 class Reconciler:
@@ -236,7 +238,9 @@ class Reconciler:
         for uid, trouble in found.troubles.items():
             if self._throttle.is_new(trouble, key=uid):
                 log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
-        self._throttle.keep_only(found.troubles)
+        if self._throttle.is_new(str(len(found.left)), key="left") and found.left:
+            log.warning("claim_folders_left", folders=len(found.left), error=found.left[0])
+        self._throttle.keep_only({*found.troubles, "left"})
         if always or found.files_written or found.claims_removed:
             log.info(
                 "recovered",
@@ -270,6 +274,7 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
             _remove_orphan(uid, ledger, projection, found)
     except RetryableError as error:
         found.troubles[""] = str(error)
+    found.left.extend(projection.delete_removed())  # slow, so outside any step
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core.claims import workers as worker_rules
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -57,19 +58,22 @@ class WorkerKeeper:
         self._clock = clock
         self._wakeup = Wakeup()
         self._guard = Lock()  # guards the next one
-        self._seen: dict[str, Mapping[str, Any]] = {}  # pods with news, by UID
+        # Pods to check, by UID; None if they have to be read.
+        self._seen: dict[str, Mapping[str, Any] | None] = {}
         # Used by one thread alone:
         self._lost: set[str] = set()  # UIDs of pods that the last look found unkept
         self._ended: set[str] = set()  # UIDs of those of which nothing will run
         self._throttle = LogThrottle()
 
-    def wake(self) -> None:
-        """Have limits that changed followed now."""
-        self._wakeup.wake()
-
     def stop(self) -> None:
         """End run()."""
         self._wakeup.stop()
+
+    def note_limits(self, pod: PodRef) -> None:
+        """Have the annotations of a pod follow its limits now."""
+        with self._guard:
+            self._seen[pod.uid] = None
+        self._wakeup.wake()
 
     def note_pods(self, pods: Iterable[Mapping[str, Any]]) -> None:
         """Have the annotations of these pods checked now."""
@@ -100,13 +104,21 @@ class WorkerKeeper:
         """Write the annotations of workers whose limits or annotations changed."""
         with self._guard:
             seen, self._seen = self._seen, {}
-        if seen:
-            self._put_back(workers, seen)
-        for worker in workers.annotations.take_changed():
+        try:
+            every = worker_rules.of_claims(self._claims()) if seen else ()
+        except RetryableError as error:
+            log.warning("workers_unchecked", error=str(error))
+            self._see_later(seen)
+            return
+        for worker in every:
+            if (uid := worker.pod.uid) not in seen:
+                continue
             try:
-                workers.annotations.patch_limits(worker)
+                if workers.put_back(worker, seen[uid]) and seen[uid]:
+                    log.info("worker_annotations_put_back", pod=str(worker.pod))
             except RetryableError as error:
                 log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
+                self._see_later({uid: None})
 
     def repair(self, workers: Workers) -> None:
         """Register again the workers that this look and the one before found unkept.
@@ -128,22 +140,9 @@ class WorkerKeeper:
             if worker.pod.uid in before - self._ended:
                 self._repair_one(workers, worker)
 
-    def _put_back(self, workers: Workers, seen: Mapping[str, Mapping[str, Any]]) -> None:
-        try:
-            every = worker_rules.of_claims(self._claims())
-        except RetryableError as error:
-            log.warning("workers_unchecked", error=str(error))
-            with self._guard:
-                self._seen = {**seen, **self._seen}
-            return
-        for worker in every:
-            if (stored := seen.get(worker.pod.uid)) is None:
-                continue
-            try:
-                if workers.annotations.put_back(worker, stored):
-                    log.info("worker_annotations_put_back", pod=str(worker.pod))
-            except RetryableError as error:
-                log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
+    def _see_later(self, seen: Mapping[str, Mapping[str, Any] | None]) -> None:
+        with self._guard:
+            self._seen = {**seen, **self._seen}
 
     def _repair_one(self, workers: Workers, worker: Worker) -> None:
         try:

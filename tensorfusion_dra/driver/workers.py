@@ -27,11 +27,11 @@ force. As long as a claim of the one is recorded, the other is not registered: t
 unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
 
 A limit that changes is written into the shared memory at once. Its annotation, from which the
-hypervisor regulates the rate of kernels, follows by another thread (worker_annotations.py).
+hypervisor regulates the rate of kernels, follows by another thread (worker_keeper.py).
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
@@ -46,7 +46,6 @@ from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
 from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
-from tensorfusion_dra.driver.worker_annotations import WorkerAnnotations
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -56,15 +55,11 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
-_SHOWN: Final = 200  # characters of an answer in an error
+_SHOWN: Final = 200  # characters of an answer or an annotation in an error
 
 
 class Workers:
-    """Registers pods with the hypervisor; safe for all threads.
-
-    Attributes:
-        annotations: Has the annotations of registered workers follow their limits.
-    """
+    """Registers pods with the hypervisor; safe for all threads."""
 
     def __init__(
         self,
@@ -74,7 +69,7 @@ class Workers:
         memory: WorkerMemory,
         ledger: Ledger,
         *,
-        on_change: Callable[[], None] = lambda: None,
+        on_change: Callable[[PodRef], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Register nothing yet.
@@ -85,10 +80,10 @@ class Workers:
             plugin: The hypervisor.
             memory: The workers' shared memory.
             ledger: The claims of this node.
-            on_change: Called when annotations have to follow; see WorkerAnnotations.
+            on_change: Called with a pod whose annotations have to follow its limits.
             clock: In seconds.
         """
-        self.annotations: Final = WorkerAnnotations(pods, worker_pods, memory, on_change=on_change)
+        self._on_change = on_change
         self._pods = pods
         self._worker_pods = worker_pods
         self._plugin = plugin
@@ -163,8 +158,7 @@ class Workers:
         Raises:
             RetryableError: The ledger cannot be read now.
         """
-        used = {pod.uid for claim in self._ledger.claims() for pod in claim.pods}
-        return self._memory.delete_removed(used)
+        return self._memory.delete_removed(_pods(self._ledger.claims()))
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
@@ -175,8 +169,40 @@ class Workers:
         if not self._memory.is_kept(worker.pod, worker.gpu_ids):
             return False
         if self._memory.set_limits(worker.pod, worker.limits):
-            self.annotations.note_changed(worker)
+            self._on_change(worker.pod)
         return True
+
+    def put_back(self, worker: Worker, stored: Mapping[str, Any] | None) -> bool:
+        """Have the annotations that rule a registered pod be as granted; False if they were.
+
+        A tenant may have changed them, or the limits changed. While they cannot be written, the
+        memory's note says that the limits do not hold.
+
+        Args:
+            worker: As its claims are recorded now.
+            stored: Its pod; None to read it.
+
+        Raises:
+            RetryableError: They may not have been written.
+        """
+        if not self._memory.is_of(worker.pod):
+            return False
+        stored = stored or self._pods.find(worker.pod, wait_seconds=_PATCH_SECONDS)
+        wanted = workers.overruled(worker, stored) if stored else {}
+        try:
+            if wanted:
+                self._worker_pods.mark(
+                    worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
+                )
+        except RetryableError as error:
+            found = workers.annotations(stored or {})
+            shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
+            self._memory.note_trouble(
+                worker.pod, f"{shown}; the driver cannot put it back: {error}"
+            )
+            raise
+        self._memory.note_trouble(worker.pod, "")
+        return bool(wanted)
 
     def register_worker(self, worker: Worker, deadline: float) -> bool:
         """Register a worker; return False if nothing of its pod will run.
@@ -234,7 +260,7 @@ class Workers:
             self._memory.set_limits(current.pod, current.limits)
             self._memory.note_registered(current.pod)
         if current.limits != worker.limits:
-            self.annotations.note_changed(current)
+            self._on_change(current.pod)
 
     @contextmanager
     def _alone(self, pod: PodRef) -> Iterator[None]:
@@ -263,7 +289,8 @@ class Workers:
         with self._choosing:
             every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
-            worker_conflicts.check_holders(worker, stored, others)
+            own = _pods(filter(workers.soft_shares, self._ledger.claims()))
+            worker_conflicts.check_holders(worker, stored, others, own)
             marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
             if workers.is_marked(stored):
                 self._unmark(pod, workers.annotations(stored))
@@ -297,3 +324,8 @@ class Workers:
                 f"pod {worker.pod}: cards: found {shown} allocated by the hypervisor, expected "
                 f"{', '.join(worker.gpu_ids)}"
             )
+
+
+def _pods(claims: Iterable[PreparedClaim]) -> Set[str]:
+    """Return the UIDs of the pods that use these claims."""
+    return {pod.uid for claim in claims for pod in claim.pods}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement import soft_limiter
 from tensorfusion_dra.core.claims.enforcement.signs import (
     Daemon,
     FileSign,
@@ -52,12 +51,11 @@ class LiveSigns:
 
     def of_node(self) -> NodeSigns:
         hypervisor, asked = "", []
-        if self._places.shared_memory:
-            for sign, trouble in self._hypervisor():
-                if not trouble:
-                    hypervisor = sign
-                    break
-                asked.append(f"{sign}: {trouble}")
+        for sign, trouble in self._hypervisor():
+            if not trouble:
+                hypervisor = sign
+                break
+            asked.append(f"{sign}: {trouble}")
         return NodeSigns(
             read_at=self._now(),
             files=tuple(map(_file, self._places.files)),
@@ -67,14 +65,10 @@ class LiveSigns:
         )
 
     def _hypervisor(self) -> Iterator[tuple[str, str]]:
-        """Yield each sign of the hypervisor's life and what speaks against it; cheap ones first."""
-        root = self._places.shared_memory
-        pods = 0
-        for path in Path(root).glob("*/[!.]*/shm"):
-            pods += 1
-            if soft_limiter.is_fresh(shared_memory.read(str(path)), self._now()):
-                yield f"fresh heartbeat in {path}", ""
-        yield f"shared memory of {pods} pods in {root}", "no fresh heartbeat"
+        """Yield each sign of the hypervisor's life and what speaks against it; cheap ones first.
+
+        The heartbeats of pods are none: each pod can write its own.
+        """
         if self._places.sockets:
             pattern = Path(self._places.sockets)
             found = min(pattern.parent.glob(pattern.name), default=pattern)

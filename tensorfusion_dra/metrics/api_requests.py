@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tensorfusion_dra.metrics.counts import Counter, LabelValues
+from tensorfusion_dra.metrics import prometheus
+from tensorfusion_dra.metrics.prometheus import LabelValues
 
 NO_ANSWER: Final = "none"
 OTHER: Final = "other"
@@ -55,15 +56,20 @@ class ApiRequests:
         Args:
             known: Verb and resource of the requests that exist from the start.
         """
-        self.counter: Final = Counter(_known(known))
+        self.counter: Final = prometheus.new_counter(
+            "api_requests",
+            "Requests to the API server; the code is none if there was no complete answer.",
+            ("verb", "resource", "code"),
+            _known(known),
+        )
 
     def answered(self, method: str, status: int, error: str, *, path: str) -> None:
         del error
-        self.counter.add((*_asked(method, path), str(status)))
+        self.counter.labels(*_asked(method, path), str(status)).inc()
 
     def unanswered(self, method: str, error: str, *, path: str) -> None:
         del error
-        self.counter.add((*_asked(method, path), NO_ANSWER))
+        self.counter.labels(*_asked(method, path), NO_ANSWER).inc()
 
     def heard(self) -> None:
         """Count nothing: an event of a watch is no request."""

@@ -1,40 +1,41 @@
-"""Metric families of the node plugin: what it has counted, and its node at the moment."""
+"""Metric families of the node at the moment: its cards, who has which part of them, its loops."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from tensorfusion_dra.core.claims.operation import OperationKind
+from tensorfusion_dra.core.claims.enforcement.verdict import State
+from tensorfusion_dra.core.devices import xids
+from tensorfusion_dra.core.devices.health import Kind
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed.node_view import (
+    Amounts,
+    CardView,
     LedgerView,
     NodeView,
     PublishingView,
     RegistrationState,
+    ShareView,
 )
-from tensorfusion_dra.metrics import card_families, families, share_families
-from tensorfusion_dra.metrics.families import label
-from tensorfusion_dra.metrics.operations import OperationDurations
+from tensorfusion_dra.metrics import prometheus
+from tensorfusion_dra.metrics.prometheus import LabelValues, label
 
 _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
+HEALTHY: Final = "healthy"
+_HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in Kind))
+_INFO: Final = ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id")
 
-
-def of_operations(durations: OperationDurations) -> Iterator[Metric]:
-    """Yield the durations of prepares and unprepares."""
-    for kind in OperationKind:
-        yield families.histogram(
-            f"{kind.value}_duration_seconds",
-            f"Time to {kind.value} one claim, from the arrival of the kubelet's call.",
-            ("result",),
-            durations.totals[kind],
-        )
-        yield families.histogram(
-            f"{kind.value}_stage_duration_seconds",
-            f"Time that one {kind.value} spent in one stage.",
-            ("stage",),
-            durations.stages[kind],
-        )
+_AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
+    ("physical", "that the card itself has for containers", lambda card: card.physical),
+    ("capacity", "that the card's shares divide, as published", lambda card: card.capacity),
+    ("consumed", "that prepared shares count against the capacity", lambda card: card.consumed),
+    ("free", "that is left of the capacity", lambda card: card.free),
+)
+_SHARE: Final = ("namespace", "pod", "claim", "request", "uuid", "share_id")
+_PERCENT: Final = 100
 
 
 def of_view(view: NodeView, *, most_shares: int) -> Iterator[Metric]:
@@ -44,57 +45,57 @@ def of_view(view: NodeView, *, most_shares: int) -> Iterator[Metric]:
         view: The node.
         most_shares: Number of shares that get series of their own.
     """
-    yield families.info(
+    yield prometheus.info(
         "node", "The node and its resource pool.", ("node", "pool"), [(view.node, label(view.pool))]
     )
-    yield families.single("claims", "Prepared claims with shares of cards.", view.claims)
-    yield from share_families.of_shares(view.shares, most=most_shares)
-    yield families.single(
+    yield prometheus.single("claims", "Prepared claims with shares of cards.", view.claims)
+    yield from _of_shares(view.shares, most=most_shares)
+    yield prometheus.single(
         "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
     )
-    yield families.single(
+    yield prometheus.single(
         "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
     )
-    yield from card_families.of_cards(view.cards)
+    yield from _of_cards(view.cards)
     yield from _publishing(view.publishing)
-    yield families.single(
+    yield prometheus.single(
         "api_server_failing",
         "1 if nothing has succeeded since the last request that failed.",
         view.api_server.is_failing,
     )
-    yield families.states(
+    yield prometheus.states(
         "kubelet_registration",
         "1 for the state of the registration with the kubelet.",
         (),
         [((), view.registration.state.value)],
         known=[state.value for state in RegistrationState],
     )
-    yield families.single(
+    yield prometheus.single(
         "ledger_readable", "1 if the ledger could be read for this scrape.", not view.shares_error
     )
     yield _ledger(view.ledger)
 
 
 def _publishing(view: PublishingView) -> Iterator[Metric]:
-    yield families.single("slices", "Slices of the node's pool.", view.slices)
-    yield families.single("slice_devices", "Devices in the node's slices.", view.devices)
-    yield families.single("slice_generation", "Generation of the pool.", view.generation or 0)
-    yield families.counter(
+    yield prometheus.single("slices", "Slices of the node's pool.", view.slices)
+    yield prometheus.single("slice_devices", "Devices in the node's slices.", view.devices)
+    yield prometheus.single("slice_generation", "Generation of the pool.", view.generation or 0)
+    yield prometheus.counter(
         "slice_writes",
         "Slices written or deleted, by the reason.",
         ("reason",),
         {(reason.value,): number for reason, number in view.writes.items()},
     )
-    yield families.gauge(
+    yield prometheus.gauge(
         "slice_fields_dropped",
         "1 if the API server has this feature gate off and drops its fields.",
         ("feature_gate",),
         (((gate,), gate in view.dropped_gates) for gate in _GATES),
     )
-    yield families.single(
+    yield prometheus.single(
         "publishing_right", "1 if this instance publishes the node's slices.", view.has_right
     )
-    yield families.single(
+    yield prometheus.single(
         "publishing_failing",
         "1 if the last attempt to compare or write the slices failed.",
         bool(view.error),
@@ -102,7 +103,7 @@ def _publishing(view: PublishingView) -> Iterator[Metric]:
 
 
 def _ledger(view: LedgerView) -> Metric:
-    return families.counter(
+    return prometheus.counter(
         "ledger_repairs",
         "Damage of the ledger that was found.",
         ("kind",),
@@ -112,3 +113,179 @@ def _ledger(view: LedgerView) -> Metric:
             ("lost",): view.lost,
         },
     )
+
+
+def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
+    """Yield the families of all cards."""
+    yield prometheus.info(
+        "card",
+        "A published card.",
+        _INFO,
+        (tuple(label(getattr(card, name)) for name in _INFO) for card in cards),
+    )
+    for name, about, amounts in _AMOUNTS:
+        yield prometheus.gauge(
+            f"card_{name}_tflops",
+            f"Compute {about}, in TFLOPS.",
+            ("uuid",),
+            ((_uuid(card), amounts(card).tflops) for card in cards),
+        )
+        yield prometheus.gauge(
+            f"card_{name}_vram_bytes",
+            f"Memory {about}.",
+            ("uuid",),
+            ((_uuid(card), amounts(card).vram_bytes) for card in cards),
+        )
+    yield prometheus.gauge(
+        "card_oversubscription_ratio",
+        "Capacity divided by what the card itself has.",
+        ("uuid", "resource"),
+        (ratio for card in cards for ratio in _ratios(card)),
+    )
+    yield from _health(cards)
+
+
+def _health(cards: Sequence[CardView]) -> Iterator[Metric]:
+    yield prometheus.states(
+        "card_health",
+        "1 for the card's state of health.",
+        ("uuid",),
+        ((_uuid(card), _health_state(card)) for card in cards),
+        known=_HEALTH,
+    )
+    yield prometheus.gauge(
+        "card_unhealthy_since_timestamp_seconds",
+        "When the card became unhealthy; absent while it is healthy.",
+        ("uuid", "reason"),
+        (
+            ((*_uuid(card), label(card.sickness.worst.reason)), card.sickness.since.timestamp())
+            for card in cards
+            if card.sickness
+        ),
+    )
+    yield prometheus.counter(
+        "card_xids",
+        "XIDs that the NVIDIA driver reported about the card.",
+        ("uuid", "xid"),
+        {key: number for card in cards for key, number in _xids(card)},
+    )
+
+
+def _uuid(card: CardView) -> LabelValues:
+    return (label(card.uuid),)
+
+
+def _health_state(card: CardView) -> str:
+    return card.sickness.worst.kind.name.lower() if card.sickness else HEALTHY
+
+
+def _ratios(card: CardView) -> Iterable[tuple[LabelValues, float]]:
+    pairs = {
+        "tflops": (card.capacity.nano_tflops, card.physical.nano_tflops),
+        "vram": (card.capacity.vram_bytes, card.physical.vram_bytes),
+    }
+    for resource, (capacity, physical) in pairs.items():
+        if physical:
+            yield (*_uuid(card), resource), capacity / physical
+
+
+def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:
+    """Yield the number of each XID; those that NVIDIA describes as marking a card exist at 0."""
+    numbers = dict.fromkeys(xids.DESCRIPTIONS, 0)
+    numbers.update((each.code, each.count) for each in card.xids)
+    for code, number in numbers.items():
+        yield (*_uuid(card), str(code)), number
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    labels: LabelValues
+    share: ShareView
+
+
+def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
+    """Yield the families of all shares.
+
+    They are the only ones whose number grows with the pods of the node, so they are bounded. What
+    is left out is counted.
+
+    Args:
+        shares: Of all prepared claims.
+        most: Number of shares that get series of their own.
+    """
+    shown = list(_distinct(islice(shares, most)))
+    states = [_state(share) for share in shares]
+    yield prometheus.single("shares", "Shares of prepared claims.", len(shares))
+    yield prometheus.gauge(
+        "shares_by_enforcement",
+        "Shares by whether their limits are enforced.",
+        ("state",),
+        (((state.value,), states.count(state)) for state in State),
+    )
+    yield prometheus.single(
+        "shares_left_out", "Shares without series of their own.", len(shares) - len(shown)
+    )
+    yield prometheus.info(
+        "share",
+        "A share of a prepared claim.",
+        (*_SHARE, "isolation", "enforcement"),
+        ((*each.labels, each.share.isolation.value, _state(each.share).value) for each in shown),
+    )
+    yield from _amounts(shown)
+
+
+def _amounts(shown: Sequence[_Labelled]) -> Iterator[Metric]:
+    yield prometheus.gauge(
+        "share_requested_tflops",
+        "Compute that the share counts against its card's capacity, in TFLOPS.",
+        _SHARE,
+        ((each.labels, each.share.requested.tflops) for each in shown),
+    )
+    yield prometheus.gauge(
+        "share_requested_vram_bytes",
+        "Memory that the share counts against its card's capacity.",
+        _SHARE,
+        ((each.labels, each.share.requested.vram_bytes) for each in shown),
+    )
+    limits = [(each.labels, each.share.limit) for each in shown if each.share.limit]
+    yield prometheus.gauge(
+        "share_limit_compute_ratio",
+        "Part of the card's compute that the container may use; absent without a limit.",
+        _SHARE,
+        ((labels, limit.sm_percent / _PERCENT) for labels, limit in limits),
+    )
+    yield prometheus.gauge(
+        "share_limit_vram_bytes",
+        "Memory that the container may use; absent without a limit.",
+        _SHARE,
+        ((labels, limit.vram_bytes) for labels, limit in limits),
+    )
+
+
+def _distinct(shares: Iterator[ShareView]) -> Iterator[_Labelled]:
+    """Yield shares whose labels differ from those of all before: the format allows no others.
+
+    Two with the same labels are the same claim before and after it was created anew, or shares
+    for admin access, which have no ID.
+    """
+    seen: set[LabelValues] = set()
+    for share in shares:
+        labels = _labels(share)
+        if labels not in seen:
+            seen.add(labels)
+            yield _Labelled(labels, share)
+
+
+def _labels(share: ShareView) -> LabelValues:
+    return (
+        label(share.claim.namespace),
+        label(",".join(share.pods)),
+        label(share.claim.name),
+        label(share.request),
+        label(share.gpu_uuid),
+        label(share.share_id or ""),
+    )
+
+
+def _state(share: ShareView) -> State:
+    return share.enforcement.verdict.state if share.enforcement else State.UNKNOWN

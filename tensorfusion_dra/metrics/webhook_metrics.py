@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from prometheus_client.metrics_core import Metric
 
 from tensorfusion_dra.core.admission.parameter_rules import CONFIG_PATHS
 from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.metrics import prometheus
 from tensorfusion_dra.metrics.api_requests import WEBHOOK, ApiRequests
-from tensorfusion_dra.metrics.counts import CALL_SECONDS, Counter, Histogram
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 _KINDS: Final = ("Pod", *CONFIG_PATHS)
 _ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500", "501", "505")
-"""Every status with which webhook.server and webhook.reviews refuse a request."""
+"""Every status with which runtime.http_server and webhook.reviews refuse a request."""
 
 
 class WebhookMetrics:
@@ -28,17 +27,26 @@ class WebhookMetrics:
 
     def __init__(self) -> None:
         self.api_requests: Final = ApiRequests(WEBHOOK)
-        self._reviews: Final = Histogram(
-            [(kind, outcome.value) for kind in _KINDS for outcome in Outcome], bounds=CALL_SECONDS
+        self._reviews: Final = prometheus.new_histogram(
+            "webhook_review_duration_seconds",
+            "Time of one review.",
+            ("kind", "outcome"),
+            [(kind, outcome.value) for kind in _KINDS for outcome in Outcome],
+            bounds=prometheus.CALL_SECONDS,
         )
-        self._refused: Final = Counter((code,) for code in _ERRORS)
+        self._refused: Final = prometheus.new_counter(
+            "webhook_requests_refused",
+            "Requests that got an HTTP error instead of a verdict.",
+            ("code",),
+            ((code,) for code in _ERRORS),
+        )
 
     def reviewed(self, kind: str, outcome: Outcome, seconds: float) -> None:
-        self._reviews.add((kind, outcome.value), seconds)
+        self._reviews.labels(kind, outcome.value).observe(seconds)
 
     def refused(self, status: int) -> None:
         """Count a request that got an HTTP error instead of a verdict."""
-        self._refused.add((str(status),))
+        self._refused.labels(str(status)).inc()
 
     def written(
         self, *, accept: str, version: str, expires_at: Callable[[], datetime | None]
@@ -50,31 +58,16 @@ class WebhookMetrics:
             version: Of this driver.
             expires_at: Returns when the certificate in use expires; None if that is unknown.
         """
-        # At the first scrape: a webhook that nobody scrapes does without prometheus_client.
-        from tensorfusion_dra.metrics import exposition  # noqa: PLC0415
+        return prometheus.written(self._collected(version, expires_at()), accept=accept)
 
-        return exposition.written(self._collected(version, expires_at()), accept=accept)
-
-    def _collected(self, version: str, expires_at: datetime | None) -> "Iterator[Metric]":
-        from tensorfusion_dra.metrics import exposition, families  # noqa: PLC0415
-
-        yield families.histogram(
-            "webhook_review_duration_seconds",
-            "Time of one review.",
-            ("kind", "outcome"),
-            self._reviews,
-        )
-        yield families.counter(
-            "webhook_requests_refused",
-            "Requests that got an HTTP error instead of a verdict.",
-            ("code",),
-            self._refused.read(),
-        )
-        yield families.gauge(
+    def _collected(self, version: str, expires_at: datetime | None) -> Iterator[Metric]:
+        yield from self._reviews.collect()
+        yield from self._refused.collect()
+        yield prometheus.gauge(
             "webhook_certificate_expiry_timestamp_seconds",
             "When the certificate in use expires.",
             (),
             [((), expires_at.timestamp())] if expires_at else [],
         )
-        yield families.api_requests(self.api_requests.counter)
-        yield from exposition.of_process(version)
+        yield from self.api_requests.counter.collect()
+        yield from prometheus.of_process(version)

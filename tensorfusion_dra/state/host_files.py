@@ -1,20 +1,16 @@
 """Files, sockets and folders of the host that the containers of a claim need."""
 
-import errno
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs, TextFile
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import atomic, folders, removal, unix_sockets
+from tensorfusion_dra.state import atomic, folders, unix_sockets
 
-_MOST_AT_ONCE: Final = 1000
-"""Files and folders of a claim to remove in one go, while other claims wait for the ledger."""
 _TEXT_MODE: Final = 0o644
-_NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 class HostFiles:
@@ -23,6 +19,15 @@ class HostFiles:
     A folder is never created or removed through a symbolic link at its own path: containers write
     into these folders, and a link would redirect those writes to another place on the host.
     """
+
+    def __init__(self, root: Path) -> None:
+        """Create nothing yet.
+
+        Args:
+            root: Folder with a folder for each enforcer, in which are those of namespaces and the
+                parents of claims' folders.
+        """
+        self._root = root
 
     def missing(self, needs: Needs) -> str:
         """Return which file or socket is missing, and what was found there; "" if none is."""
@@ -49,40 +54,18 @@ class HostFiles:
             with _errors(text.path):
                 _write(text)
 
-    def withdraw(self, needs: Needs) -> None:
-        """Remove the folders that are empty; a hypervisor may have written into the others.
-
-        Raises:
-            RetryableError: A folder cannot be removed; the text has its path.
-        """
-        for folder in needs.folders:
-            with _errors(folder.path):
-                _remove(folder)
-
     def remove(self, folder: str) -> None:
         """Remove a folder with everything that containers wrote; do nothing if there is none.
-
-        Return once the folder is no longer at its path. A large one is moved away first, and
-        remove_unfinished() removes the rest of it.
 
         Raises:
             RetryableError: The folder is still at its path.
         """
         with _errors(folder):
-            moved = removal.quarantine(Path(folder))
-            if moved is not None:
-                removal.clear(moved, most=_MOST_AT_ONCE)
+            folders.remove(Path(folder))
 
-    def remove_unfinished(self, root: str) -> None:
-        """Continue the removals that remove() left unfinished in this folder, a part per call.
-
-        Raises:
-            RetryableError: Something cannot be removed now.
-        """
-        with _errors(root):
-            for folder in removal.quarantined_in(Path(root)):
-                if not removal.clear(folder, most=_MOST_AT_ONCE):
-                    return
+    def delete_removed(self) -> list[str]:
+        """Continue the removals that remove() left unfinished; return why some cannot be."""
+        return folders.delete_removed(self._root.glob(f"*/*/{folders.REMOVED}"))
 
     def names(self, root: str) -> frozenset[str]:
         """Return the names of the folders in this folder; none if it does not exist.
@@ -106,7 +89,9 @@ def _make(path: Path, mode: int) -> None:
     if not stat.S_ISDIR(found):
         raise RetryableError(f"{path}: found something else, expected a folder")
     if stat.S_IMODE(found) != mode:
-        path.chmod(mode)
+        # Root in a container may have given it to another user: its own loss, and no other's.
+        with suppress(PermissionError):
+            path.chmod(mode)
 
 
 def _write(file: TextFile) -> None:
@@ -118,17 +103,6 @@ def _write(file: TextFile) -> None:
     folders.make(path.parent)
     # After a power cut the file is written again, before a container can need it.
     atomic.write(path, content, mode=_TEXT_MODE, durable=False)
-
-
-def _remove(folder: Folder) -> None:
-    path = Path(folder.path)
-    if path.is_symlink() or not path.is_dir():
-        return
-    try:
-        path.rmdir()
-    except OSError as error:
-        if error.errno not in _NOT_EMPTY:
-            raise
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The server's certificate and key, and its clients' CA, reloaded when their files change."""
 
 import ssl
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -9,9 +10,11 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.webhook import certificate_dates
 
 log = structlog.get_logger()
+
+_ANY_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python's ssl has no name for."""
 
 Signature = tuple[tuple[int, int, int, int], ...]
 
@@ -37,7 +40,7 @@ class Certificates:
         self._files: Final = (certificate, key, *((client_ca,) if client_ca else ()))
         self._lock: Final = Lock()  # guards all below
         self._signature, self._context = self._read()
-        self._expires_at = self._end_of_validity()
+        self._expires_at = _end_of_validity(self._context, certificate)
         self._logged_for: Signature | None = None
 
     def context(self) -> ssl.SSLContext:
@@ -46,7 +49,7 @@ class Certificates:
             try:
                 if self._stamp() != self._signature:
                     self._signature, self._context = self._read()
-                    self._expires_at = self._end_of_validity()
+                    self._expires_at = _end_of_validity(self._context, self._files[0])
                     self._logged_for = None
                     log.info("certificate_reloaded", file=str(self._files[0]))
             except InputError as error:
@@ -54,19 +57,10 @@ class Certificates:
             return self._context
 
     def expires_at(self) -> datetime | None:
-        """Return when the certificate in use expires; None if its file does not say."""
+        """Return when the certificate in use expires; None if that is unknown."""
         self.context()
         with self._lock:
             return self._expires_at
-
-    def _end_of_validity(self) -> datetime | None:
-        """Return the end of the first certificate in the file, which is the server's own."""
-        try:
-            text = self._files[0].read_text(encoding="ascii", errors="replace")
-            first = text[text.index(ssl.PEM_HEADER) :].partition(ssl.PEM_FOOTER)
-            return certificate_dates.not_after(ssl.PEM_cert_to_DER_cert("".join(first[:2])))
-        except (OSError, ValueError):
-            return None
 
     def _log_failure(self, text: str) -> None:
         """Log that the files cannot be used, once for each state of the files."""
@@ -105,3 +99,27 @@ class Certificates:
         except OSError as error:
             raise InputError(f"{error.filename}: {error.strerror}") from error
         return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size) for s in found)
+
+
+def _end_of_validity(server: ssl.SSLContext, certificate: Path) -> datetime | None:
+    """Return when the certificate of a server's context expires.
+
+    Python's ssl reads a certificate only for the other side of a connection. So this connects to
+    the server in memory, as a client that trusts this one certificate at any time.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags = ssl.VerifyFlags(ssl.VERIFY_X509_PARTIAL_CHAIN | _ANY_TIME)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        client.load_verify_locations(certificate)
+        asking = client.wrap_bio(to_client, to_server)
+        answering = server.wrap_bio(to_server, to_client, server_side=True)
+        for side in (asking, answering, asking):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        shown = asking.getpeercert() or {}
+        found = ssl.cert_time_to_seconds(str(shown["notAfter"]))
+    except (OSError, ValueError, KeyError):
+        return None
+    return datetime.fromtimestamp(found, UTC)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -14,9 +13,9 @@ from tensorfusion_dra.core.admission import parameter_rules
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
 from tensorfusion_dra.core.names import RESOURCE_GROUP
+from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.ports import ReviewObserver
-from tensorfusion_dra.webhook.server import Request, Response
 
 log = structlog.get_logger()
 
@@ -64,22 +63,21 @@ class Reviews:
         policy of the webhook's configuration decides.
         """
         started = time.monotonic()
-        target = urlsplit(request.target)
-        if target.path not in self._rules:
+        if request.path not in self._rules:
             expected = ", ".join(self._rules)
-            return _error(HTTPStatus.NOT_FOUND, f"{target.path}: expected one of {expected}")
+            return _error(HTTPStatus.NOT_FOUND, f"{request.path}: expected one of {expected}")
         if request.method != "POST":
             return _error(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method}: expected POST")
         if request.content_type.partition(";")[0].strip().lower() != "application/json":
             text = f"Content-Type: found {request.content_type!r}, expected application/json"
             return _error(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
-        rule, kinds = self._rules[target.path]
+        rule, kinds = self._rules[request.path]
         try:
-            parsed = review.parse(request.body, wait_seconds=_wait_seconds(target.query))
+            parsed = review.parse(request.body, wait_seconds=_wait_seconds(request.query))
         except ReviewError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         if (parsed.group, parsed.version, parsed.kind) not in kinds:
-            text = f"{target.path}: found {parsed.group}/{parsed.version} {parsed.kind}"
+            text = f"{request.path}: found {parsed.group}/{parsed.version} {parsed.kind}"
             return _error(HTTPStatus.BAD_REQUEST, text)
         verdict = self._judged(rule, parsed, started)
         body = json.dumps(review.answer(parsed, verdict)).encode()
@@ -106,7 +104,7 @@ def _wait_seconds(query: str) -> float:
 
 def _error(status: HTTPStatus, text: str) -> Response:
     log.warning("request_refused", status=status.value, error=text[:300])
-    return Response(status=status, body=f"{text}\n".encode(errors="replace"))
+    return text_response(status, text)
 
 
 def _log(parsed: Review, verdict: Verdict, *, seconds: float) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from dra_simulator.rest import CLASSES
 from tensorfusion_dra.app.shared import logging
-from tensorfusion_dra.simulator.rest import CLASSES
 from tests.support import gpu_cluster
 from tests.support.gpu_cluster import Cluster
 

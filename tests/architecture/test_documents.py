@@ -17,8 +17,8 @@ from tests.support.markdown import ROOT
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 DOCUMENTS = (
     *READMES,
-    *sorted((ROOT / "docs").glob("*.md")),
-    ROOT / "daemonset" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "daemonset").rglob("*.md")),
     *sorted(ROOT.glob("C*.md")),
     *sorted(ROOT.glob("SECURITY.md")),
 )

@@ -8,14 +8,8 @@ import jsonschema
 import pytest
 import yaml
 
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.cel import translate
-from tensorfusion_dra.core.kubernetes import name_rules
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError
-from tensorfusion_dra.scheduling import allocation, cel_evaluation
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import (
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import (
     CLASSES,
     GPUPOOLS,
     PODS,
@@ -24,6 +18,12 @@ from tensorfusion_dra.simulator.rest import (
     Client,
     Resource,
 )
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.scheduling import allocation, cel_evaluation
 from tests.support import installation, kubernetes_schemas
 from tests.support.builders.slices import stored_slices
 

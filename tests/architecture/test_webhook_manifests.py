@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
+from dra_simulator import match_conditions
 from tensorfusion_dra.app.webhook import process
 from tensorfusion_dra.app.webhook import settings as webhook_settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import parameter_rules, pod_request
-from tensorfusion_dra.simulator import match_conditions
 from tensorfusion_dra.webhook import reviews
 from tests.support import installation, kubernetes_schemas
 from tests.support.builders.pods import pod_annotations, pod_document

@@ -6,9 +6,9 @@ from threading import Thread
 
 import pytest
 
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.answers import Answers
 from tests.support.waiting import PATIENCE_SECONDS
 

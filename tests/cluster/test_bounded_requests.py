@@ -7,7 +7,8 @@ from threading import Thread
 
 import pytest
 
-from tensorfusion_dra.cluster import transport, watch_stream
+from tensorfusion_dra.cluster import api as cluster_api
+from tensorfusion_dra.cluster import connections
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import UnreadableError
@@ -104,7 +105,7 @@ def test_watch_with_regular_events_outlives_the_silence_limit(tmp_path: Path) ->
 def test_endless_response_is_rejected_after_bounded_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
-    monkeypatch.setattr(transport, "_MOST_ANSWER_BYTES", MIB)
+    monkeypatch.setattr(connections, "_MOST_ANSWER_BYTES", MIB)
     with served(answer) as server:
         api = Api(server.kubeconfig(tmp_path))
 
@@ -120,7 +121,7 @@ def test_endless_response_is_rejected_after_bounded_bytes(
 def test_endless_watch_event_is_rejected_after_bounded_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(watch_stream, "_MOST_EVENT_BYTES", MIB)
+    monkeypatch.setattr(cluster_api, "_MOST_EVENT_BYTES", 65536)
     pieces = [CHUNKED, *[chunk(b"x" * size) * (65536 // size)] * 1000]
     with served(lambda: pieces) as server:
         api = Api(server.kubeconfig(tmp_path))

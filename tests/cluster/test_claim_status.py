@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import Cut, Refuse
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import APPLY, Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.resource_api import ResourceApi
@@ -17,8 +19,6 @@ from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.simulator.api.faults import Cut, Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.builders.reported_claims import (
     DEVICE,
     POOL,

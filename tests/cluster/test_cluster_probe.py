@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import Refuse
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.cluster.resource_api import ResourceApi
@@ -12,9 +15,6 @@ from tensorfusion_dra.core.doctor import gates
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.doctor.required_rights import Right
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.canned_api import served
 
 DRIVER_STATUS = Right(

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import EVENTS, NODES, Client, Json, Resource
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import EVENTS, NODES, Client, Json, Resource
 from tests.support.builders.prepared_claims import POD
 
 NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)

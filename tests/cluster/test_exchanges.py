@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support import canned_api, raw_server
 from tests.support.raw_server import HANG_UP, head
 from tests.support.waiting import PATIENCE_SECONDS

@@ -1,27 +1,27 @@
-"""Ways to log in to the API server, and the part of the client library that they load."""
+"""Ways to log in to the API server, and the libraries that they load."""
 
 import base64
-import datetime
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from urllib3 import PoolManager
 
-from tensorfusion_dra.cluster import client_library, credentials, login
+from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.connections import Connections, Tls
+from tensorfusion_dra.cluster.login import Login
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing
 from tests.support.raw_server import head, served
 from tests.support.waiting import PATIENCE_SECONDS
-
-HEAVY = ("jsonschema", "kubernetes", "oauthlib", "pydantic", "requests", "requests_oauthlib")
 
 
 def kubeconfig(folder: Path, server: Answers, user: Any) -> Path:
@@ -91,11 +91,9 @@ def plugin(folder: Path, **status: str) -> dict[str, Any]:
 def test_plugin_runs_again_only_when_its_token_has_expired(
     answers: Answers,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     expires: str,
     tokens: list[str],
 ) -> None:
-    monkeypatch.setattr(credentials, "_ASK_SECONDS", 0.0)
     user = plugin(tmp_path, expirationTimestamp=expires)
     api = Api(kubeconfig(tmp_path, answers, user))
     for _ in tokens:
@@ -134,122 +132,107 @@ def test_late_rejection_of_an_old_login_leaves_the_new_one(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def pod(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Make this process look like a pod; return the library's variables for it."""
+def pod(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """A client in a process that looks like a pod; the test's server has no TLS."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(answers.server_address[1]))
-    (tmp_path / "token").write_text("first")
+    (tmp_path / "token").write_text("first\n")
     (tmp_path / "ca.crt").write_text("any")
-    library: Any = client_library.for_service_account()
-    found: dict[str, Any] = library.load_service_account.__globals__
-    monkeypatch.setitem(found, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setitem(found, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    # The test's server has no TLS, which the API server of a pod always has.
-    set_config = found["InClusterConfigLoader"]._set_config
-
-    def without_tls(self: Any, settings: Any) -> None:
-        self.host = self.host.replace("https://", "http://")
-        set_config(self, settings)
-
-    monkeypatch.setattr(found["InClusterConfigLoader"], "_set_config", without_tls)
-    return found
+    log_in = partial(login.of_service_account, folder=tmp_path, scheme="http")
+    monkeypatch.setattr(login, "of_service_account", log_in)
+    return Api(None)
 
 
-def test_service_account_token_is_read_again_after_a_minute(
-    pod: dict[str, Any], answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_service_account_token_is_read_for_each_request(
+    pod: Api, answers: Answers, tmp_path: Path
 ) -> None:
-    now = [datetime.datetime(2026, 1, 1)]
-    clock = SimpleNamespace(now=lambda: now[0])
-    times = SimpleNamespace(timedelta=datetime.timedelta, datetime=clock)
-    monkeypatch.setitem(pod, "datetime", times)
-    monkeypatch.setattr(credentials, "_ASK_SECONDS", 0.0)
-    api = Api(None)
-    api.call("GET", SLICES_PATH)
-    (tmp_path / "token").write_text("second")
-    for seconds in (59, 1):
-        now[0] += datetime.timedelta(seconds=seconds)
-        api.call("GET", SLICES_PATH)
+    for token in ("first", "second"):
+        (tmp_path / "token").write_text(token)
+        pod.call("GET", SLICES_PATH)
 
-    assert [token.lower() for token in answers.tokens] == [
-        "bearer first",
-        "bearer first",
-        "bearer second",
-    ]
+    assert answers.tokens == ["Bearer first", "Bearer second"]
 
 
-def test_service_account_token_that_is_gone_is_retryable(
-    pod: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(credentials, "_ASK_SECONDS", 0.0)
-    times = SimpleNamespace(timedelta=lambda **_: datetime.timedelta(), datetime=datetime.datetime)
-    monkeypatch.setitem(pod, "datetime", times)
-    api = Api(None)
-    api.call("GET", SLICES_PATH)
+def test_service_account_token_that_is_gone_is_retryable(pod: Api, tmp_path: Path) -> None:
+    pod.call("GET", SLICES_PATH)
     (tmp_path / "token").write_text("")
+    with pytest.raises(RetryableError, match=r"credentials: found no token in .*/token"):
+        pod.call("GET", SLICES_PATH)
+    (tmp_path / "token").unlink()
 
-    with pytest.raises(RetryableError, match=r"credentials: Token file exists but empty\."):
-        api.call("GET", SLICES_PATH)
+    with pytest.raises(RetryableError, match="credentials: No such file or directory"):
+        pod.call("GET", SLICES_PATH)
 
 
-def loaded_by(code: str, *arguments: str) -> list[str]:
-    """Run code in a new process; return which large packages it has loaded."""
-    report = f"\nimport json, sys; print(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code + report, *arguments],
-        capture_output=True,
-        text=True,
+def test_process_without_a_service_account_is_an_input_error(pod: Api, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").unlink()
+
+    with pytest.raises(InputError, match="service account: found no API server"):
+        pod.connect()
+
+
+def test_login_in_a_pod_loads_no_kubernetes_library(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, sys
+from tensorfusion_dra.cluster import login
+os.environ |= {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
+folder = pathlib.Path(sys.argv[1])
+assert login.of_service_account(user_agent="a", folder=folder).authorization(wait_seconds=1)
+assert not {"kubernetes", "pydantic", "requests", "yaml"} & set(sys.modules)
+"""
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "ca.crt").write_text("any")
+
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
         timeout=PATIENCE_SECONDS,
         check=True,
     )
-    found: list[str] = json.loads(ended.stdout)
-    return found
 
 
-LOG_IN = """
-import pathlib, sys
-from tensorfusion_dra.cluster.api import Api
-transport = Api(pathlib.Path(sys.argv[1])).connect()
-assert transport._credentials.line(wait_seconds=1).startswith(b"Authorization: Bearer ")
-"""
-AFTERWARDS = """
-import kubernetes.client.rest, kubernetes.config
-from kubernetes import dynamic, watch
-settings = kubernetes.client.Configuration()
-kubernetes.config.load_kube_config(sys.argv[1], client_configuration=settings)
-assert kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(settings))
-assert kubernetes.client.rest.RESTClientObject
-"""
+def with_credentials(read: Callable[[], str | None]) -> Login:
+    """Return a login at a server that is not there."""
+    connections = Connections(
+        "http://127.0.0.1:1", PoolManager(), Tls(authority_file=None), user_agent="test"
+    )
+    return Login(connections, read)
 
 
-def test_login_loads_no_large_package(tmp_path: Path) -> None:
-    path = write(tmp_path, "https://127.0.0.1:1", {"token": "abc"})
+def test_line_break_in_a_token_is_refused_without_the_token() -> None:
+    login = with_credentials(lambda: "Bearer s3cr3t\r\nX-Remote-User: root")
 
-    assert loaded_by(LOG_IN, str(path)) == []
+    with pytest.raises(ValueError, match="control character") as caught:
+        login.authorization(wait_seconds=1)
 
-
-def test_all_of_the_library_can_be_loaded_after_a_login(tmp_path: Path) -> None:
-    path = write(tmp_path, "https://127.0.0.1:1", {"token": "abc"})
-
-    assert {"kubernetes", "requests_oauthlib"} <= set(loaded_by(LOG_IN + AFTERWARDS, str(path)))
+    assert "s3cr3t" not in str(caught.value)
 
 
-def test_login_at_an_identity_provider_loads_all_it_may_need(tmp_path: Path) -> None:
-    claims = base64.urlsafe_b64encode(b'{"exp": 32503680000}').decode().rstrip("=")
-    provider = {"name": "oidc", "config": {"id-token": f"e30.{claims}.c2ln"}}
-    path = write(tmp_path, "https://127.0.0.1:1", {"auth-provider": provider})
+def test_latest_two_tokens_are_secrets() -> None:
+    values = iter(["Bearer a", "Bearer b", "Bearer b", "Basic c"])
+    login = with_credentials(lambda: next(values))
+    for _ in range(4):
+        login.authorization(wait_seconds=1)
 
-    assert {"kubernetes", "requests_oauthlib"} <= set(loaded_by(LOG_IN, str(path)))
+    assert login.secrets() == {"b", "c"}
 
 
-def test_library_that_is_divided_differently_is_loaded_whole(tmp_path: Path) -> None:
-    path = write(tmp_path, "https://127.0.0.1:1", {"token": "abc"})
-    without_its_folder = """
-import importlib.util
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name: None if name == "kubernetes" else find_spec(name)
-"""
+def test_others_wait_for_a_renewal_within_their_time() -> None:
+    asked, ready = Event(), Event()
 
-    assert "kubernetes" in loaded_by(without_its_folder + LOG_IN, str(path))
+    def read() -> str:
+        asked.set()
+        assert ready.wait(PATIENCE_SECONDS)
+        return "Bearer a"
+
+    login = with_credentials(read)
+    with ThreadPoolExecutor(1) as thread:
+        renewal = thread.submit(login.authorization, wait_seconds=1)
+        assert asked.wait(PATIENCE_SECONDS)
+        with pytest.raises(TimeoutError):
+            login.authorization(wait_seconds=0.01)
+        ready.set()
+
+        assert renewal.result() == {"Authorization": "Bearer a"}
 
 
 USER = "users: [{name: u, user: %s}]"
@@ -280,7 +263,7 @@ def test_kubeconfig_of_another_form_is_an_error_about_the_file(
     path.write_text(text)
 
     with pytest.raises(InputError) as found:
-        login.transport_of(path, user_agent="test")
+        login.log_in(path, user_agent="test")
 
     assert str(found.value).startswith(f"kubeconfig {path}: ")
     assert error in str(found.value)
@@ -288,4 +271,4 @@ def test_kubeconfig_of_another_form_is_an_error_about_the_file(
 
 def test_device_is_no_kubeconfig() -> None:
     with pytest.raises(InputError, match=r"^kubeconfig /dev/null: found no regular file"):
-        login.transport_of(Path("/dev/null"), user_agent="test")
+        login.log_in(Path("/dev/null"), user_agent="test")

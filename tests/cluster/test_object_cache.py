@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from dra_simulator.api.faults import Cut, Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import GPUPOOLS, NODES, Client
 from tensorfusion_dra.cluster import object_cache, watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.object_cache import ObjectCache
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.simulator.api.faults import Cut, Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import GPUPOOLS, NODES, Client
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
@@ -15,8 +17,6 @@ from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.simulator.api.faults import Cut, Delay, HalfOpen, Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.waiting import PATIENCE_SECONDS
 

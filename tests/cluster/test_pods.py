@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import Cut, HalfOpen, Refuse
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.pods import Pods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.api.faults import Cut, HalfOpen, Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
 
 ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}
 

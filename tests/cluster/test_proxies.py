@@ -168,7 +168,6 @@ def test_tls_goes_through_a_tunnel_once_for_each_connection(
         assert request.startswith("CONNECT cluster.example:6443 HTTP/1.")
         assert secure_server.requests == [f"GET {SLICES_PATH} HTTP/1.1"] * 3
         assert secure_server.headers["host"] == "cluster.example:6443"
-        api.connect().close()
 
 
 @pytest.mark.parametrize("exempt", ["127.0.0.1", "127.0.0.0/8", "*"])
@@ -202,7 +201,6 @@ def test_tunnel_through_a_proxy_with_tls(
             for _ in range(2):
                 assert api.call("GET", SLICES_PATH) == {}
             assert len(proxy.requests) == 1
-            api.connect().close()
         else:
             with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
                 api.call("GET", SLICES_PATH)
@@ -213,7 +211,7 @@ def test_tunnel_through_a_proxy_with_tls(
     [
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
         (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, "header line|more than 65536"),
-        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, "more than (65536 bytes|100 headers)"),
+        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, "more than 100 headers|closed"),
         (b"nonsense\r\n\r\n", "nonsense"),
         (b"", "."),
     ],

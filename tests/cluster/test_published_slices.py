@@ -2,11 +2,11 @@
 
 import pytest
 
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.core.devices.slice_documents import plain_device, slice_spec
 
 

@@ -6,12 +6,12 @@ from threading import Thread
 
 import pytest
 
+from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import Watch
-from tensorfusion_dra.simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support.answers import nothing
 from tests.support.builders.devices import NODE

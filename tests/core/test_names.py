@@ -4,7 +4,7 @@ import re
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_warnings
-from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 
@@ -33,7 +33,7 @@ def test_every_attribute_has_a_name_that_the_api_accepts() -> None:
     named = {**device.as_api(), "attributes": {name: {"string": ""} for name in attributes}}
 
     assert len(attributes) == len(set(attributes)) >= 14
-    assert slice_rules.device_violations(named) == ()
+    assert device_rules.violations(named) == ()
 
 
 def test_spec_files_are_named_after_the_kind_of_their_devices() -> None:

@@ -29,6 +29,8 @@ UNIT_TESTS = sorted((ROOT / "tests" / "daemonset").glob("*tests*.yaml"))
 LABEL_OF_TEMPLATE = re.compile(r"\$labels\.(\w+)")
 SERIES = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?")
 NOT_SERIES = {"other"}
+DOCUMENTED_ALERT = re.compile(r"^### (\w+)\n\n\*\*(\w+), (\w+):\*\* ", re.MULTILINE)
+"""The heading of a runbook, and the start of its first line."""
 
 
 @pytest.mark.parametrize("rule", RECORDS, ids=lambda rule: rule.record)
@@ -69,11 +71,9 @@ def test_every_rule_has_a_name_of_its_own() -> None:
 
 
 def test_documented_alerts_are_those_of_the_rules() -> None:
-    rows = markdown.table(markdown.text(ROOT / "docs" / "alerts.md"), "alerts")
+    documented = DOCUMENTED_ALERT.findall(markdown.text(ROOT / "docs" / "alerts.md"))
 
-    documented = [tuple(markdown.inline(cell) for cell in row[:3]) for row in rows]
-
-    assert documented == [(rule.alert, rule.severity, rule.wait) for rule in ALERTS]
+    assert sorted(documented) == sorted((rule.alert, rule.severity, rule.wait) for rule in ALERTS)
 
 
 def test_documented_recording_rules_are_those_of_the_rules() -> None:

@@ -20,6 +20,7 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 DAEMON: Final = scripts.container("mps-daemon", "daemon")
 SHM: Final = scripts.container("mps-daemon", "shm")
 READY: Final = "default of active threads"
+MOUNT: Final = "-t tmpfs -o nosuid,nodev,noexec,mode={},size={} tensorfusion-dra-mps {{mps}}/{}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,28 +223,32 @@ def test_driver_root_gives_its_program_and_only_the_nvidia_drivers_libraries(nod
 
 
 @pytest.mark.parametrize(
-    ("mounted", "expected"),
+    ("mounted", "is_used", "expected"),
     [
-        (False, "-t tmpfs -o nosuid,nodev,noexec,mode=1777,size=50% tensorfusion-dra-mps {shm}"),
-        (True, "-o remount,size=50% {shm}"),
+        (False, False, [MOUNT.format("1777", "50%", "shm"), MOUNT.format("0755", "16M", "pipe")]),
+        (False, True, [MOUNT.format("1777", "50%", "shm")]),
+        (True, True, ["-o remount,size=50% {mps}/shm", "-o remount,size=16M {mps}/pipe"]),
     ],
 )
 def test_shared_memory_is_mounted_once_and_only_resized_after_that(
-    tmp_path: Path, mounted: bool, expected: str
+    tmp_path: Path, mounted: bool, is_used: bool, expected: list[str]
 ) -> None:
     """Programs that need rights on the host are replaced by ones that write down their call."""
     scripts.put_program(tmp_path / "bin", "mount", f'#!/bin/sh\necho "$*" >>{tmp_path}/calls\n')
     status = 0 if mounted else 1
     scripts.put_program(tmp_path / "bin", "mountpoint", f"#!/bin/sh\nexit {status}\n")
-    env = {**scripts.variables(SHM), "MPS": str(tmp_path / "mps")}
+    mps = tmp_path / "mps"
+    if is_used:
+        (mps / "pipe" / "control").mkdir(parents=True)
+    env = {**scripts.variables(SHM), "MPS": str(mps)}
 
     done = scripts.run(scripts.command(SHM), {**env, "PATH": scripts.path_with(tmp_path / "bin")})
 
     assert done.returncode == 0, done.stderr
-    shm = tmp_path / "mps" / "shm"
-    assert (tmp_path / "calls").read_text() == f"{expected.format(shm=shm)}\n"
-    assert shm.is_dir()
-    assert (tmp_path / "mps" / "pipe").stat().st_mode & 0o777 == 0o755
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls == [each.format(mps=mps) for each in expected]
+    assert (mps / "shm").is_dir()
+    assert (mps / "pipe").stat().st_mode & 0o777 == 0o755
 
 
 def test_pod_and_driver_mean_the_same_folders() -> None:

@@ -11,8 +11,10 @@ from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
 
 PLUGIN: Final = "system:serviceaccount:tensorfusion-dra:tensorfusion-dra-node-plugin"
+SCHEDULER: Final = "system:serviceaccounts:tensor-fusion-sys"
 MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
 WORKER: Final = {names.LABEL_COMPONENT: names.COMPONENT_WORKER}
+GIVEN: Final = {names.MARK_INDEX: "1", names.MARK_GPU_IDS: "gpu-0"}
 PLAIN: Final = {"tensor-fusion.ai/tflops-limit": "312"}
 
 
@@ -23,7 +25,7 @@ def pod(annotations: dict[str, str], labels: dict[str, str] | None = None) -> An
     return {"metadata": metadata, "spec": {"nodeName": "node-01"}}
 
 
-def denial(name: str, old: Any, new: Any, *, user: str = "tenant") -> str:
+def denial(name: str, old: Any, new: Any, *, user: str = "tenant", group: str = "") -> str:
     """Return why a policy denies a write; "" if it admits it, or does not concern it."""
     rendered = helm.render(VARIANTS["hypervisor"])
     spec = next(
@@ -36,7 +38,7 @@ def denial(name: str, old: Any, new: Any, *, user: str = "tenant") -> str:
     environment = cel.NewEnv(variables=dict.fromkeys(roots, cel.Type.DYN), extensions=extensions)
     operation = "UPDATE" if old else "CREATE"
     data: dict[str, Any] = {
-        "request": {"operation": operation, "userInfo": {"username": user}},
+        "request": {"operation": operation, "userInfo": {"username": user, "groups": [group]}},
         "object": new,
         "oldObject": old,
         "variables": {},
@@ -62,13 +64,33 @@ def denial(name: str, old: Any, new: Any, *, user: str = "tenant") -> str:
     [
         (None, pod({}), ""),
         (None, pod(PLAIN), ""),
-        (None, pod(MARKED), "found it in a new pod"),
+        (
+            None,
+            pod({names.MARK_GPU_IDS: "gpu-0"}, WORKER),
+            "tensor-fusion.ai/gpu-ids: only the node",
+        ),
+        (
+            None,
+            pod({names.MARK_DRA_MARKS: "gpu-ids"}),
+            "expected no change of tensor-fusion.ai/dra-marks",
+        ),
         (pod(PLAIN), pod({}), ""),
-        (pod(PLAIN), pod(MARKED), "expected no change of tensor-fusion.ai/index"),
-        (pod({}), pod(MARKED, WORKER), "expected no change of tensor-fusion.ai/index"),
+        (pod(PLAIN), pod({**PLAIN, names.MARK_INDEX: "1"}), "tensor-fusion.ai/index: only the"),
+        (pod(GIVEN), pod({**GIVEN, names.MARK_DRA_MARKS: "gpu-ids"}), "tensor-fusion.ai/dra-marks"),
+        (pod(GIVEN), pod({}), "tensor-fusion.ai/index, tensor-fusion.ai/gpu-ids: only the"),
+        (pod(GIVEN), pod({**GIVEN, **PLAIN, "app": "x"}), ""),
+        (pod({}), pod({"app": "x"}, WORKER), ""),
         (pod(MARKED, WORKER), pod({**MARKED, "app": "x"}, {**WORKER, "app": "x"}), ""),
-        (pod(MARKED, WORKER), pod({**MARKED, **PLAIN}, WORKER), "expected no change of"),
-        (pod(MARKED, WORKER), pod({**MARKED, names.MARK_INDEX: "2"}, WORKER), "expected no change"),
+        (
+            pod(MARKED, WORKER),
+            pod({**MARKED, **PLAIN}, WORKER),
+            "change of tensor-fusion.ai/tflops",
+        ),
+        (
+            pod(MARKED, WORKER),
+            pod({**MARKED, names.MARK_INDEX: "2"}, WORKER),
+            "the node plugin owns",
+        ),
         (pod(MARKED, WORKER), pod({}, WORKER), "the node plugin owns them"),
         (pod(MARKED, WORKER), pod(MARKED), "label tensor-fusion.ai/component: expected no change"),
     ],
@@ -79,3 +101,25 @@ def test_marks_are_the_node_plugins_alone(old: Any, new: Any, expected: str) -> 
     assert expected in found
     assert bool(found) is bool(expected)
     assert denial("tensorfusion-dra-marks", old, new, user=PLUGIN) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (pod(PLAIN, WORKER), pod({**PLAIN, **GIVEN}, WORKER), ""),
+        (pod(GIVEN, WORKER), pod({}, WORKER), ""),
+        (pod(GIVEN), pod({**GIVEN, names.MARK_DRA_MARKS: "gpu-ids"}), "tensor-fusion.ai/dra-marks"),
+        (
+            pod(MARKED, WORKER),
+            pod({**MARKED, **GIVEN}, WORKER),
+            "tensor-fusion.ai/gpu-ids: the node",
+        ),
+    ],
+)
+def test_tensor_fusions_scheduler_gives_cards_to_pods_of_its_own(
+    old: Any, new: Any, expected: str
+) -> None:
+    found = denial("tensorfusion-dra-marks", old, new, group=SCHEDULER)
+
+    assert expected in found
+    assert bool(found) is bool(expected)

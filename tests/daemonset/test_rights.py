@@ -2,11 +2,11 @@
 
 import pytest
 
+from dra_simulator.api.requests import Asked
+from dra_simulator.rest import EVENTS, GPUPOOLS, SLICES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.api.requests import Asked
-from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, SLICES
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm, installation, rbac

@@ -25,6 +25,8 @@ def one(documents: list[Document], kind: str, name: str = "") -> Document:
 @pytest.mark.parametrize("name", installation.NAMES)
 def test_no_container_can_escalate_privileges(name: str) -> None:
     for container in helm.containers(installation.documents(name)):
+        if container["name"] == "tenant-files":
+            continue  # see test_only_mounts_of_folders_for_containers_are_privileged
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -159,16 +161,34 @@ def containers_of(name: str, variant: str) -> dict[str, Document]:
     return {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
 
 
-def test_only_the_mount_of_the_mps_daemons_shared_memory_is_privileged() -> None:
+@pytest.mark.parametrize(
+    ("name", "variant", "expected"),
+    [
+        ("tensorfusion-dra-node-plugin", "nvidia", {"tenant-files"}),
+        ("tensorfusion-dra-node-plugin", "hami-core", {"tenant-files"}),
+        ("tensorfusion-dra-mps", "mps-exclusive-process", {"shm"}),
+    ],
+)
+def test_only_mounts_of_folders_for_containers_are_privileged(
+    name: str, variant: str, expected: set[str]
+) -> None:
+    found = containers_of(name, variant)
+
+    privileged = [each for each in found.values() if each["securityContext"].get("privileged")]
+    assert {each["name"] for each in privileged} == expected
+    for each in privileged:
+        assert [mount["mountPropagation"] for mount in each["volumeMounts"]] == ["Bidirectional"]
+        assert each["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_mps_daemon_has_the_capabilities_that_it_needs_and_no_more() -> None:
     found = containers_of("tensorfusion-dra-mps", "mps-exclusive-process")
 
-    privileged = {name for name, each in found.items() if each["securityContext"].get("privileged")}
     added = {
         name: each["securityContext"]["capabilities"]["add"]
         for name, each in found.items()
-        if name not in privileged
+        if name != "shm"
     }
-    assert privileged == {"shm"}
     assert added == {
         "compute-mode": ["SYS_ADMIN"],
         "daemon": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"],

@@ -32,6 +32,8 @@ def test_every_variable_in_the_manifests_belongs_to_a_setting(name: str) -> None
     known = {setting_sources.variable(item) for item in fields(Settings)}
 
     for container in helm.containers(installation.documents(name)):
+        if container["name"] == "tenant-files":
+            continue  # a script with variables of its own
         named = {entry["name"] for entry in container["env"]}
         assert {name for name in named if not name.startswith("NVIDIA_")} <= known
 

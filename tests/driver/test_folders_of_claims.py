@@ -1,14 +1,18 @@
 """Folders on the host, which are removed with the last claim that uses them."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.driver.recover import Reconciler, recover
+from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.enforced_node import EnforcedNode
-from tests.support.prepared_node import GPU_0, GPU_1
+from tests.support.prepared_node import GPU_0, GPU_1, error_of, put_claim, share_result
 
 
 @pytest.fixture
@@ -85,3 +89,86 @@ def test_recovery_removes_the_rest_of_a_large_folder(hami: EnforcedNode) -> None
         recover(hami.ledger, hami.projection, boot_id=hami.boot_id)
 
     assert list(cache_folder(hami, ref).parent.iterdir()) == []
+
+
+def test_next_pod_of_a_name_finds_nothing_of_the_one_before(node: EnforcedNode) -> None:
+    folder = node.root / "shm" / "default" / "trainer-0"
+    first = node.prepare_for_pod("a", "trainer-0")
+    (folder / "shm").write_text("limits of the first pod")
+    (folder / "mine").mkdir()
+
+    node.unprepare(first)
+    node.prepare_for_pod("b", "trainer-0")
+
+    assert list(folder.iterdir()) == []
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_pod_that_was_deleted_by_force_keeps_its_folder_from_the_next_one(
+    node: EnforcedNode,
+) -> None:
+    folder = node.root / "shm" / "default" / "trainer-0"
+    first = node.prepare_for_pod("a", "trainer-0")
+    (folder / "shm").write_text("limits of the first pod")
+    second = put_claim(node, "b", share_result(tflops="1", vram="1Gi"))
+    reserved = {"resource": "pods", "name": "trainer-0", "uid": "uid-of-the-next"}
+    node.claims.stored[str(second)]["status"]["reservedFor"] = [reserved]
+
+    error = error_of(node.prepare(second)[second.uid])
+    node.unprepare(first)
+    node.prepare(second)
+
+    assert "found claim default/a of an earlier pod of this name still prepared" in error
+    assert list(folder.iterdir()) == []
+
+
+def locked_inside(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "file").touch()
+    give_to_a_container(folder / "mine", 0o700)
+
+
+def locked_outside(folder: Path) -> None:
+    (folder / "mine").touch()
+    give_to_a_container(folder, 0o700)
+
+
+@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core"])
+@pytest.mark.parametrize("lock", [locked_inside, locked_outside])
+def test_folder_that_a_container_locked_harms_no_other_claim(
+    tmp_path: Path, enforcer: str, lock: Callable[[Path], None]
+) -> None:
+    node = EnforcedNode(tmp_path, enforcer)
+    refs = [node.prepare_for_pod(name, name) for name in ("a", "b", "c")]
+    parent = node.root / ("shm/default" if enforcer == "tensor-fusion" else "hami-core/claims")
+    first, second, third = sorted(parent.iterdir())
+    for folder in (first, third):
+        lock(folder)
+        (folder / "file").touch()
+    for number in range(1500):  # more than an unprepare deletes
+        (second / f"{number}").touch()
+
+    with without_capabilities(), capture_logs() as logs:
+        for ref in refs:
+            assert node.unprepare(ref) == {ref.uid: None}
+        for _ in range(2):
+            Reconciler(node.ledger, node.projection, boot_id=node.boot_id, seconds=60).begin()
+
+    assert all(path.name.endswith(".removed") for path in parent.iterdir())
+    assert len(list(parent.iterdir())) == 2
+    lines = [each for each in logs if each["event"] == "claim_folders_left"]
+    assert [each["folders"] for each in lines] == [2, 2]
+    node.ledger.close()
+    shutil.rmtree(parent)
+
+
+def test_container_that_took_its_folder_does_not_fail_the_claims_next_prepare(
+    node: EnforcedNode,
+) -> None:
+    ref = node.prepare_for_pod("a", "trainer-0")
+    give_to_a_container(node.root / "shm" / "default" / "trainer-0", 0o700)
+
+    with without_capabilities():
+        again = node.prepare(ref)[ref.uid]
+
+    assert isinstance(again, PreparedClaim)

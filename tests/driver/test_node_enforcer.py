@@ -15,7 +15,7 @@ NO_LIMITER: Final = NodeSigns(
     files=(FileSign(path="/libcuda_limiter.so", trouble="not found"),),
 )
 NO_HYPERVISOR: Final = NodeSigns(read_at=0.0, asked=("device plugin: not found",))
-ALIVE: Final = NodeSigns(read_at=0.0, hypervisor="fresh heartbeat")
+ALIVE: Final = NodeSigns(read_at=0.0, hypervisor="device plugin answers")
 
 
 class SignsOfNode:

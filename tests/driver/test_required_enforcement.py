@@ -47,7 +47,7 @@ def test_claim_waits_until_the_hypervisor_is_alive(setup: Setup, signs: NodeWith
     ref = put_claim(setup, "a", share_result())
 
     refused = setup.prepare(ref)[ref.uid]
-    signs.hypervisor = "fresh heartbeat"
+    signs.hypervisor = "device plugin answers"
     prepared = setup.prepare(ref)[ref.uid]
 
     assert error_of(refused).startswith(
@@ -73,7 +73,7 @@ def test_prepared_claim_is_answered_after_the_hypervisor_died(
     """Its containers may run; the kubelet repeats the call when it restarts."""
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
-    signs.hypervisor = "fresh heartbeat"
+    signs.hypervisor = "device plugin answers"
     setup.prepare(ref)
 
     signs.hypervisor = ""

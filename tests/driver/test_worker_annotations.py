@@ -92,7 +92,7 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
     pod = node.pods.put("train")
     write(node, {"tflops-limit": "312"})
     node.prepare(node.put("train", share_result(**SMALL), tflops_limit="312"))
-    keeper = node.keeper()
+    keeper = node.keeper
     assert node.hypervisor.rate("train") == 100
 
     node.prepare(node.put("other", share_result(tflops="300")))
@@ -112,7 +112,7 @@ def test_annotations_of_a_running_pod_are_put_back(
     node.pods.put("train")
     node.prepare(node.put("train", share_result(**SMALL)))
     node.pods.set_phase("train", "Running")
-    keeper = node.keeper()
+    keeper = node.keeper
     write(node, foreign)
 
     for _ in range(2):
@@ -123,11 +123,14 @@ def test_annotations_of_a_running_pod_are_put_back(
     assert len(node.pods.patches) == 2
 
 
-def test_annotations_that_cannot_be_put_back_are_noted_until_they_are(node: WorkerNode) -> None:
+@pytest.mark.parametrize("by_a_lost_answer", [False, True])
+def test_annotations_that_cannot_be_put_back_are_noted_until_they_are_right(
+    node: WorkerNode, by_a_lost_answer: bool
+) -> None:
     pod = node.pods.put("train")
     node.prepare(node.put("train", share_result(**SMALL)))
     note = str(node.hypervisor.shm / ".tensorfusion-dra" / pod.uid)
-    keeper = node.keeper()
+    keeper = node.keeper
     write(node, {"tflops-limit": "312"})
     node.pods.refuses_marks = True
 
@@ -136,6 +139,8 @@ def test_annotations_that_cannot_be_put_back_are_noted_until_they_are(node: Work
     _, trouble = registered_folder.noted(note)
     assert trouble.startswith("tensor-fusion.ai/tflops-limit: found 312; the driver cannot")
 
+    if by_a_lost_answer:
+        node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "tflops-limit")
     node.pods.refuses_marks = False
     keeper.follow(node.workers)
     assert registered_folder.noted(note)[1] == ""
@@ -148,7 +153,7 @@ def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -
     metadata = node.pods.stored["train"]["metadata"]
     metadata["labels"].clear()
     metadata["annotations"].clear()
-    keeper = node.keeper()
+    keeper = node.keeper
 
     keeper.note_pods(node.pods.stored.values())
     keeper.follow(node.workers)
@@ -159,7 +164,7 @@ def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -
 def test_pods_of_others_are_left_alone(node: WorkerNode) -> None:
     node.pods.put("train")
     write(node, {"tflops-limit": "312", "gpu-ids": GPU_0})
-    keeper = node.keeper()
+    keeper = node.keeper
 
     keeper.note_pods(node.pods.stored.values())
     keeper.note_event("DELETED", node.pods.stored["train"])

@@ -71,7 +71,7 @@ def test_answer_of_any_form_fails_one_claim_and_no_process(
     node.hypervisor.answer = given
     node.pods.put("train")
     ref = node.put("train")
-    keeper = node.keeper()
+    keeper = node.keeper
 
     error = error_of(node.prepare(ref))
     for _ in range(2):
@@ -140,12 +140,15 @@ def test_pod_that_the_hypervisor_does_not_see_fails_the_claim_soon(
     assert node.pods.labels("train") == {}
 
 
-def test_card_of_a_pod_of_tensor_fusions_scheduler_is_refused(node: WorkerNode) -> None:
+@pytest.mark.parametrize("forged", [{}, {PREFIX + "dra-marks": "gpu-ids,index"}], ids=str)
+def test_card_of_a_pod_of_tensor_fusions_scheduler_is_refused(
+    node: WorkerNode, forged: dict[str, str]
+) -> None:
     node.pods.put("train")
     node.pods.put("other")
     node.pods.stored["other"]["metadata"] |= {
         "labels": {PREFIX + "component": "worker"},
-        "annotations": {PREFIX + "gpu-ids": f"gpu-x, {GPU_0}"},
+        "annotations": {PREFIX + "gpu-ids": f"gpu-x, {GPU_0}", **forged},
     }
     ref = node.put("train")
 

@@ -12,7 +12,6 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
 from tests.support.prepared_node import GPU_0, share_result
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -46,7 +45,7 @@ def test_running_pod_is_recovered_by_a_restarted_hypervisor_itself(node: WorkerN
     node.hypervisor.stop()
     node.hypervisor.start()
 
-    keeper = node.keeper()
+    keeper = node.keeper
     keeper.repair(node.workers)
     keeper.repair(node.workers)
 
@@ -60,7 +59,7 @@ def test_pending_pod_that_a_restarted_hypervisor_lost_is_registered_again(node: 
     node.hypervisor.stop()
     node.hypervisor.start()
     node.hypervisor.beat(pod, at=time.time() - 60)
-    keeper = node.keeper()
+    keeper = node.keeper
 
     keeper.repair(node.workers)
     assert node.hypervisor.allocated == {}
@@ -75,7 +74,7 @@ def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
     node.prepare(node.put("train"))
     node.pods.set_phase("train", "Succeeded")
     node.hypervisor.beat(pod, at=time.time() - 60)
-    keeper = node.keeper()
+    keeper = node.keeper
 
     for _ in range(4):
         keeper.repair(node.workers)
@@ -85,18 +84,8 @@ def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
 
 
 def test_keeper_follows_changes_by_itself_until_stopped(node: WorkerNode) -> None:
-    keeper = node.keeper()
-    workers = Workers(
-        node.pods,
-        node.pods,
-        node.plugin,
-        WorkerMemory(node.hypervisor.shm),
-        node.setup.ledger,
-        on_change=keeper.wake,
-    )
-    node.setup.workers = workers
-    node.setup.preparer = node.setup.with_claims(node.setup.claims)
-    thread = Thread(target=keeper.run, args=(workers,))
+    keeper = node.keeper
+    thread = Thread(target=keeper.run, args=(node.workers,))
     thread.start()
     node.pods.put("borrower")
     node.pods.put("other")

@@ -63,7 +63,7 @@ def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     node.prepare(node.put("claim-b", share_result(vram="8Gi"), pod="train"))
 
     assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB)}
-    node.keeper().follow(node.workers)
+    node.keeper.follow(node.workers)
     annotations = node.pods.annotations("train")
     assert annotations[PREFIX + "vram-limit"] == str(24 * GIB)
     assert annotations[PREFIX + "compute-percent-limit"] == "66"
@@ -140,7 +140,7 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(node: WorkerNode) -> None:
     borrower = node.pods.put("borrower")
     node.pods.put("other")
-    keeper = node.keeper()
+    keeper = node.keeper
     node.prepare(node.put("borrower", share_result(vram="20Gi"), vram_limit="60Gi"))
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 60 * GIB)}
 
@@ -161,7 +161,7 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
     results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
     refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
     node.hypervisor.before_answer = lambda: node.prepare(refs[1])
-    keeper = node.keeper()
+    keeper = node.keeper
 
     outcome = node.prepare(refs[0])
     keeper.follow(node.workers)

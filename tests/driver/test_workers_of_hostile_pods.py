@@ -55,7 +55,7 @@ def test_no_file_of_a_container_keeps_its_share_or_its_name(
     node.prepare(ref)
     namespace = node.hypervisor.file(pod).parents[1]
     spoil(node.hypervisor.file(pod))
-    keeper = node.keeper()
+    keeper = node.keeper
 
     with without_capabilities(), capture_logs() as logs:
         assert node.setup.unprepare(ref) == {ref.uid: None}

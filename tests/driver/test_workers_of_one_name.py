@@ -32,7 +32,7 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     error = error_of(node.prepare(second))
     if restarts:
         node = node.restarted()
-    keeper = node.keeper()
+    keeper = node.keeper
     for _ in range(3):
         keeper.repair(node.workers)
 
@@ -83,7 +83,7 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
 
     assert isinstance(node.prepare(again), PreparedClaim)
-    node.keeper().delete_removed(node.workers)
+    node.keeper.delete_removed(node.workers)
 
     notes = node.hypervisor.shm / ".tensorfusion-dra"
     assert [note.name for note in notes.iterdir()] == ["uid-of-the-next"]
@@ -101,7 +101,7 @@ def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -
     folder.rename(folder.with_name("mounted"))
     folder.mkdir()
     node.hypervisor.file(pod).write_bytes(memory)
-    keeper = node.keeper()
+    keeper = node.keeper
 
     for _ in range(3):
         keeper.repair(node.workers)

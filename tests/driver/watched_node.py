@@ -59,7 +59,7 @@ class SignsInMemory:
         return Signs(read_at=HEARTBEAT, shared_memory=memory, daemon=daemon)
 
     def of_node(self) -> NodeSigns:
-        hypervisor = "fresh heartbeat" if self.heartbeat == HEARTBEAT else ""
+        hypervisor = "device plugin answers" if self.heartbeat == HEARTBEAT else ""
         files = (FileSign(path="/libcuda_limiter.so"),)
         return NodeSigns(read_at=HEARTBEAT, files=files, hypervisor=hypervisor, asked=("nothing",))
 

@@ -173,7 +173,7 @@ class Cluster:
                 path,
                 query=query,
                 content=None,
-                content_type="application/json",
+                headers={},
                 seconds=_READ_SECONDS,
             )
             text = answer.body().decode(errors="replace")

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.documents, pytest.mark.timeout(1200)]
 
 INSTALL, USE = documented_commands.PAGES
 NAMESPACE = "tensorfusion-dra"
-AFTER_USE = ("Upgrade", "Uninstall", "Rights")
+AFTER_USE = ("Upgrade", "Uninstall")
 """The sections of docs/install.md that are read after docs/use.md."""
 
 LEFT_BEHIND = (

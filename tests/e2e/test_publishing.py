@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.kubernetes import slice_rules
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.drivers import Driver
 
@@ -37,7 +37,7 @@ def test_slices_are_complete_and_owned_by_their_node(
             node["metadata"]["uid"],
         )
         assert item["spec"]["nodeName"] == node_name
-        assert slice_rules.slice_violations(item["spec"]) == ()
+        assert slice_rules.violations(item["spec"]) == ()
 
 
 def test_api_server_drops_no_field_of_a_device(slices: Slices) -> None:

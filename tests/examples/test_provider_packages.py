@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.rest import NODES
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.simulator.rest import NODES
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import card, uuid

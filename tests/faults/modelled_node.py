@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import CLAIMS, NODES, Client
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
@@ -32,8 +34,6 @@ from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import recover
 from tensorfusion_dra.driver.repairs import Repairs
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import CLAIMS, NODES, Client
 from tensorfusion_dra.state.publishing_right import PublishingRight
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.node import plugin
+from dra_simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.node import rpc
-from tensorfusion_dra.simulator.rest import CLAIMS, NODES, SLICES, Client, Json
 from tests.discovery.nvml import nvml_machine
 from tests.support.forks import Starter
 from tests.support.kubelet import PluginClient
@@ -123,7 +123,7 @@ class Node:
     def is_served(self) -> bool:
         """Return True if the registration socket, which is created last, answers."""
         path = self.registration_socket
-        return path.is_socket() and rpc.is_served(str(path))
+        return path.is_socket() and plugin.is_served(str(path))
 
     def is_alive(self) -> bool:
         """Return True if the node plugin has not ended; it may be about to."""

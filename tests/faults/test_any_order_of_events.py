@@ -13,10 +13,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dra_simulator.rest import CLAIMS, SLICES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.rest import CLAIMS, SLICES
 from tests.faults import invariants
 from tests.faults.modelled_node import CARD_GIB, DEVICES, EVERY_CARD, ModelledNode
 from tests.faults.mutations import bounded

@@ -14,12 +14,12 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.node import plugin
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
-from tensorfusion_dra.simulator.node import rpc
 from tests.faults import invariants
 from tests.faults.damage import SEED, damaged
 from tests.faults.mutations import bounded
@@ -80,7 +80,7 @@ def answered(channel: grpc.Channel, method: str, content: bytes) -> bytes | grpc
     try:
         return call(content, timeout=PATIENCE_SECONDS)
     except grpc.RpcError as error:
-        return rpc.rpc_code(error)
+        return plugin.rpc_code(error)
 
 
 def first_message(
@@ -92,7 +92,7 @@ def first_message(
     try:
         message = health_pb.NodeWatchResourcesResponse.FromString(next(stream))
     except grpc.RpcError as error:
-        return rpc.rpc_code(error)
+        return plugin.rpc_code(error)
     stream.cancel()
     return sorted(item.device.device_name for item in message.devices)
 

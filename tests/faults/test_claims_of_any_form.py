@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.api.faults import Forge
+from dra_simulator.rest import CLAIMS
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.simulator.api.faults import Forge
-from tensorfusion_dra.simulator.rest import CLAIMS
 from tests.faults import invariants
 from tests.faults.mutations import ANYTHING, SCALARS, bounded, mutated
 from tests.faults.node import CARDS, Node, device, running

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.app.shared import node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.faults.mutations import ANYTHING, bounded, mutated
@@ -73,7 +73,7 @@ def count_devices(catalog: DeviceCatalog) -> int:
     if current is None:
         return 0
     wanted = slices.wanted(current.devices, NODE, node_uid="uid-of-node")
-    refused = [slice_rules.slice_violations(item["spec"]) for item in wanted]
+    refused = [slice_rules.violations(item["spec"]) for item in wanted]
     assert not any(refused), refused
     return len(current.devices)
 

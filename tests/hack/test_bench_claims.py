@@ -7,11 +7,11 @@ import pytest
 
 from benchmark import subject, target
 from benchmark.target import Claims, Target
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.node.plugin import ClaimRef, PluginError
+from dra_simulator.rest import CLAIMS, PODS, SLICES, Client
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.node.plugin import ClaimRef, PluginError
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS, SLICES, Client
 from tests.support import objects
 
 CONFLICT = 409

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.runtime import Mount
 from gpucheck import cards, checks, steps, tenant
 from gpucheck.edits import Edits
 from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline, Json, Report, SkipError, Step
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.runtime import Mount
 from tests.guard import sitecustomize as path_guard
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS

@@ -2,7 +2,6 @@
 
 import re
 
-from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tests.metrics.scraped import scrape
@@ -48,7 +47,6 @@ def test_every_name_has_the_prefix_and_a_meaning() -> None:
 def test_every_value_of_the_labels_is_explained() -> None:
     health = documented_metrics.PAGE[documented_metrics.PAGE.index("## Health of a card") :]
 
-    assert words("Results and stages") | {"success"} == {*Result, *Stage}
     assert words("Reasons of slice writes") == set(WriteReason)
     for kind in Kind:
         assert f"`{kind.name.lower()}`" in health

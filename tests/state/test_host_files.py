@@ -12,7 +12,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.disk import read_only
 
-FILES = HostFiles()
+FILES = HostFiles(Path("/nowhere"))
 
 
 @pytest.fixture(params=[0o077, 0o000], ids=["narrow", "wide"])
@@ -92,7 +92,7 @@ def test_link_in_place_of_a_folder_is_refused_and_not_followed(tmp_path: Path) -
 
     with pytest.raises(RetryableError, match="claim: found something else, expected a folder"):
         FILES.provide(folder(tmp_path / "claim"))
-    FILES.withdraw(folder(tmp_path / "claim"))
+    FILES.remove(str(tmp_path / "claim"))
 
     assert mode(tmp_path / "elsewhere") == 0o700
     assert (tmp_path / "claim").is_symlink()
@@ -104,7 +104,7 @@ def test_file_in_place_of_a_folder_is_refused_and_kept(tmp_path: Path, place: st
 
     with pytest.raises(RetryableError, match="claim"):
         FILES.provide(folder(tmp_path / place))
-    FILES.withdraw(folder(tmp_path / place))
+    FILES.remove(str(tmp_path / place))
 
     assert (tmp_path / "claim").read_text() == "kept"
 
@@ -116,34 +116,6 @@ def test_read_only_disk_fails_until_it_is_writable(reachable: Path) -> None:
     FILES.provide(folder(reachable / "claim"))
 
     assert (reachable / "claim").is_dir()
-
-
-def test_empty_folder_is_removed_but_not_its_parents(tmp_path: Path) -> None:
-    needs = folder(tmp_path / "root" / "claim")
-    FILES.provide(needs)
-
-    FILES.withdraw(needs)
-    FILES.withdraw(needs)
-
-    assert list(tmp_path.rglob("*")) == [tmp_path / "root"]
-
-
-def test_non_empty_folder_is_kept(tmp_path: Path) -> None:
-    needs = folder(tmp_path / "claim")
-    FILES.provide(needs)
-    (tmp_path / "claim" / "hypervisor").write_text("kept")
-
-    FILES.withdraw(needs)
-
-    assert (tmp_path / "claim" / "hypervisor").read_text() == "kept"
-
-
-def test_files_are_never_removed(tmp_path: Path) -> None:
-    (tmp_path / "library").write_text("kept")
-
-    FILES.withdraw(Needs(files=(str(tmp_path / "library"),)))
-
-    assert (tmp_path / "library").read_text() == "kept"
 
 
 def text(path: Path, content: str = "/limiter.so\n") -> Needs:

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.state import unix_sockets
 from tensorfusion_dra.state.host_files import HostFiles
 
-FILES = HostFiles()
+FILES = HostFiles(Path("/nowhere"))
 CONNECTED = pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
 
 

@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from dra_simulator.api.patches import JsonPatch
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Review
-from tensorfusion_dra.simulator.api.patches import JsonPatch
 
 Json = dict[str, Any]
 

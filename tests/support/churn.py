@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from threading import Event, Thread
 from typing import Final
 
+from dra_simulator.rest import PODS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.simulator.rest import PODS
 
 _POLL_SECONDS: Final = 0.05
 _END_SECONDS: Final = 120.0

@@ -10,6 +10,7 @@ from tests.support import markdown
 PAGE: Final = markdown.text(markdown.ROOT / "docs" / "metrics.md")
 NODE_PLUGIN: Final = "Node plugin"
 WEBHOOK: Final = "Webhook"
+_BOTH: Final = "Both"
 
 _OF_SHARE: Final = frozenset({"namespace", "claim", "request", "uuid", "share_id"})
 """Labels for which the tables write "share"."""
@@ -26,15 +27,19 @@ class Row:
 
 
 def table(process: str) -> Mapping[str, Row]:
-    """Return the rows about the metrics of a process by name.
+    """Return the rows about the metrics of a process by name; a row may be about several names.
 
     Args:
         process: The heading of its section: NODE_PLUGIN or WEBHOOK.
     """
-    rows = markdown.table(PAGE[PAGE.index(f"\n## {process}\n") :], "metrics")
-    found = {}
-    for name, kind, labels, meaning in rows:
+    found: dict[str, Row] = {}
+    for names, kind, labels, meaning in (*_rows(process), *_rows(_BOTH)):
         more = _OF_SHARE if _SHARE.search(labels) else frozenset()
-        found[markdown.inline(name)] = Row(kind, more.union(markdown.codes(labels)), meaning)
-    assert len(found) == len(rows)
+        for name in markdown.codes(names):
+            assert name not in found
+            found[name] = Row(kind, more.union(markdown.codes(labels)), meaning)
     return found
+
+
+def _rows(heading: str) -> list[list[str]]:
+    return markdown.table(PAGE[PAGE.index(f"\n## {heading}\n") :], "metrics")

@@ -33,7 +33,7 @@ class EnforcedNode(Setup):
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
             claim_files.device_metadata(self.metadata_folder),
-            HostFiles(),
+            HostFiles(self.root),
             self.enforcers,
         )
         use_real_cards(self)

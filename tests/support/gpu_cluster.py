@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tensorfusion_dra import cli
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import (
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import (
     CLAIMS,
     NODES,
     PODS,
     SLICES,
     Client,
 )
-from tensorfusion_dra.simulator.scheduler import Scheduler
+from dra_simulator.scheduler import Scheduler
+from tensorfusion_dra import cli
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support import objects
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpus

@@ -7,13 +7,16 @@ has neither.
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support import markdown
+from tensorfusion_dra.app.simulate import plugin_process
+from tensorfusion_dra.app.simulate.plugin_process import Process
+from tests.support import markdown, pod_login
 
 _LOCK: Final = markdown.ROOT / "hack" / "requirements" / "run.txt"
 MEMORY_BUDGET_BYTES: Final = (64 if sys.version_info < (3, 14) else 76) * 2**20
@@ -33,6 +36,23 @@ def require(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in _others():
         (folder / f"{module}.py").write_text(_ABSENT, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+
+def start_as_in_a_pod(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start node plugins with the image's packages and a service account's login; see require().
+
+    A forked process would share the memory of all modules that the test process has imported.
+    """
+    require(folder, monkeypatch)
+    files = folder / "service-account"
+    files.mkdir()
+
+    def spawn(command: Sequence[str], log_file: Path) -> Process:
+        flags = command[command.index("node-plugin") :]
+        wrapper = (sys.executable, pod_login.__file__, str(files))
+        return plugin_process.spawn_command([*wrapper, *flags], log_file)
+
+    monkeypatch.setattr(plugin_process, "spawn", spawn)
 
 
 def _others() -> set[str]:

@@ -221,14 +221,11 @@ class HostFilesInMemory(HostFiles):
         self.folders |= {folder.path for folder in needs.folders}
         self.texts |= {file.path: file.text for file in needs.texts}
 
-    def withdraw(self, needs: Needs) -> None:
-        self.folders -= {folder.path for folder in needs.folders}
-
     def remove(self, folder: str) -> None:
         self.folders.discard(folder)
 
-    def remove_unfinished(self, root: str) -> None:
-        pass
+    def delete_removed(self) -> list[str]:
+        return []
 
     def names(self, root: str) -> frozenset[str]:
         paths = (folder.rpartition("/") for folder in self.folders)

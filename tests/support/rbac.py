@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tensorfusion_dra.simulator.api.requests import Asked
+from dra_simulator.api.requests import Asked
 
 Document = dict[str, Any]
 

@@ -31,13 +31,14 @@ class WorkerNode:
     setup: Setup
     workers: Workers
     plugin: DevicePlugin
+    keeper: WorkerKeeper
 
     def restarted(self) -> "WorkerNode":
         """Return the node with a new driver, on the same disk."""
         self.setup.ledger.close()
         setup = Setup(self.folder, self.setup.claims)
-        workers = _connect(setup, self.pods, self.plugin, self.hypervisor)
-        return replace(self, setup=setup, workers=workers)
+        workers, keeper = _connect(setup, self.pods, self.plugin, self.hypervisor)
+        return replace(self, setup=setup, workers=workers, keeper=keeper)
 
     def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
         outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
@@ -60,9 +61,6 @@ class WorkerNode:
             claim["status"]["reservedFor"][0] |= {"name": pod, "uid": pod_uid or f"uid-of-{pod}"}
         return self.setup.claims.put(claim)
 
-    def keeper(self) -> WorkerKeeper:
-        return WorkerKeeper(self.plugin, claims=self.setup.ledger.claims)
-
 
 @contextmanager
 def worker_node(folder: Path) -> Iterator[WorkerNode]:
@@ -73,17 +71,19 @@ def worker_node(folder: Path) -> Iterator[WorkerNode]:
         hypervisor.start()
         plugin = DevicePlugin(hypervisor.sockets)
         setup = Setup(folder)
-        workers = _connect(setup, pods, plugin, hypervisor)
-        yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin)
+        workers, keeper = _connect(setup, pods, plugin, hypervisor)
+        yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin, keeper)
         hypervisor.stop()
         setup.ledger.close()
 
 
 def _connect(
     setup: Setup, pods: WorkerPodsInMemory, plugin: DevicePlugin, hypervisor: StandInHypervisor
-) -> Workers:
+) -> tuple[Workers, WorkerKeeper]:
     """Connect a driver with a hypervisor."""
-    workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm), setup.ledger)
+    keeper = WorkerKeeper(plugin, claims=setup.ledger.claims)
+    memory = WorkerMemory(hypervisor.shm)
+    workers = Workers(pods, pods, plugin, memory, setup.ledger, on_change=keeper.note_limits)
     setup.workers = workers
     setup.preparer = setup.with_claims(setup.claims)
-    return workers
+    return workers, keeper

@@ -12,8 +12,8 @@ import pytest
 import trustme
 
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.runtime.http_server import Request, Response, Server
 from tensorfusion_dra.webhook.certificates import Certificates
-from tensorfusion_dra.webhook.server import Request, Response, Server
 from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import PATIENCE_SECONDS
 

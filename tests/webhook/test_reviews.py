@@ -10,9 +10,9 @@ import pytest
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.reviews import Reviews
-from tensorfusion_dra.webhook.server import Request, Response
 from tests.support.admission import Json, ObjectsInMemory, SlicesInMemory, review_body
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.stored_claims import template_claim
@@ -67,7 +67,8 @@ def respond(
     method: str = "POST",
     content_type: str = "application/json",
 ) -> Response:
-    request = Request(method=method, target=path, content_type=content_type, body=text)
+    path, _, query = path.partition("?")
+    request = Request(method=method, path=path, query=query, content_type=content_type, body=text)
     return (to or reviews()).respond(request)
 
 

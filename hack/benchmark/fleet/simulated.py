@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmark.fleet.control_plane import AGENT, PATHS, SLICES
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import USER_AGENT, Api
-from tensorfusion_dra.simulator.apiserver import ApiServer
 
 _STOP_SECONDS: Final = 20.0
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.watch_stream import WatchStream
+from dra_simulator.api.requests import Request, route
+from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.api.requests import Request, route
 
 NO_ANSWER: Final = "no answer"
 

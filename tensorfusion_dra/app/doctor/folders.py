@@ -9,6 +9,7 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.context import Context
 from tensorfusion_dra.app.shared import node_parts
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.doctor import folders as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.folders import Folder, Use
@@ -33,6 +34,9 @@ _REGISTRY: Final = Use(what="registration folder", missing_cure=_ELSEWHERE)
 _DATA: Final = Use(what="data folder", may_be_made=True, keeps=True)
 _CDI: Final = Use(what="CDI folder", may_be_made=True)
 _HYPERVISOR: Final = Use(what="hypervisor's folder", may_be_made=True, propagated=True)
+_OF_CONTAINERS: Final = Use(
+    what="folder that containers write to", may_be_made=True, of_containers=True
+)
 _DEVICES: Final = Use(
     what="device folder", written=False, missing_cure="mount the host's /dev and set --dev-dir"
 )
@@ -49,6 +53,10 @@ def folders(context: Context) -> Iterator[Finding]:
     ]
     if not settings.simulated_gpus:
         uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
+        enforcer = node_parts.chosen_enforcer(settings)
+        is_own = enforcer.name == TensorFusion.name
+        if folder := f"{settings.tensor_fusion_root}/shm" if is_own else enforcer.claims_root:
+            uses.append((Path(folder).resolve(), _OF_CONTAINERS))
     mounts = _mounts()
     for path, use in uses:
         yield from rules.findings(_read_folder(path, mounts), use, in_pod=context.in_pod)

@@ -37,7 +37,7 @@ def constructed(
         plugin,
         WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
         ledger,
-        on_change=keeper.wake,
+        on_change=keeper.note_limits,
     )
     watch = worker_pods.watch(keeper.note_pods, keeper.note_event)
     supervisor.on_stop(keeper.stop)

@@ -54,7 +54,7 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
         claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
-        HostFiles(),
+        HostFiles(Path(settings.tensor_fusion_root)),
         enforcers,
     )
     offers = node_parts.node_offers(settings, enforcers)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from tensorfusion_dra.app.node_plugin import status_page
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
-from tensorfusion_dra.app.shared import metrics_page, version
+from tensorfusion_dra.app.shared import health_endpoint, version
+from tensorfusion_dra.app.shared.health_endpoint import Page
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.pages import Page
 from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
@@ -82,6 +82,6 @@ class Observing:
             most = settings.shown_shares
             return self.metrics.written(observer.view, accept=accept, most_shares=most)
 
-        return metrics_page.beside_probes(
+        return health_endpoint.metrics_page(
             written, supervisor, host=settings.metrics_host, port=settings.metrics_port
         )

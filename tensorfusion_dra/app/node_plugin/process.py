@@ -25,9 +25,8 @@ from tensorfusion_dra.app.node_plugin import (
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
 from tensorfusion_dra.app.shared import process_memory, version
-from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.pages import Page
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.claim_status import ClaimStatus
 from tensorfusion_dra.cluster.claims import Claims

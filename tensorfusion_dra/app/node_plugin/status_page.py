@@ -19,10 +19,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.shared.pages import Page, PageAnswer, PageRequest, text_answer
+from tensorfusion_dra.app.shared.health_endpoint import Page
 from tensorfusion_dra.app.shared.setting_groups.process import LOOPBACK, OFF
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.observed.node_view import NodeView
+from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 
 _FILE: Final = Path(__file__).with_name("status.html")
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
@@ -49,16 +50,16 @@ def pages(mode: str, view: Callable[[], NodeView]) -> Mapping[str, Page]:
     if mode == OFF:
         return {}
 
-    def drawn(_request: PageRequest) -> PageAnswer:
+    def drawn(_request: Request) -> Response:
         body, policy = _page()
-        return PageAnswer(
+        return Response(
             body=body,
             content_type="text/html; charset=utf-8",
             headers={**_HEADERS, "Content-Security-Policy": policy},
         )
 
-    def as_json(_request: PageRequest) -> PageAnswer:
-        return PageAnswer(
+    def as_json(_request: Request) -> Response:
+        return Response(
             body=json.dumps(document.as_json(view()), separators=(",", ":")).encode(),
             content_type="application/json",
             headers={**_HEADERS, "Content-Security-Policy": _NOTHING},
@@ -72,14 +73,14 @@ def pages(mode: str, view: Callable[[], NodeView]) -> Mapping[str, Page]:
 
 
 def _guarded(page: Page, *, is_local: bool) -> Page:
-    def answer(request: PageRequest) -> PageAnswer:
+    def answer(request: Request) -> Response:
         if is_local and not request.from_loopback:
-            return text_answer(
+            return text_response(
                 HTTPStatus.FORBIDDEN,
                 "the status page answers on loopback only: use kubectl port-forward",
             )
         if not _is_own_host(request.host, is_local=is_local):
-            return text_answer(
+            return text_response(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "Host: expected localhost or an address of loopback"
                 if is_local

@@ -50,9 +50,9 @@ def node_places(settings: Settings, every: Mapping[str, Enforcer] | None = None)
     return NodePlaces(
         enforcer=enforcer.name,
         files=places.files,
-        shared_memory=f"{settings.tensor_fusion_root}/shm",
         sockets=f"{sockets}/{_SOCKETS}",
-        http=(host, settings.hypervisor_port) if host else None,
+        # A pod in the host's network could answer there while no hypervisor does.
+        http=(host, settings.hypervisor_port) if host and not settings.hypervisor_sockets else None,
     )
 
 

@@ -1,57 +1,45 @@
 """HTTP endpoint for liveness and readiness probes, and for pages such as the metrics.
 
-Any client that reaches the port may connect, so the number of connections is bounded. A connection
-is waiting until its request has arrived, and answered afterwards. The kubelet's probe sends its
-request at once, so it gets an answer even while other clients hold connections open: if too many
-connections wait, the one that has waited longest is closed, not the newest. A request that takes
-longer than five seconds to arrive is cut off as well.
-
-Pages are larger than the answers to probes, and their readers may be slow. So fewer pages than
-connections are answered at a time (pages.py), and probes find room beside them.
+Pages are larger than the answers to probes, and their readers may be slow. So only a few pages are
+answered at a time, and probes find room beside them.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BufferedIOBase
-from socket import (
-    AF_INET,
-    AF_INET6,
-    IPPROTO_IPV6,
-    IPV6_V6ONLY,
-    SHUT_RDWR,
-    SO_REUSEADDR,
-    SOL_SOCKET,
-    has_dualstack_ipv6,
-    socket,
-)
-from threading import Lock, Thread
-from typing import Any, Final
+from threading import BoundedSemaphore, Lock, Thread
+from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.shared.pages import (
-    Page,
-    PageAnswer,
-    PageRequest,
-    Pages,
-    is_loopback,
-    text_answer,
+from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.runtime.http_server import (
+    Bounds,
+    Request,
+    Respond,
+    Response,
+    Server,
+    text_response,
 )
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
 
-_MOST_WAITING: Final = 32
-"""Connections whose request has not arrived yet."""
-_MOST_ANSWERED: Final = 16
-"""Requests that are answered at a time; connections beyond this limit are closed at once."""
-_REQUEST_SECONDS: Final = 5.0
-_MOST_REQUEST_BYTES: Final = 8192
+_BOUNDS: Final = Bounds(
+    connections=48, head_bytes=8192, body_bytes=0, idle_seconds=5.0, look_seconds=0.5
+)
+_MOST_PAGES: Final = 4
+"""Pages that are answered at a time, besides probes."""
 _REMEMBERED_SECONDS: Final = 1.0
 """Time for which a result is reused, so that frequent probes cost no work."""
+_METRICS: Final = "/metrics"
+
+Page = Respond
+"""Answers requests for one path, from any thread. If it raises, the answer is 500."""
+Written = Callable[[str], tuple[str, bytes]]
+"""Returns content type and text of all metrics for an Accept header."""
 
 
 class Check:
@@ -88,16 +76,11 @@ class Check:
         self._last_run = time.monotonic()
 
 
-class HealthEndpoint(ThreadingHTTPServer):
+class HealthEndpoint:
     """HTTP server that answers each check's path with 200, or with 503 and the error text.
 
     Other paths may have pages, which answer for themselves.
     """
-
-    daemon_threads = True
-    # Linux drops connections beyond this; their clients, such as probes, try again after a second.
-    request_queue_size = 1024
-    address_family = AF_INET6 if has_dualstack_ipv6() else AF_INET
 
     def __init__(
         self,
@@ -120,154 +103,91 @@ class HealthEndpoint(ThreadingHTTPServer):
         Raises:
             FatalError: The address cannot be bound.
         """
-        self.checks: Final = {
+        self._checks: Final = {
             path: Check(path.strip("/"), question) for path, question in checks.items()
         }
-        self.pages: Final = Pages(pages or {})
-        self._guard: Final = Lock()  # guards both below
-        self._waiting: Final[dict[socket, float]] = {}  # deadline by connection; oldest first
-        self._answered: Final[set[socket]] = set()
+        self._pages: Final = dict(pages or {})
+        self._room: Final = BoundedSemaphore(_MOST_PAGES)
+        self._guard: Final = Lock()  # guards _throttle
+        self._throttle: Final = LogThrottle()
         self._thread: Thread | None = None
-        if host:
-            self.address_family = AF_INET6 if ":" in host else AF_INET
         try:
-            super().__init__((host, port), _Handler)
-        except OSError as error:
-            raise FatalError(f"{setting} {port}: {error.strerror or error}") from error
+            self._server: Final = Server(
+                self._respond, host=host, port=port, setting=setting, bounds=_BOUNDS
+            )
+        except InputError as error:
+            raise FatalError(str(error)) from error
 
     @property
     def port(self) -> int:
         """Return the port that the server listens on."""
-        return int(self.server_address[1])
+        return self._server.port
 
     def start(self) -> None:
         """Answer requests in a thread of its own."""
-        self._thread = Thread(target=self.serve_forever, name="health-endpoint", daemon=True)
+        self._thread = Thread(target=self._server.run, name="health-endpoint", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop answering and close the socket."""
+        self._server.stop(grace_seconds=0)
         if self._thread is not None:
-            self.shutdown()
             self._thread.join()
-        self.server_close()
 
-    def server_bind(self) -> None:
-        """Bind one socket for IPv4 and IPv6."""
-        if self.address_family == AF_INET6:
-            self.socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
-        # Else a process that is restarted could not bind for a minute after the last probe.
-        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
-        # HTTPServer.server_bind() would query the name service for this machine's name.
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Make room for a new connection, or close it."""
-        with self._guard:
-            has_room = len(self._answered) < _MOST_ANSWERED
-            if has_room:
-                if len(self._waiting) >= _MOST_WAITING:
-                    self._cut(next(iter(self._waiting)))
-                self._waiting[request] = time.monotonic() + _REQUEST_SECONDS
-        if has_room:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle one connection, and forget it when it ends."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._guard:
-                self._waiting.pop(request, None)
-                self._answered.discard(request)
-
-    def service_actions(self) -> None:
-        """Cut connections whose request is overdue; called at least twice a second."""
-        now = time.monotonic()
-        with self._guard:
-            for connection in [each for each, until in self._waiting.items() if until < now]:
-                self._cut(connection)
-
-    def request_arrived(self, connection: socket) -> None:
-        """Mark a connection as answered, so that it is no longer cut."""
-        with self._guard:
-            if self._waiting.pop(connection, None) is not None:
-                self._answered.add(connection)
-
-    def _cut(self, connection: socket) -> None:
-        """Shut a waiting connection down, which ends the thread that reads from it."""
-        del self._waiting[connection]
-        with suppress(OSError):
-            connection.shutdown(SHUT_RDWR)
-
-    def handle_error(self, request: socket | tuple[bytes, socket], client_address: Any) -> None:
-        """Ignore errors of one connection: a client that goes away is normal."""
-
-
-class _Request:
-    """Reader of one request that reports the end after _MOST_REQUEST_BYTES."""
-
-    def __init__(self, source: BufferedIOBase) -> None:
-        self._source: Final = source
-        self._left = _MOST_REQUEST_BYTES
-
-    def readline(self, limit: int) -> bytes:
-        line = self._source.readline(min(limit, self._left))
-        self._left -= len(line)
-        return line
-
-    def close(self) -> None:
-        self._source.close()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: HealthEndpoint
-    timeout = _REQUEST_SECONDS
-    server_version = "tensorfusion-dra"
-    sys_version = ""
-
-    def setup(self) -> None:
-        """Limit the bytes that are read from the connection."""
-        super().setup()
-        self.rfile = _Request(self.rfile)  # type: ignore[assignment]
-
-    def do_GET(self) -> None:
-        self.server.request_arrived(self.connection)
-        path, _, query = self.path.partition("?")
-        check = self.server.checks.get(path)
+    def _respond(self, request: Request) -> Response:
+        if request.method not in {"GET", "HEAD"}:
+            return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET")
+        check = self._checks.get(request.path)
         if check is not None:
             trouble = check.trouble()
             status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
-            self._send(text_answer(status, trouble or "ok"))
-        elif path in self.server.pages.paths:
-            self.server.pages.answer(self._page_request(path, query), self._send)
-        else:
-            paths = ", ".join((*self.server.checks, *self.server.pages.paths))
-            self._send(text_answer(HTTPStatus.NOT_FOUND, f"expected one of {paths}"))
+            return text_response(status, trouble or "ok")
+        if request.path not in self._pages:
+            paths = ", ".join((*self._checks, *self._pages))
+            return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")
+        if not self._room.acquire(blocking=False):
+            text = "too many pages are being read"
+            return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        return replace(self._page(request), on_sent=self._room.release)
 
-    do_HEAD = do_GET  # noqa: N815 - the base's name
+    def _page(self, request: Request) -> Response:
+        try:
+            answer = self._pages[request.path](request)
+        except Exception as error:
+            # A fault of a page must end neither the process nor the probes.
+            with self._guard:
+                is_new = self._throttle.is_new(repr(error), key=request.path)
+            if is_new:
+                log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
+            text = f"{type(error).__name__}, see the log"
+            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+        with self._guard:
+            self._throttle.over(key=request.path)
+        return answer
 
-    def _page_request(self, path: str, query: str) -> PageRequest:
-        return PageRequest(
-            path=path,
-            query=query,
-            accept=", ".join(self.headers.get_all("Accept", [])),
-            host=self.headers.get("Host", ""),
-            from_loopback=is_loopback(self.client_address[0]),
-        )
 
-    def _send(self, answer: PageAnswer) -> None:
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+def metrics_page(
+    written: Written, supervisor: Supervisor, *, host: str, port: int
+) -> Mapping[str, Page]:
+    """Return the page /metrics for the health port; none if it has a port of its own.
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
-        """Log nothing for a request: probes are frequent, and Check logs each change."""
+    Args:
+        written: Writes the metrics.
+        supervisor: Stops the page's own port, which is served from now on.
+        host: The address of that; all addresses if empty.
+        port: 0 for the health port.
+
+    Raises:
+        FatalError: The address cannot be bound.
+    """
+
+    def page(request: Request) -> Response:
+        content_type, body = written(request.accept)
+        return Response(body=body, content_type=content_type)
+
+    if not port:
+        return {_METRICS: page}
+    endpoint = HealthEndpoint({}, {_METRICS: page}, host=host, port=port, setting="metrics-port")
+    supervisor.on_stop(endpoint.stop)
+    endpoint.start()
+    return {}

@@ -7,18 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.simulate import free_ports, objects
-from tensorfusion_dra.app.simulate.free_ports import LOOPBACK
-from tensorfusion_dra.app.simulate.objects import NAMESPACE
-from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
-from tensorfusion_dra.core import names
-from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.simulator import match_conditions
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.claim_controller import ClaimController
-from tensorfusion_dra.simulator.kubelet import Kubelet, Options
-from tensorfusion_dra.simulator.rest import (
+from dra_simulator import match_conditions
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.claim_controller import ClaimController
+from dra_simulator.kubelet import Kubelet, Options
+from dra_simulator.rest import (
     CLAIMS,
     CLASSES,
     PODS,
@@ -27,8 +21,14 @@ from tensorfusion_dra.simulator.rest import (
     Client,
     Json,
 )
-from tensorfusion_dra.simulator.runtime import Container, Runtime
-from tensorfusion_dra.simulator.scheduler import Scheduler
+from dra_simulator.runtime import Container, Runtime
+from dra_simulator.scheduler import Scheduler
+from tensorfusion_dra.app.simulate import free_ports, objects
+from tensorfusion_dra.app.simulate.free_ports import LOOPBACK
+from tensorfusion_dra.app.simulate.objects import NAMESPACE
+from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
+from tensorfusion_dra.core import names
+from tensorfusion_dra.scheduling import cel_evaluation
 
 _POLL_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 120.0

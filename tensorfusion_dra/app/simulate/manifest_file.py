@@ -6,6 +6,18 @@ from typing import Any, Final
 
 import yaml
 
+from dra_simulator.rest import (
+    CLASSES,
+    GPUPOOLS,
+    MUTATING_WEBHOOKS,
+    PODS,
+    SCHEDULING_CONFIG_TEMPLATES,
+    TEMPLATES,
+    VALIDATING_WEBHOOKS,
+    ApiError,
+    Json,
+    Resource,
+)
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.app.simulate.options import Options
@@ -16,18 +28,6 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.simulator.responses import ApiError
-from tensorfusion_dra.simulator.rest import (
-    CLASSES,
-    GPUPOOLS,
-    MUTATING_WEBHOOKS,
-    PODS,
-    SCHEDULING_CONFIG_TEMPLATES,
-    TEMPLATES,
-    VALIDATING_WEBHOOKS,
-    Json,
-    Resource,
-)
 
 _APPLIED: Final = (CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
 """The kinds that a file may contain, in the order in which they are created."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from dra_simulator.rest import RESOURCE_V1, Json
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import RESOURCE_V1, Json
 
 NAMESPACE: Final = "default"
 IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}

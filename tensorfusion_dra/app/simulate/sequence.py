@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from threading import Event
 from typing import Final
 
+from dra_simulator.rest import Json
 from tensorfusion_dra.app.simulate import observed, report, text
 from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulate.options import Options
@@ -21,7 +21,6 @@ from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import Report
 from tensorfusion_dra.app.simulate.workload import GeneratedPods, Workload
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.simulator.rest import Json
 
 _INTERRUPTED: Final = 128 + SIGINT
 """The exit code that shells report for Ctrl-C."""
@@ -40,14 +39,22 @@ def run(options: Options, *, form: str) -> int:
         RetryableError: A step did not happen in time; the text names it.
     """
     progress = Progress(sys.stderr)
+    signals: list[object] = []
+
+    def terminate(number: int, _: object) -> None:
+        # Python drops an exception that a signal handler raises within a destructor. The list is
+        # what ends a kept cluster in that case.
+        signals.append(number)
+        raise KeyboardInterrupt
+
     # SIGTERM, like Ctrl-C, must end the started processes and remove the folder.
-    signal.signal(SIGTERM, signal.default_int_handler)
+    signal.signal(SIGTERM, terminate)
     # A short path, because the folder holds Unix sockets.
     folder = Path(tempfile.mkdtemp(prefix="tfdra-"))
     cluster = SimulatedCluster(folder, gpus=options.gpus, tensor_fusion=options.file is not None)
     workload = _workload(options)
     try:
-        return _run_and_print(cluster, workload, options, progress, form=form)
+        return _run_and_print(cluster, workload, options, progress, form=form, signals=signals)
     except WaitError as error:
         progress.clear()
         _print_details(error)
@@ -80,6 +87,7 @@ def _run_and_print(
     progress: Progress,
     *,
     form: str,
+    signals: Sequence[object],
 ) -> int:
     """Simulate and print the report; return the exit code."""
     result = _simulate(cluster, workload, options, progress)
@@ -91,7 +99,7 @@ def _run_and_print(
     sys.stdout.write(f"{printed}\n")
     sys.stdout.flush()
     if options.keep:
-        _wait_for_interrupt(cluster, result)
+        _wait_for_interrupt(cluster, result, signals)
     return 1 if result.left_behind else 0
 
 
@@ -232,21 +240,22 @@ def _print_details(error: WaitError) -> None:
     sys.stderr.writelines(f"{line}\n" for line in error.details)
 
 
-def _wait_for_interrupt(cluster: SimulatedCluster, report: Report) -> None:
+def _wait_for_interrupt(
+    cluster: SimulatedCluster, report: Report, signals: Sequence[object]
+) -> None:
     named = f" {report.pods[0].name}" if report.pods else "s"
-    sys.stderr.write(
-        "\nThe cluster runs until Ctrl-C. In a browser:\n\n"
-        f"  status page  {cluster.pages_url}\n"
-        f"  metrics      {cluster.pages_url}metrics\n\n"
-        "To look around in it from another shell:\n\n"
-        f"  export KUBECONFIG={cluster.kubeconfig}\n"
-        "  kubectl get pods,resourceclaims -o wide\n"
-        f"  kubectl describe pod{named}\n\n"
-        f"Log of the node plugin: {cluster.log_file}\n"
-    )
-    sys.stderr.flush()
-    never = Event()
     with contextlib.suppress(KeyboardInterrupt):
+        sys.stderr.write(
+            "\nThe cluster runs until Ctrl-C. In a browser:\n\n"
+            f"  status page  {cluster.pages_url}\n"
+            f"  metrics      {cluster.pages_url}metrics\n\n"
+            "To look around in it from another shell:\n\n"
+            f"  export KUBECONFIG={cluster.kubeconfig}\n"
+            "  kubectl get pods,resourceclaims -o wide\n"
+            f"  kubectl describe pod{named}\n\n"
+            f"Log of the node plugin: {cluster.log_file}\n"
+        )
+        sys.stderr.flush()
         # In turns: a signal just before a wait without end would only be handled after it.
-        while not never.wait(_TURN_SECONDS):
-            pass
+        while not signals:
+            time.sleep(_TURN_SECONDS)

@@ -9,12 +9,11 @@ import structlog
 
 from tensorfusion_dra.app.shared import (
     enforcer_kinds,
-    metrics_page,
+    health_endpoint,
     process_memory,
     version,
 )
-from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
-from tensorfusion_dra.app.shared.pages import Page
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import object_cache
 from tensorfusion_dra.cluster.api import Api
@@ -24,11 +23,11 @@ from tensorfusion_dra.cluster.published_slices import PublishedSlices
 from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
+from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.reviews import Reviews
-from tensorfusion_dra.webhook.server import Server
 
 log = structlog.get_logger()
 
@@ -81,9 +80,9 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     admission = _admission(settings, api, pools=pools, templates=templates)
     server = Server(
         Reviews(admission, observers=(metrics,)).respond,
-        certificates,
         host=settings.host,
         port=settings.port,
+        context=certificates.context,
         on_error=metrics.refused,
     )
     supervisor.join_on_stop(seconds=_JOIN_SECONDS)
@@ -135,7 +134,7 @@ def _metrics_page(
             accept=accept, version=version.current(), expires_at=certificates.expires_at
         )
 
-    return metrics_page.beside_probes(
+    return health_endpoint.metrics_page(
         written, supervisor, host=settings.metrics_host, port=settings.metrics_port
     )
 

@@ -1,6 +1,6 @@
 """Conflicts of a worker with the other workers of its node: their indices and their cards."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -31,9 +31,19 @@ def free_index(others: Iterable[Mapping[str, Any]]) -> int:
 
 
 def check_holders(
-    worker: Worker, stored: Mapping[str, Any], others: Iterable[Mapping[str, Any]]
+    worker: Worker,
+    stored: Mapping[str, Any],
+    others: Iterable[Mapping[str, Any]],
+    own: Collection[str],
 ) -> None:
     """Check that Tensor Fusion's own scheduler gave none of the worker's cards to a pod.
+
+    Args:
+        worker: To be registered.
+        stored: Its pod.
+        others: The node's other workers.
+        own: UIDs of the pods with recorded claims: this driver gave them what they have. Marks do
+            not show that, because a tenant may have written them.
 
     Raises:
         ClaimError: It gave cards to this very pod.
@@ -52,12 +62,12 @@ def check_holders(
             f"its claim: the hypervisor reads the annotation"
         )
     for other in others:
-        ids = workers.foreign_annotations(other).get(names.MARK_GPU_IDS)
-        if not ids or workers.is_finished(other):
+        metadata = as_map(other.get("metadata"))
+        if metadata.get("uid") in own or workers.is_finished(other):
             continue
-        both = {*worker.gpu_ids} & {each.strip().lower() for each in str(ids).split(",")}
+        ids = str(workers.annotations(other).get(names.MARK_GPU_IDS, ""))
+        both = {*worker.gpu_ids} & {each.strip().lower() for each in ids.split(",")}
         if both:
-            metadata = as_map(other.get("metadata"))
             raise RetryableError(
                 f"pod {worker.pod}: {min(both)}: found in use by pod {metadata.get('namespace')}/"
                 f"{metadata.get('name')} of Tensor Fusion's scheduler, expected a card that it "

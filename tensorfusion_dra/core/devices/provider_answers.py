@@ -28,7 +28,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Version, attribute_as_api
 from tensorfusion_dra.core.devices.health import Kind, Trouble
-from tensorfusion_dra.core.kubernetes import device_rules, name_rules, policy_rules, quantity
+from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -231,7 +231,7 @@ def _capacity(value: object) -> Capacity:
     # The API server caps larger amounts, and would never store what is published.
     if any(quantity.parse(str(each)) != each for each in amounts):
         raise _RefusedError("found an amount above the largest quantity")
-    _refuse(policy_rules.capacity_errors("capacity", value.as_api(), shared=True))
+    _refuse(device_rules.capacity_errors("capacity", value.as_api(), shared=True))
     return value
 
 

@@ -26,10 +26,12 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.device import Device, Node
-from tensorfusion_dra.core.kubernetes import slice_rules
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS, normal, without
 
 _MAX_NAME: Final = 253
+MOST_DEVICES: Final = 64
+"""Maximum in a slice that has devices with taints. It holds for every slice, because a new taint
+must not move devices to another one."""
 _MAX_LABEL: Final = 63
 
 Slice = Mapping[str, Any]
@@ -84,9 +86,7 @@ def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Sli
     The empty slice shows that the pool has no devices, which a missing slice would not.
     """
     listed = [device.as_api() for device in devices]
-    # The maximum for devices with taints, even while there is none: a new taint must not move
-    # devices to another slice.
-    size = slice_rules.MOST_DEVICES_ADVANCED
+    size = MOST_DEVICES
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
         {

@@ -21,7 +21,7 @@ from tensorfusion_dra.core.doctor.finding import (
 
 ELF: Final = b"\x7fELF"
 
-_SEE: Final = "see docs/limits-and-enforcers.md, How to see whether a limit holds"
+_SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

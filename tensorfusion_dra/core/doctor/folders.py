@@ -52,6 +52,7 @@ class Use:
         keeps: Its content must survive a reboot.
         of_host: It must be the host's folder, not the container's.
         propagated: Pods mount it with mountPropagation.
+        of_containers: Containers write to it, so it should be a file system of its own.
         missing_cure: What to do if it is missing; "" to create it.
     """
 
@@ -61,6 +62,7 @@ class Use:
     keeps: bool = False
     of_host: bool = True
     propagated: bool = False
+    of_containers: bool = False
     missing_cure: str = ""
 
 
@@ -108,6 +110,14 @@ def _placed(subject: str, folder: Folder, use: Use, *, in_pod: bool) -> Iterator
             expected="a shared mount, as under systemd: pods that mount it with mountPropagation, "
             "such as the DaemonSet's, do not start",
             cure="mount --make-rshared / at boot, before the runtime starts",
+        )
+    elif use.of_containers and folder.mount_point != folder.path:
+        yield warning(
+            subject,
+            f"{found}: a container can fill that, and then no claim of the node can be prepared",
+            expected="a tmpfs of its own",
+            cure="reboot the node, and the chart's DaemonSet mounts one; without the chart at each "
+            f"boot: mount -t tmpfs -o nosuid,nodev,noexec,size=512M tmpfs {folder.path}",
         )
     elif use.keeps and folder.filesystem in _IN_MEMORY:
         yield warning(

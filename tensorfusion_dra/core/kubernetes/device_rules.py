@@ -1,37 +1,35 @@
-"""The API server's rules for one device of a ResourceSlice (validation.go, Kubernetes 1.36)."""
+"""The API server's rules for one device of a ResourceSlice (validation.go, Kubernetes 1.36).
+
+One bad device makes the API server refuse its whole slice. The driver therefore checks devices by
+these rules before it writes, and leaves bad ones out. They cover what the driver's own devices can
+break; the simulated API server adds the rules for the fields that the driver does not use.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tensorfusion_dra.core.kubernetes import name_rules, node_selector_rules, policy_rules, quantity
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
-    duplicate,
+    forbidden,
     invalid,
     not_supported,
     required,
     too_long,
     too_many,
-    wrong_type,
 )
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MOST_ENTRIES: Final = 32
 """Attributes and capacities together."""
-MOST_VALUES: Final = 48
-"""Attribute values; each item of a list counts."""
 MOST_TEXT_BYTES: Final = 64
 MOST_TAINTS: Final = 16
-MOST_CONDITIONS: Final = 4
-MOST_COUNTER_SETS_CONSUMED: Final = 2
-MOST_COUNTERS: Final = 32
 
 TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
 _INT64: Final = range(-(2**63), 2**63)
-_SCALARS: Final = ("int", "bool", "string", "version")
-_LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
 
 _NUMBER: Final = r"(?:0|[1-9][0-9]*)"
 _PRERELEASE: Final = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
@@ -42,108 +40,81 @@ _SEMVER: Final = re.compile(
 )
 
 
-def device_errors(
-    path: str, device: Mapping[str, object], *, per_device_nodes: bool = False
-) -> Iterator[FieldError]:
-    """Yield every rule violation of a device.
+def violations(device: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the API server's reasons for refusing a device; empty if it would accept it.
+
+    Paths are relative to the device: ``attributes[model].string: Too long: ...``.
+    """
+    return tuple(str(error) for error in device_errors("", device))
+
+
+def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldError]:
+    """Yield the rule violations of a device.
 
     Args:
         path: Prefix of every error's path, joined with a dot; "" for none.
-        per_device_nodes: True if the slice sets perDeviceNodeSelection.
     """
     at = f"{path}." if path else ""
     yield from name_rules.label(f"{at}name", device.get("name"))
     attributes = as_map(device.get("attributes"))
     capacities = as_map(device.get("capacity"))
-    yield from shape_errors(at, device)
     entries = len(attributes) + len(capacities)
     if entries > MOST_ENTRIES:
         text = f"the total number of attributes and capacities must not exceed {MOST_ENTRIES}"
         yield invalid(path, entries, text)
-    values = sum(_value_count(as_map(attribute)) for attribute in attributes.values())
-    if values > MOST_VALUES:
-        yield invalid(
-            path, values, f"the total number of attribute values must not exceed {MOST_VALUES}"
-        )
     for key, attribute in attributes.items():
         yield from name_rules.qualified(f"{at}attributes", key)
-        yield from attribute_errors(f"{at}attributes[{key}]", attribute)
+        yield from attribute_errors(f"{at}attributes[{key}]", as_map(attribute))
     shared = device.get("allowMultipleAllocations") is True
     for key, capacity in capacities.items():
         yield from name_rules.qualified(f"{at}capacity", key)
-        yield from policy_rules.capacity_errors(f"{at}capacity[{key}]", capacity, shared=shared)
+        yield from capacity_errors(f"{at}capacity[{key}]", as_map(capacity), shared=shared)
     yield from _taints_errors(f"{at}taints", as_list(device.get("taints")))
-    yield from _consumption_errors(f"{at}consumesCounters", as_list(device.get("consumesCounters")))
-    yield from _node_errors(path, device, per_device_nodes=per_device_nodes)
-    yield from binding_errors(path, device)
 
 
-def shape_errors(at: str, device: Mapping[str, object]) -> Iterator[FieldError]:
-    """Yield an error for each map, list or boolean field of the wrong JSON type."""
-    for name in ("attributes", "capacity"):
-        if not isinstance(device.get(name, {}), Mapping | None):
-            yield wrong_type(f"{at}{name}", device[name], "an object")
-    for name in ("taints", "consumesCounters", "bindingConditions", "bindingFailureConditions"):
-        if not isinstance(device.get(name, []), list | None):
-            yield wrong_type(f"{at}{name}", device[name], "a list")
-    for name in ("allowMultipleAllocations", "bindsToNode", "allNodes"):
-        if not isinstance(device.get(name, False), bool | None):
-            yield wrong_type(f"{at}{name}", device[name], "a boolean")
+def attribute_errors(path: str, attribute: Mapping[str, object]) -> Iterator[FieldError]:
+    """Yield an error for a value of an attribute that is too large, too long or no version."""
+    for kind in ("int", "string", "version"):
+        yield from value_errors(f"{path}.{kind}", kind, attribute.get(kind))
 
 
-def attribute_errors(path: str, attribute: object) -> Iterator[FieldError]:
-    """Yield the errors of an attribute: it needs exactly one value, of its type, not too long."""
-    if not isinstance(attribute, Mapping):
-        yield wrong_type(path, attribute, "an object with one of int, bool, string, version")
+def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
+    """Yield the errors of one value; kind is int, bool, string or version."""
+    if kind == "int" and value is not None and value not in _INT64:
+        yield invalid(path, value, "must be a 64-bit integer")
+    if kind in {"string", "version"} and isinstance(value, str):
+        if kind == "version" and not _SEMVER.fullmatch(value):
+            yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
+        if name_rules.size(value) > MOST_TEXT_BYTES:
+            yield too_long(path, MOST_TEXT_BYTES)
+
+
+def capacity_errors(
+    path: str, capacity: Mapping[str, object], *, shared: bool
+) -> Iterator[FieldError]:
+    """Yield the rule violations of one capacity and of its range of requests.
+
+    Args:
+        shared: True if the device allows multiple allocations.
+    """
+    policy = capacity.get("requestPolicy")
+    if policy is not None and not shared:
+        yield forbidden(f"{path}.requestPolicy", "allowMultipleAllocations must be true")
         return
-    present = [name for name in (*_SCALARS, *_LISTS) if attribute.get(name) is not None]
-    for name in present:
-        where, value = f"{path}.{name}", attribute[name]
-        if name in _SCALARS:
-            yield from _scalar_errors(where, name, value)
-        elif not isinstance(value, list):
-            yield wrong_type(where, value, "a list")
-        else:
-            if not value:
-                yield invalid(where, value, "must not be empty if specified")
-            for index, item in enumerate(value):
-                yield from _scalar_errors(f"{where}[{index}]", _LISTS[name], item)
-    if len(present) != 1:
-        found = dict(attribute) if present else ""
-        yield invalid(path, found, "exactly one value must be specified")
-
-
-def _scalar_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
-    match kind, value:
-        case "bool", bool():
-            pass
-        case "int", int() if not isinstance(value, bool):
-            if value not in _INT64:
-                yield invalid(path, value, "must be a 64-bit integer")
-        case "string" | "version", str():
-            if kind == "version" and not _SEMVER.fullmatch(value):
-                yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
-            if name_rules.size(value) > MOST_TEXT_BYTES:
-                yield too_long(path, MOST_TEXT_BYTES)
-        case _:
-            names = {"int": "an integer", "bool": "a boolean"}
-            yield wrong_type(path, value, names.get(kind, "a string"))
-
-
-def _value_count(attribute: Mapping[str, object]) -> int:
-    items = sum(len(as_list(attribute.get(name))) for name in _LISTS)
-    return items or 1
+    valid_range = as_map(policy).get("validRange")
+    if valid_range is not None:
+        total = quantity.parse(capacity["value"])
+        yield from _range_errors(
+            f"{path}.requestPolicy", as_map(policy).get("default"), as_map(valid_range), total
+        )
 
 
 def _taints_errors(path: str, taints: list[object]) -> Iterator[FieldError]:
     if len(taints) > MOST_TAINTS:
         yield too_many(path, len(taints), MOST_TAINTS)
         return
-    for index, taint in enumerate(taints):
-        where = f"{path}[{index}]"
-        if not isinstance(taint, Mapping):
-            yield wrong_type(where, taint, "an object")
-            continue
+    for index, found in enumerate(taints):
+        where, taint = f"{path}[{index}]", as_map(found)
         yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
         if taint.get("value"):
             yield from name_rules.label_value(f"{where}.value", taint["value"])
@@ -154,107 +125,57 @@ def _taints_errors(path: str, taints: list[object]) -> Iterator[FieldError]:
             yield not_supported(f"{where}.effect", effect, TAINT_EFFECTS)
 
 
-def _consumption_errors(path: str, consumed: list[object]) -> Iterator[FieldError]:
-    if len(consumed) > MOST_COUNTER_SETS_CONSUMED:
-        yield too_many(path, len(consumed), MOST_COUNTER_SETS_CONSUMED)
-        return
-    seen: set[object] = set()
-    for index, entry in enumerate(consumed):
-        where = f"{path}[{index}]"
-        if not isinstance(entry, Mapping):
-            yield wrong_type(where, entry, "an object")
-            continue
-        name = entry.get("counterSet")
-        if name in (None, ""):
-            yield required(f"{where}.counterSet")
-        else:
-            yield from name_rules.label(f"{where}.counterSet", name)
-        if isinstance(name, str) and name in seen:
-            yield duplicate(where, name)
-        seen.add(name if isinstance(name, str) else None)
-        yield from counters_errors(f"{where}.counters", entry.get("counters"))
-
-
-def counters_errors(path: str, counters: object) -> Iterator[FieldError]:
-    """Yield the errors in the counters of a counter set or of a `consumesCounters` entry."""
-    found = as_map(counters)
-    if counters is not None and not isinstance(counters, Mapping):
-        yield wrong_type(path, counters, "an object")
-        return
-    if not found:
-        yield required(path)
-    if len(found) > MOST_COUNTERS:
-        yield too_many(path, len(found), MOST_COUNTERS)
-        return
-    for name, counter in found.items():
-        yield from name_rules.label(path, name)
-        try:
-            quantity.parse(as_map(counter).get("value", "0"))
-        except quantity.QuantityError as error:
-            yield invalid(f"{path}[{name}].value", as_map(counter).get("value"), str(error))
-
-
-def _node_errors(
-    path: str, device: Mapping[str, object], *, per_device_nodes: bool
+def _range_errors(
+    path: str, default: object, valid_range: Mapping[str, object], total: Quantity
 ) -> Iterator[FieldError]:
-    at = f"{path}." if path else ""
-    names = [n for n in ("nodeName", "nodeSelector", "allNodes") if device.get(n) is not None]
-    if not per_device_nodes:
-        if names:
-            yield invalid(
-                path,
-                None,
-                "`nodeName`, `nodeSelector` and `allNodes` can only be set if"
-                " `perDeviceNodeSelection` is set to true in the ResourceSlice spec",
-            )
+    where = f"{path}.validRange"
+    if default is None:
+        yield required(f"{path}.default", "required when validRange is defined")
         return
-    if device.get("nodeName") == "":
-        names.remove("nodeName")
-        yield invalid(f"{at}nodeName", "", "must not be empty")
-    elif "nodeName" in names:
-        yield from name_rules.subdomain(f"{at}nodeName", device["nodeName"])
-    if device.get("allNodes") is False:
-        names.remove("allNodes")
-        yield invalid(f"{at}allNodes", device["allNodes"], "must be either unset or set to true")
-    if "nodeSelector" in names:
-        yield from node_selector_rules.errors(f"{at}nodeSelector", device["nodeSelector"])
-    expected = (
-        "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when"
-        " `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
-    )
-    if not names:
-        yield required(path, expected)
-    elif len(names) > 1:
-        yield invalid(path, quoted(names), expected)
+    if valid_range.get("min") is None:
+        yield required(f"{where}.min", "required when validRange is defined")
+        return
+    wanted = quantity.parse(default)
+    least = quantity.parse(valid_range["min"])
+    most = _parsed(valid_range.get("max"))
+    step = _parsed(valid_range.get("step"))
+    if least > total:
+        yield invalid(f"{where}.min", str(least), f"min is larger than capacity value: {total}")
+    if wanted < least:
+        yield invalid(f"{where}.min", str(wanted), f"default is less than min: {least}")
+    if most is not None:
+        here = f"{where}.max"
+        if least > most:
+            yield invalid(here, str(least), f"min is larger than max: {most}")
+        if most > total:
+            yield invalid(here, str(most), f"max is larger than capacity value: {total}")
+        if wanted > most:
+            yield invalid(here, str(wanted), f"default is more than max: {most}")
+    if step is not None:
+        here = f"{where}.step"
+        if least + step > total:
+            text = f"one step {least + step} is larger than capacity value: {total}"
+            yield invalid(here, str(step), text)
+        amounts = [wanted] if most is None else [wanted, most]
+        yield from _step_errors(here, amounts, least=least, step=step)
 
 
-def binding_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldError]:
-    """Yield the errors in the binding conditions of a device or of an allocation result."""
-    at = f"{path}." if path else ""
-    lists: dict[str, list[object]] = {}
-    for name in ("bindingConditions", "bindingFailureConditions"):
-        where, found = f"{at}{name}", as_list(device.get(name))
-        lists[name] = found
-        if len(found) > MOST_CONDITIONS:
-            yield too_many(where, len(found), MOST_CONDITIONS)
-        for index, condition in enumerate(found):
-            if len(found) <= MOST_CONDITIONS:
-                yield from name_rules.label_key(f"{where}[{index}]", condition)
-            if condition in found[:index]:
-                yield duplicate(f"{where}[{index}]", condition)
-    conditions, failures = lists["bindingConditions"], lists["bindingFailureConditions"]
-    for index, condition in enumerate(failures):
-        if condition in conditions:
-            text = "bindingFailureConditions must not overlap with bindingConditions"
-            yield invalid(f"{at}bindingFailureConditions[{index}]", condition, text)
-    if failures and not conditions:
-        text = "bindingConditions are required to use bindingFailureConditions"
-        yield invalid(f"{at}bindingConditions", conditions, text)
-    if conditions and not failures:
-        text = "bindingFailureConditions are required to use bindingConditions"
-        yield invalid(f"{at}bindingFailureConditions", failures, text)
+def _step_errors(
+    path: str, amounts: list[Quantity], *, least: Quantity, step: Quantity
+) -> Iterator[FieldError]:
+    """Yield an error for each amount that is not a whole number of steps above the least.
+
+    Fractions are rounded up first, as Quantity.Value() does in Go.
+    """
+    if step.ceil() == 0:
+        # The API server would divide by zero here and answer 500.
+        yield invalid(path, str(step), "must not be zero")
+        return
+    for amount in amounts:
+        if (amount.ceil() - least.ceil()) % step.ceil() != 0:
+            text = f"value is not a multiple of a given step ({step}) from ({least})"
+            yield invalid(path, str(amount), text)
 
 
-def quoted(names: list[str]) -> str:
-    """Return field names in the API server's notation: {`nodeName`, `allNodes`}."""
-    return "{" + ", ".join(f"`{name}`" for name in names) + "}"
+def _parsed(text: object) -> Quantity | None:
+    return None if text is None else quantity.parse(text)

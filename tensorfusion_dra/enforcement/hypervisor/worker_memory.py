@@ -1,11 +1,5 @@
 """The shared memory of a worker: whether the hypervisor keeps it, changes of its limits, its end.
 
-A container can write into its pod's folder, and root in a container can change the folder's owner.
-This driver is root without capabilities, so it may be unable to read or to empty what is left of a
-pod. It can always rename the folder, whose parent no container sees, but only within that parent:
-a move into another one would change the folder itself. So ``ns/train`` becomes
-``ns/.<random>.removed`` at once, and is emptied later as far as possible.
-
 Folders have the names of pods, and a name can be that of two pods with different UIDs, one after
 the other. A container has the folder mounted that was there when it started, whatever comes to its
 path later. Therefore the driver notes which folder it registered a pod with: its inode, in a file
@@ -26,11 +20,9 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLD
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcement.hypervisor import registered_folder, shared_memory
-from tensorfusion_dra.state import atomic, removal
+from tensorfusion_dra.state import atomic, folders
 
 _POLL_SECONDS: Final = 0.05
-_MOST_AT_ONCE: Final = 1000
-"""Files and folders of a removed pod to delete in one go."""
 
 
 class WorkerMemory:
@@ -101,8 +93,7 @@ class WorkerMemory:
     def remove(self, pod: PodRef) -> None:
         folder = self._file(pod).parent
         try:
-            with suppress(FileNotFoundError):
-                folder.rename(folder.with_name(removal.new_name()))
+            folders.remove(folder)
         except OSError as error:
             raise RetryableError(f"{folder}: {error.strerror or error}") from error
         self.forget(pod)
@@ -115,28 +106,15 @@ class WorkerMemory:
             raise RetryableError(f"{note}: {error.strerror or error}") from error
 
     def delete_removed(self, used: Collection[str]) -> Sequence[str]:
-        left = []
         for note in self._notes():
             if claims.is_uid(note.name) and note.name not in used:
                 with suppress(OSError):
                     note.unlink()
-        for namespace in self._namespaces():
-            for folder in removal.quarantined_in(namespace):
-                try:
-                    removal.clear(folder, most=_MOST_AT_ONCE)
-                except OSError as error:
-                    left.append(f"{error.filename or folder}: {error.strerror or error}")
-        return left
+        return folders.delete_removed(self._root.glob(f"*/{folders.REMOVED}"))
 
     def _notes(self) -> Sequence[Path]:
         try:
             return list((self._root / REGISTERED_FOLDER).iterdir())
-        except OSError:
-            return ()
-
-    def _namespaces(self) -> Sequence[Path]:
-        try:
-            return sorted(path for path in self._root.iterdir() if path.is_dir())
         except OSError:
             return ()
 

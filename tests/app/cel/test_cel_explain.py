@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import SLICES, Client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import SLICES, Client
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.cel_command import A100, child, run, squeezed

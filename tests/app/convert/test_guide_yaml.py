@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tensorfusion_dra.app.convert.convert import convert
-from tensorfusion_dra.core.cel.translate import translate
-from tensorfusion_dra.scheduling import cel_evaluation
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.responses import ApiError
-from tensorfusion_dra.simulator.rest import (
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import (
     CLAIMS,
     CLASSES,
     GPUPOOLS,
@@ -20,8 +16,12 @@ from tensorfusion_dra.simulator.rest import (
     PODS,
     SLICES,
     TEMPLATES,
+    ApiError,
     Client,
 )
+from tensorfusion_dra.app.convert.convert import convert
+from tensorfusion_dra.core.cel.translate import translate
+from tensorfusion_dra.scheduling import cel_evaluation
 
 FOLDER = Path(__file__).parent / "guide"
 FILES = sorted(FOLDER.glob("*.yaml"))

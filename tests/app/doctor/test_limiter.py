@@ -3,6 +3,7 @@
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,24 +71,38 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
     limiter_file.parent.mkdir()
     limiter_file.write_bytes(ELF + bytes(60))
-    shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
-    here = context(folder, simulated_gpus="")
-    limits = {"GPU-0": limit(25, 20)}
+    plugin = folder / "device-plugins" / "tensor-fusion-index-0.sock"
+    plugin.parent.mkdir()
+    here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
 
     (without,) = limiter.alive(here)
-    content = enforcer_files.shared_memory(limits, heartbeat=int(time.time()) + 1)
-    enforcer_files.write_shared_memory(shm, content)
-    (alive,) = limiter.alive(here)
-    content = enforcer_files.shared_memory(limits, heartbeat=int(time.time()) - 60)
-    enforcer_files.write_shared_memory(shm, content)
+    with socket.socket(socket.AF_UNIX) as hypervisor:
+        hypervisor.bind(str(plugin))
+        hypervisor.listen()
+        (alive,) = limiter.alive(here)
     (dead,) = limiter.alive(here)
     (required,) = limiter.alive(context(folder, simulated_gpus="", require_enforcement="true"))
 
     assert [without.level, alive.level, dead.level, required.level] == [
         *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
     ]
-    assert alive.found == f"fresh heartbeat in {shm}"
-    assert "no fresh heartbeat" in dead.found
+    assert alive.found == f"device plugin {plugin} answers"
+    assert "ended process" in dead.found
+
+
+def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
+    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
+    limiter_file.parent.mkdir()
+    limiter_file.write_bytes(ELF + bytes(60))
+    address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+
+    (without,) = limiter.alive(context(folder, simulated_gpus="", **address))
+    (bridge,) = limiter.alive(
+        context(folder, simulated_gpus="", hypervisor_sockets=str(folder), **address)
+    )
+
+    assert "http://127.0.0.1:1/healthz" in without.found
+    assert "http" not in bridge.found
 
 
 def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:

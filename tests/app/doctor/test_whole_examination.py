@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import ANY, Refuse
+from dra_simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.app.doctor.command import CHECKS
 from tensorfusion_dra.app.doctor.runner import Check, run_checks
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import ok
-from tensorfusion_dra.simulator.api.faults import ANY, Refuse
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tests.app.doctor.here import context
 from tests.app.test_command import command
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dra_simulator.rest import EVENTS, Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HealthStatus
-from tensorfusion_dra.simulator.rest import EVENTS, Json
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support.kubelet import PluginClient
 

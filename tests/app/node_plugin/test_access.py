@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dra_simulator.api.faults import ANY, Action, Cut, Expire, Garble, Refuse
+from dra_simulator.rest import CLAIMS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.simulator.api.faults import ANY, Action, Cut, Expire, Garble, Refuse
-from tensorfusion_dra.simulator.rest import CLAIMS
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support.kubelet import PluginClient
 

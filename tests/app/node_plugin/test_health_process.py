@@ -3,8 +3,8 @@
 import time
 from pathlib import Path
 
+from dra_simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
 from tests.app.node_plugin.health_cluster import (
     NO_POLL,
     SERVICES,

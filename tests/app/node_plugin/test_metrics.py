@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core import names
@@ -235,9 +234,7 @@ def test_metrics_may_be_turned_off(node: Node) -> None:
 def test_a_scraped_node_plugin_stays_within_the_memory_budget(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A forked process would share the memory of all modules that the test process has imported.
-    monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
-    image_packages.require(tmp_path, monkeypatch)
+    image_packages.start_as_in_a_pod(tmp_path, monkeypatch)
     node.start()
     node.cluster.until("watching", lambda: node.cluster.server.requests.count("watch") > 0)
 

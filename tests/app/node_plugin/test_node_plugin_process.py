@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api.faults import ANY, Refuse
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.rest import SLICES
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.api.faults import ANY, Refuse
-from tensorfusion_dra.simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.simulator.rest import SLICES
 from tests.support import image_packages
 
 SLICE = "tensor-fusion-resource-slice-node-01"
@@ -218,9 +217,7 @@ def test_memory_stays_within_the_budget(
 ) -> None:
     cluster.stop_plugin()
     cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-    # A forked process would share the memory of all modules that the test process has imported.
-    monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
-    image_packages.require(tmp_path, monkeypatch)
+    image_packages.start_as_in_a_pod(tmp_path, monkeypatch)
     pid = start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
     time.sleep(0.5)

@@ -9,9 +9,9 @@ from urllib.request import urlopen
 
 import pytest
 
+from dra_simulator.rest import EVENTS, GPUPOOLS, NODES, Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.devices import gpupool
-from tensorfusion_dra.simulator.rest import EVENTS, GPUPOOLS, NODES, Json
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.waiting import PATIENCE_SECONDS

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dra_simulator.api.faults import ANY, Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.simulator.api.faults import ANY, Cut, Delay, HalfOpen, Refuse
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.kubelet import PluginClient
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json
 from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
@@ -18,9 +21,6 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json
 from tests.daemonset.test_rights import pool
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 

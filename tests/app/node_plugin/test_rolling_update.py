@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dra_simulator.api.faults import Delay, HalfOpen
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.api.faults import Delay, HalfOpen
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
 
 SHARE = {"tflops": "50", "vram": "8Gi"}

@@ -1,21 +1,25 @@
-"""Answers of the health endpoint to probes over HTTP."""
+"""Answers of the health endpoint to probes, and the pages beside them."""
 
 import http.client
+import json
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import health_endpoint
-from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint
+from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint, Page
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.runtime import http_server
+from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
-from tests.support.backlog import connected_at_once
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -33,8 +37,13 @@ class Question:
 
 
 @contextmanager
-def serving(question: Callable[[], None], port: int = 0) -> Iterator[HealthEndpoint]:
-    endpoint = HealthEndpoint({"/healthz": question}, host="127.0.0.1", port=port)
+def serving(
+    question: Callable[[], None] = lambda: None,
+    pages: Mapping[str, Page] | None = None,
+    *,
+    host: str = "127.0.0.1",
+) -> Iterator[HealthEndpoint]:
+    endpoint = HealthEndpoint({"/healthz": question}, pages, host=host, port=0)
     endpoint.start()
     try:
         yield endpoint
@@ -78,13 +87,6 @@ def test_an_unknown_path_answers_404() -> None:
         assert get(endpoint.port, "/metrics") == (404, "expected one of /healthz")
 
 
-def test_an_endpoint_that_answered_a_probe_can_be_started_again_at_once() -> None:
-    port = port_of_no_client()
-    for _ in range(2):
-        with serving(Question(), port=port) as endpoint:
-            assert get(endpoint.port, "/healthz") == (200, "ok")
-
-
 def test_many_probes_in_a_second_run_the_check_once() -> None:
     question = Question()
     check = Check("healthz", question)
@@ -97,49 +99,10 @@ def test_many_probes_in_a_second_run_the_check_once() -> None:
 
 def test_a_probe_is_answered_while_silent_connections_fill_all_slots() -> None:
     with serving(Question()) as endpoint, ExitStack() as silent:
-        for _ in range(health_endpoint._MOST_WAITING + 10):
+        for _ in range(health_endpoint._BOUNDS.connections + 10):
             silent.enter_context(connected(endpoint))
 
         assert get(endpoint.port, "/healthz") == (200, "ok")
-
-
-def test_a_probe_need_not_connect_again_when_many_clients_connect_at_once() -> None:
-    endpoint = HealthEndpoint({"/healthz": Question()}, host="127.0.0.1", port=0)
-    try:
-        assert connected_at_once(endpoint.port, 300) == 300
-    finally:
-        endpoint.stop()
-
-
-def test_a_connection_that_sends_its_request_too_slowly_is_cut(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(health_endpoint, "_REQUEST_SECONDS", 0.5)
-    with serving(Question()) as endpoint, connected(endpoint) as slow:
-        slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
-
-        def is_cut() -> bool:
-            try:
-                slow.sendall(b"x")
-            except OSError:
-                return True
-            return False
-
-        assert eventually(is_cut)
-
-
-def test_an_endless_request_is_cut_off() -> None:
-    with serving(Question()) as endpoint, connected(endpoint) as flooding:
-        line = b"X: " + b"x" * 1000 + b"\r\n"
-        with suppress(OSError):  # the server hangs up
-            flooding.sendall(b"GET /healthz HTTP/1.1\r\n" + line * 10_000)
-        flooding.settimeout(PATIENCE_SECONDS)
-        with suppress(OSError):
-            while flooding.recv(65536):
-                pass
-
-        assert get(endpoint.port, "/healthz") == (200, "ok")
-        assert eventually(lambda: not endpoint._waiting)
 
 
 def test_a_request_in_progress_is_not_cut_for_newer_connections() -> None:
@@ -155,7 +118,7 @@ def test_a_request_in_progress_is_not_cut_for_newer_connections() -> None:
         probing = Thread(target=lambda: answers.append(get(endpoint.port, "/healthz")))
         probing.start()
         assert called.wait(PATIENCE_SECONDS)
-        for _ in range(health_endpoint._MOST_WAITING + 10):
+        for _ in range(health_endpoint._BOUNDS.connections + 10):
             silent.enter_context(connected(endpoint))
         go_on.set()
         probing.join(PATIENCE_SECONDS)
@@ -173,6 +136,132 @@ def test_a_port_in_use_is_a_fatal_error() -> None:
         pytest.raises(FatalError, match=r"^health-port [0-9]+: Address already in use$"),
     ):
         HealthEndpoint({}, host="127.0.0.1", port=taken.getsockname()[1])
+
+
+def echo(request: Request) -> Response:
+    """Answer with the facts of the request."""
+    facts = {
+        "path": request.path,
+        "query": request.query,
+        "accept": request.accept,
+        "host": request.host,
+        "from_loopback": request.from_loopback,
+    }
+    return Response(
+        body=json.dumps(facts).encode(),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def failing(_request: Request) -> Response:
+    raise KeyError("secret of the page")
+
+
+def ask(
+    port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> tuple[int, Mapping[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()
+
+
+def test_a_page_learns_the_facts_of_its_request() -> None:
+    with serving(pages={"/echo": echo}) as endpoint:
+        headers = {"Accept": "text/html", "Host": "node.example:8080"}
+        status, answered, body = ask(endpoint.port, "/echo?a=1&b", headers=headers)
+
+    assert status == 200
+    assert answered["Content-Type"] == "application/json"
+    assert answered["Cache-Control"] == "no-store"
+    assert json.loads(body) == {
+        "path": "/echo",
+        "query": "a=1&b",
+        "accept": "text/html",
+        "host": "node.example:8080",
+        "from_loopback": True,
+    }
+
+
+def test_ipv4_loopback_is_recognised_on_a_socket_for_both_families() -> None:
+    with serving(pages={"/echo": echo}, host="") as endpoint:
+        assert json.loads(ask(endpoint.port, "/echo")[2])["from_loopback"] is True
+
+
+def test_head_gets_the_headers_of_get_without_the_body() -> None:
+    with serving(pages={"/echo": echo}) as endpoint:
+        got = ask(endpoint.port, "/echo")
+        status, headers, body = ask(endpoint.port, "/echo", method="HEAD")
+
+    assert (status, body) == (200, b"")
+    assert headers["Content-Length"] == str(len(got[2]))
+    assert headers["Content-Type"] == "application/json"
+
+
+def test_a_probe_may_use_head() -> None:
+    with serving(pages={}) as endpoint:
+        assert ask(endpoint.port, "/healthz", method="HEAD")[::2] == (200, b"")
+
+
+def test_a_failing_page_answers_500_and_is_logged_and_probes_go_on() -> None:
+    with serving(pages={"/bad": failing, "/echo": echo}) as endpoint, capture_logs() as logged:
+        status, _, body = ask(endpoint.port, "/bad")
+        again = ask(endpoint.port, "/bad")[0]
+
+        assert (status, again) == (500, 500)
+        assert body == b"KeyError, see the log\n"
+        assert ask(endpoint.port, "/healthz")[0] == 200
+        assert ask(endpoint.port, "/echo")[0] == 200
+
+    failed = [line for line in logged if line["event"] == "page_failed"]
+    assert [line["path"] for line in failed] == ["/bad"]
+
+
+def test_an_unknown_path_names_checks_and_pages() -> None:
+    with serving(pages={"/echo": echo}) as endpoint:
+        assert ask(endpoint.port, "/x")[::2] == (404, b"expected one of /healthz, /echo\n")
+
+
+def test_a_page_may_answer_an_error_of_its_own() -> None:
+    def forbidden(_request: Request) -> Response:
+        return http_server.text_response(HTTPStatus.FORBIDDEN, "only from this machine")
+
+    with serving(pages={"/page": forbidden}) as endpoint:
+        assert ask(endpoint.port, "/page")[::2] == (403, b"only from this machine\n")
+
+
+def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> None:
+    go_on = Event()
+    arrived: list[str] = []
+
+    def slow(request: Request) -> Response:
+        arrived.append(request.path)
+        assert go_on.wait(PATIENCE_SECONDS)
+        return Response(body=b"slow")
+
+    with serving(pages={"/slow": slow}) as endpoint:
+        readers = [
+            Thread(target=ask, args=(endpoint.port, "/slow"))
+            for _ in range(health_endpoint._MOST_PAGES)
+        ]
+        for reader in readers:
+            reader.start()
+        assert eventually(lambda: len(arrived) == health_endpoint._MOST_PAGES)
+
+        refused = ask(endpoint.port, "/slow")
+        probed = ask(endpoint.port, "/healthz")
+        go_on.set()
+        for reader in readers:
+            reader.join(PATIENCE_SECONDS)
+        afterwards = ask(endpoint.port, "/slow")
+
+    assert refused[0] == 503
+    assert probed[0] == 200
+    assert afterwards[::2] == (200, b"slow")
 
 
 def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.app.shared import process_memory
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.plugin_process import Process, spawn_command
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 

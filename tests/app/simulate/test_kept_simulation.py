@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.simulator.rest import PODS, Client
+from dra_simulator.rest import PODS, Client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LEAST_PORT_OF_CLIENTS = 32_768
@@ -38,7 +38,11 @@ class Kept:
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=PATIENCE_SECONDS)
+        try:
+            self.process.communicate(timeout=PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.node_plugin import status_page
-from tensorfusion_dra.app.shared.pages import PageAnswer, PageRequest
 from tensorfusion_dra.app.shared.setting_groups.process import LOOPBACK, OFF, ON
+from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.support.waiting import PATIENCE_SECONDS
 
 PATHS = ("/", "/status.json")
@@ -49,11 +49,9 @@ FOREIGN_HOSTS = (
 )
 
 
-def answer(
-    mode: str, path: str = "/", *, host: str = "localhost", local: bool = True
-) -> PageAnswer:
+def answer(mode: str, path: str = "/", *, host: str = "localhost", local: bool = True) -> Response:
     pages = status_page.pages(mode, scenes.typical)
-    return pages[path](PageRequest(path=path, host=host, from_loopback=local))
+    return pages[path](Request(path=path, host=host, from_loopback=local))
 
 
 def test_no_page_if_it_is_off() -> None:

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from dra_simulator.rest import CLAIMS, PODS, Conditions
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS, Conditions
 from tests.support import imports, objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_simulator.rest import CLAIMS, SLICES
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.top import command
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.simulator.rest import CLAIMS, SLICES
 from tests.support import canned_api, imports, objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import Cluster, request, two_cards

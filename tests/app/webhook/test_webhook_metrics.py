@@ -12,15 +12,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
-from tensorfusion_dra.simulator.apiserver import ApiServer
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.https import HOST, connection, posted
-from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 GOOD = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
@@ -131,9 +130,3 @@ def test_port_of_its_own(server: ApiServer, folder: Path) -> None:
         with pytest.raises(HTTPError, match="404") as raised:
             scrape(webhook.health_url)
         raised.value.close()
-
-
-def test_library_is_loaded_at_the_first_scrape() -> None:
-    process = "import tensorfusion_dra.app.webhook.process"
-
-    assert loaded(process, "prometheus_client", "wsgiref.simple_server") == []

@@ -13,13 +13,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import GPUPOOLS, PODS, Client
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, renew
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.apiserver import ApiServer
-from tensorfusion_dra.simulator.rest import GPUPOOLS, PODS, Client
 from tests.support import forks, installation
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from dra_simulator.rest import PODS
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.rest import PODS
 from tests.support import objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import MODEL, Cluster, request

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.simulator.rest import EVENTS, PODS
+from dra_simulator.rest import EVENTS, PODS
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]

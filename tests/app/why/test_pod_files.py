@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_simulator.rest import TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.simulator.rest import TEMPLATES
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards

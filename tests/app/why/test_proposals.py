@@ -2,9 +2,9 @@
 
 import pytest
 
+from dra_simulator.rest import CLAIMS, PODS, TEMPLATES
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS, TEMPLATES
 from tests.support import objects
 from tests.support.builders.gpus import gpu
 from tests.support.builders.pods import pod_annotations

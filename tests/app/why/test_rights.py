@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.simulator.api.faults import Refuse
-from tensorfusion_dra.simulator.rest import EVENTS, PODS, TEMPLATES
+from dra_simulator.api.faults import Refuse
+from dra_simulator.rest import EVENTS, PODS, TEMPLATES
 from tests.support import image_packages, markdown, objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
 from tests.support.waiting import PATIENCE_SECONDS

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.rest import CLAIMS, PODS
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import CLAIMS, PODS
-from tests.simulator.waiting import eventually
+from tests.dra_simulator.waiting import eventually
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.builders.stored_claims import template_claim

@@ -2,13 +2,13 @@
 
 import pytest
 
+from dra_simulator.rest import CLAIMS, CLASSES, PODS, SLICES, Resource
 from tensorfusion_dra import cli
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, SLICES, Resource
-from tests.simulator.waiting import eventually
+from tests.dra_simulator.waiting import eventually
 from tests.support import imports, installation, objects, rbac
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import MODEL, Cluster, request, two_cards

@@ -2,8 +2,8 @@
 
 import pytest
 
+from dra_simulator.rest import CLAIMS, CLASSES, PODS, TEMPLATES
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import CLAIMS, CLASSES, PODS, TEMPLATES
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards

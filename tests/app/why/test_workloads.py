@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dra_simulator.rest import PODS, TEMPLATES
 from tensorfusion_dra.core import names
-from tensorfusion_dra.simulator.rest import PODS, TEMPLATES
 from tests.support import canned_api, objects
 from tests.support.canned_api import CannedApi
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards

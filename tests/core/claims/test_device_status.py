@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api import claim_rules
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
@@ -14,7 +15,6 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.simulator.api import allocation_rules
 from tests.support.builders.reported_claims import (
     DEVICE,
     GPU_UUID,
@@ -50,7 +50,7 @@ def api_errors(prepared: PreparedClaim) -> list[str]:
         "spec": {"devices": requested},
         "status": {"allocation": allocation, "devices": entries},
     }
-    return [str(error) for error in allocation_rules.status_errors(stored, stored)]
+    return [str(error) for error in claim_rules.status_errors(stored, stored)]
 
 
 def test_entry_shows_limits_and_consumed_amounts() -> None:

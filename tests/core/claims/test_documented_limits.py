@@ -1,4 +1,4 @@
-"""The tables of docs/limits-and-enforcers.md describe what a container gets."""
+"""The tables of docs/limits.md describe what a container gets."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ from tests.support import markdown
 from tests.support.builders.pods import pod_annotations
 from tests.support.markdown import ROOT
 
-LIMITS: Final = markdown.text(ROOT / "docs" / "limits-and-enforcers.md")
+LIMITS: Final = markdown.text(ROOT / "docs" / "limits.md")
 AMOUNT: Final = re.compile(r"(?P<tflops>[0-9.]+) TFLOPS, (?P<vram>[0-9]+[GM]i)")
 UNNAMED: Final = ("312", "80Gi")
 

@@ -4,7 +4,7 @@ import pytest
 
 from tensorfusion_dra.core.devices import capacity, oversubscription
 from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.kubernetes import quantity, slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
@@ -58,4 +58,4 @@ def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value
 def test_api_server_accepts_every_policy(card: Gpu) -> None:
     (device,) = published_devices(card)
 
-    assert slice_rules.device_violations(device.as_api()) == ()
+    assert device_rules.violations(device.as_api()) == ()

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.kubernetes import slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
 
@@ -175,7 +175,7 @@ def test_api_accepts_the_device_for_any_texts_of_the_driver(
 
     (device,) = published_devices(card)
 
-    assert slice_rules.device_violations(device.as_api()) == ()
+    assert device_rules.violations(device.as_api()) == ()
 
 
 def test_attributes_keep_their_types() -> None:
@@ -214,4 +214,4 @@ def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     assert listed.get("taints") == ([expected] if effect else None)
     assert listed["attributes"]["phase"] == {"string": "Unknown"}
     assert listed["capacity"] == healthy.as_api()["capacity"]
-    assert slice_rules.device_violations(listed) == ()
+    assert device_rules.violations(listed) == ()

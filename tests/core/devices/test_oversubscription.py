@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import quantity, slice_rules
+from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
@@ -56,7 +56,7 @@ def test_claim_that_names_nothing_consumes_all_virtual_and_no_physical_capacity(
         "virtual_tflops": "468",
         "virtual_vram": "60Gi",
     }
-    assert slice_rules.device_violations(a100.as_api()) == ()
+    assert device_rules.violations(a100.as_api()) == ()
 
 
 def test_pool_without_oversubscription_has_no_virtual_capacity() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.device import Node, Taint
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.kubernetes import slice_rules
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.builders.slices import MANY, NAME, stored_slices, wanted_slices
@@ -225,12 +225,12 @@ def test_taint_moves_no_device_to_another_slice() -> None:
 
     assert [len(item["spec"]["devices"]) for item in (first, last)] == [64, 1]
     assert last == slices.wanted(healthy, NODE, node_uid="node-uid")[1]
-    assert slice_rules.slice_violations(slices.plan((first, last), []).create[0]["spec"]) == ()
+    assert slice_rules.violations(slices.plan((first, last), []).create[0]["spec"]) == ()
 
 
 def test_api_server_accepts_every_slice() -> None:
     for item in slices.plan(wanted_slices(129), []).create:
-        assert slice_rules.slice_violations(item["spec"]) == ()
+        assert slice_rules.violations(item["spec"]) == ()
 
 
 def test_long_node_names_give_valid_and_different_names_and_labels() -> None:

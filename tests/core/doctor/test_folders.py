@@ -53,6 +53,14 @@ def test_private_mount_is_a_warning_for_folders_with_mount_propagation() -> None
     assert levels(REGISTRY, shared=False) == [Level.OK]
 
 
+def test_folder_that_containers_write_to_should_be_a_file_system_of_its_own() -> None:
+    use = Use(what="folder that containers write to", of_containers=True)
+
+    assert levels(use, mount_point="/run") == [Level.WARNING]
+    assert levels(use, mount_point="/var/lib/kubelet/x", filesystem="tmpfs") == [Level.OK]
+    assert levels(use, mount_point="/var/lib/kubelet/x", free_bytes=0) == [Level.PROBLEM]
+
+
 def test_written_folder_must_be_writable_and_have_free_space() -> None:
     assert levels(DATA, read_only=True, writable=False) == [Level.PROBLEM]
     assert levels(DATA, writable=False) == [Level.COULD_NOT_LOOK]

@@ -3,9 +3,9 @@
 import copy
 from typing import Any
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.core.doctor import gates
 from tensorfusion_dra.core.doctor.finding import Level
-from tensorfusion_dra.core.kubernetes import slice_rules
 
 
 def stored_slice(*dropped: str) -> Any:
@@ -18,7 +18,7 @@ def stored_slice(*dropped: str) -> Any:
 
 
 def test_trial_slice_is_valid() -> None:
-    assert slice_rules.slice_violations(gates.trial_slice("node-01")["spec"]) == ()
+    assert slice_rules.violations(gates.trial_slice("node-01")["spec"]) == ()
     assert len(gates.trial_slice("n" * 253)["metadata"]["name"]) <= 253
 
 

@@ -5,8 +5,8 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.api.patches import JsonPatch
 from tensorfusion_dra.core.kubernetes import json_patch
-from tensorfusion_dra.simulator.api.patches import JsonPatch
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text(alphabet="a/~0", max_size=3),

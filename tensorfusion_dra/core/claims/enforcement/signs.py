@@ -120,7 +120,6 @@ class NodePlaces:
     Attributes:
         enforcer: Name of the enforcer.
         files: What a limiter needs to be loaded.
-        shared_memory: Folder with a folder for each namespace, with one for each pod.
         sockets: Pattern of the hypervisor's device plugin sockets.
         http: Host and port of the hypervisor; None if the node does not know its address.
         socket: Control socket of the MPS daemon.
@@ -128,7 +127,6 @@ class NodePlaces:
 
     enforcer: str
     files: tuple[str, ...] = ()
-    shared_memory: str = ""
     sockets: str = ""
     http: tuple[str, int] | None = None
     socket: str = ""

@@ -50,7 +50,8 @@ class Needs:
         files: Have to exist already; the claim fails without them.
         sockets: Unix sockets on which a process has to accept connections; the claim fails while
             none does. For a service without which a container would run without its limits.
-        folders: Created for the claim.
+        folders: Created for the claim, and removed with everything in them once no claim of its
+            pods needs them.
         texts: Written if they are missing or different. They belong to all claims, and stay.
     """
 

@@ -1,4 +1,4 @@
-"""The table of reasons in docs/limits-and-enforcers.md has every reason, with its state."""
+"""The table of reasons in docs/limits.md has every reason, with its state."""
 
 import re
 from typing import Final
@@ -8,7 +8,7 @@ from tensorfusion_dra.core.claims.enforcement.verdict import State
 from tests.support import markdown
 from tests.support.markdown import ROOT
 
-PAGE: Final = markdown.text(ROOT / "docs" / "limits-and-enforcers.md")
+PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
 OF_NODES: Final = {
     verdict.ENFORCER_ALIVE,
     verdict.HYPERVISOR_MISSING,

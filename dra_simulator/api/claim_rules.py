@@ -1,0 +1,217 @@
+"""The API server's rules for claims, templates and device classes (resource/validation.go).
+
+Those for single fields are in rules.
+"""
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from dra_simulator.api import rules
+from dra_simulator.api.rules import SCHEMA
+from dra_simulator.api.schema import elements, part
+from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.field_errors import (
+    FieldError,
+    forbidden,
+    invalid,
+    not_supported,
+    required,
+    too_long,
+)
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list
+
+Json = dict[str, object]
+DeviceKey = tuple[str, str, str, str]
+CheckExpression = Callable[[str], str | None]
+
+MOST_PARAMETERS_BYTES: Final = 10 * 1024
+
+_REFERENCE: Final = (
+    "must be the name of a request in the claim or the name of a request and a subrequest"
+    " separated by '/'"
+)
+_KEY_NAMES: Final = ("driver", "pool", "device", "shareID")
+_REASON: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+
+
+def any_expression(_: str) -> str | None:
+    """Accept any CEL expression."""
+    return None
+
+
+def class_errors(spec: Json, check: CheckExpression) -> Iterator[FieldError]:
+    """Yield the errors in the spec of a device class."""
+    yield from _errors("DeviceClassSpec", spec, "spec", (), check)
+    name = spec.get("extendedResourceName")
+    if name is not None and not _is_extended_resource(str(name)):
+        yield invalid("spec.extendedResourceName", name, "must be a valid extended resource name")
+
+
+def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[FieldError]:
+    """Yield the errors in the spec of a claim or a template."""
+    return _errors("ResourceClaimSpec", spec, path, _request_names(spec), check)
+
+
+def status_errors(claim: Json, old: Json) -> Iterator[FieldError]:
+    """Yield the errors in a claim's status; old is the claim before the change."""
+    status, old_status = part(claim, "status"), part(old, "status")
+    names = _request_names(part(claim, "spec"))
+    yield from _errors("ResourceClaimStatus", status, "status", names, any_expression)
+    allocated = allocated_devices(status)
+    for index, device in enumerate(elements(status.get("devices"))):
+        if device_key(device) not in allocated:
+            shown = {name: device.get(name) for name in _KEY_NAMES}
+            text = "must be an allocated device in the claim"
+            yield invalid(f"status.devices[{index}]", shown, text)
+    allocation, old_allocation = status.get("allocation"), old_status.get("allocation")
+    if None not in (allocation, old_allocation) and allocation != old_allocation:
+        yield invalid("status.allocation", allocation, "field is immutable")
+    consumers, old_consumers = (as_list(s.get("reservedFor")) for s in (status, old_status))
+    if consumers and allocation is None:
+        yield forbidden("status.reservedFor", "may not be specified when `allocated` is not set")
+    elif "deletionTimestamp" in part(old, "metadata") and any(
+        consumer not in old_consumers for consumer in consumers
+    ):
+        yield forbidden(
+            "status.reservedFor",
+            "new entries may not be added while `deallocationRequested` or `deletionTimestamp`"
+            " are set",
+        )
+
+
+def device_key(device: Mapping[str, object]) -> DeviceKey:
+    """Return the key of an allocated device: driver, pool, device and share."""
+    driver, pool, name, share = (str(device.get(name) or "") for name in _KEY_NAMES)
+    return driver, pool, name, share
+
+
+def allocated_devices(status: Json) -> set[DeviceKey]:
+    """Return the keys of the devices that are allocated to a claim."""
+    return {device_key(result) for result in results(status)}
+
+
+def results(status: Json) -> list[Json]:
+    """Return the allocation results in a claim's status."""
+    return list(elements(part(part(status, "allocation"), "devices").get("results")))
+
+
+def _errors(  # noqa: PLR0912 - one case for each struct
+    struct: str, document: Json, path: str, names: Collection[str], check: CheckExpression
+) -> Iterator[FieldError]:
+    """Yield the errors in an object and in all objects within it.
+
+    Args:
+        names: Names by which the object may refer to requests.
+        check: Returns the error in a CEL expression; None if there is none.
+    """
+    for inner, at, found in SCHEMA.walk(struct, document, path):
+        yield from rules.errors(inner, found, at)
+        match inner:
+            case "DeviceRequest":
+                yield from _request_errors(at, found)
+            case "ExactDeviceRequest" | "DeviceSubRequest":
+                yield from _count_errors(at, found)
+            case "CELDeviceSelector":
+                expression = str(found.get("expression", ""))
+                complaint = check(expression)
+                if complaint is not None:
+                    yield invalid(f"{at}.expression", expression, complaint)
+            case "DeviceToleration":
+                if found.get("operator") == "Exists" and found.get("value"):
+                    text = "must be empty for operator `Exists`"
+                    yield invalid(f"{at}.value", found["value"], text)
+                yield from name_rules.label_value(f"{at}.value", found.get("value", ""))
+            case "DeviceConstraint":
+                if found.get("matchAttribute") is found.get("distinctAttribute") is None:
+                    text = 'exactly one of "matchAttribute" or "distinctAttribute" is required'
+                    yield required(at, text)
+            case "OpaqueDeviceConfiguration":
+                yield from _raw_errors(f"{at}.parameters", found.get("parameters"))
+            case "DeviceRequestAllocationResult":
+                yield from _reference_errors(f"{at}.request", found.get("request"), names)
+            case "AllocatedDeviceStatus":
+                yield from _raw_errors(f"{at}.data", found.get("data"))
+            case "Condition":
+                yield from _condition_errors(at, found)
+            case "NetworkDeviceData":
+                for index, address in enumerate(as_list(found.get("ips"))):
+                    if not _is_cidr(str(address)):
+                        text = "must be a valid address in CIDR form"
+                        yield invalid(f"{at}.ips[{index}]", address, text)
+        for index, name in enumerate(as_list(found.get("requests"))):
+            if isinstance(name, str):
+                yield from _reference_errors(f"{at}.requests[{index}]", name, names)
+
+
+def _request_names(spec: Json) -> frozenset[str]:
+    """Return every name that can refer to a claim's requests: ``main`` and ``main/sub``."""
+    names: set[str] = set()
+    for request in elements(part(spec, "devices").get("requests")):
+        main = str(request.get("name", ""))
+        subs = elements(request.get("firstAvailable"))
+        names |= {main, *(f"{main}/{sub.get('name', '')}" for sub in subs)}
+    return frozenset(names)
+
+
+def _request_errors(path: str, request: Json) -> Iterator[FieldError]:
+    expected = "exactly one of `exactly` or `firstAvailable` is required"
+    if request.get("exactly") is None and not request.get("firstAvailable"):
+        yield required(path, expected)
+    elif request.get("exactly") is not None and request.get("firstAvailable"):
+        yield invalid(path, None, f"{expected}, but multiple fields are set")
+
+
+def _count_errors(path: str, wanted: Json) -> Iterator[FieldError]:
+    mode, count = wanted.get("allocationMode"), wanted.get("count", 0)
+    assert isinstance(count, int)
+    if mode == "All" and count != 0:
+        text = "must not be specified when allocationMode is 'All'"
+        yield invalid(f"{path}.count", count, text)
+    elif mode == "ExactCount" and count <= 0:
+        yield invalid(f"{path}.count", count, "must be greater than zero")
+    elif mode not in {"All", "ExactCount"}:
+        yield not_supported(f"{path}.allocationMode", mode, ["All", "ExactCount"])
+
+
+def _reference_errors(path: str, name: object, names: Collection[str]) -> Iterator[FieldError]:
+    if name not in names:
+        yield invalid(path, name, _REFERENCE)
+
+
+def _raw_errors(path: str, raw: object) -> Iterator[FieldError]:
+    """Yield the errors in parameters or data, which must be a JSON object of at most 10 KiB.
+
+    The API server counts the bytes of the request. Here they are the bytes of JSON with spaces, so
+    that an object that passes here passes there as well.
+    """
+    if raw is not None and len(json.dumps(raw)) > MOST_PARAMETERS_BYTES:
+        yield too_long(path, MOST_PARAMETERS_BYTES)
+    elif not isinstance(raw, dict | None):
+        yield invalid(path, "<value omitted>", "must be a valid JSON object")
+
+
+def _condition_errors(path: str, condition: Json) -> Iterator[FieldError]:
+    generation, reason = condition.get("observedGeneration", 0), str(condition.get("reason", ""))
+    assert isinstance(generation, int)
+    if generation < 0:
+        text = "must be greater than or equal to zero"
+        yield invalid(f"{path}.observedGeneration", generation, text)
+    if reason and not _REASON.fullmatch(reason):
+        yield invalid(f"{path}.reason", reason, f"must be {_REASON.pattern}")
+
+
+def _is_cidr(text: str) -> bool:
+    """Return True if the text is an address with prefix length in canonical form."""
+    try:
+        return str(ipaddress.ip_interface(text)) == text
+    except ValueError:
+        return False
+
+
+def _is_extended_resource(name: str) -> bool:
+    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
+        return False
+    return not any(name_rules.label_key("", f"requests.{name}"))

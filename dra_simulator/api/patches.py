@@ -1,0 +1,247 @@
+"""Kinds of PATCH: JSON patch, merge patch, strategic merge patch and server-side apply."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from dra_simulator.api import failures
+from dra_simulator.api.kinds import Kind
+from dra_simulator.api.requests import Request
+from dra_simulator.api.schema import ANY, Schema, Type, elements
+
+Json = dict[str, object]
+
+JSON_PATCH: Final = "application/json-patch+json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+_DELETE_FROM: Final = "$deleteFromPrimitiveList/"
+
+
+class Patch(Protocol):
+    """A change to an object."""
+
+    def applied(self, document: Json) -> Json:
+        """Return the object after the change.
+
+        Raises:
+            ApiError: The change does not fit the object.
+        """
+        ...
+
+
+def types(kind: Kind) -> tuple[str, ...]:
+    """Return the content types of the patches that a kind takes."""
+    strategic = () if kind.is_custom else (STRATEGIC_PATCH,)
+    return (JSON_PATCH, MERGE_PATCH, *strategic, APPLY_PATCH)
+
+
+def parse(request: Request, content_type: str, *, schema: Schema, kind: Kind) -> Patch:
+    """Return the patch in a body; not for server-side apply, whose body is an object.
+
+    Raises:
+        ApiError: 400 if the body cannot be parsed, 415 if the kind takes no such patch.
+    """
+    if content_type == STRATEGIC_PATCH and kind.is_custom:
+        raise failures.unsupported_media(
+            "the body of the request was in an unknown format - accepted media types include: "
+            + ", ".join(types(kind))
+        )
+    if content_type not in types(kind):
+        raise failures.unsupported_media("415: Unsupported Media Type")
+    try:
+        body = json.loads(request.body)
+    except ValueError as error:
+        raise failures.bad_request(f"error decoding patch: {error}") from error
+    if content_type == JSON_PATCH and isinstance(body, list):
+        return JsonPatch(tuple(body))
+    if content_type == MERGE_PATCH and isinstance(body, dict):
+        return MergePatch(body)
+    if content_type == STRATEGIC_PATCH and isinstance(body, dict):
+        return StrategicPatch(body, schema, kind.struct)
+    raise failures.bad_request(f"error decoding patch: found {type(body).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class MergePatch:
+    """A JSON merge patch (RFC 7386)."""
+
+    body: Mapping[str, object]
+
+    def applied(self, document: Json) -> Json:
+        """Return the object with the fields of the patch; null removes a field."""
+        return merged(document, self.body)
+
+
+def merged(document: object, patch: Mapping[str, object]) -> Json:
+    """Return a document after a merge patch."""
+    result = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            result[name] = merged(result.get(name), value)
+        else:
+            result[name] = value
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class StrategicPatch:
+    """A merge patch that merges some lists instead of replacing them, as the schema defines.
+
+    Attributes:
+        struct: Name of the patched object's struct in the schema.
+    """
+
+    body: Mapping[str, object]
+    schema: Schema
+    struct: str
+
+    def applied(self, document: Json) -> Json:
+        """Return the object with the fields of the patch."""
+        return _strategic(self.schema, self.struct, document=document, patch=self.body)
+
+
+def _strategic(
+    schema: Schema, struct: str, *, document: object, patch: Mapping[str, object]
+) -> Json:
+    """Merge a patch into an object of a struct; "" if the schema does not know its fields."""
+    result = dict(document) if isinstance(document, dict) else {}
+    if patch.get("$patch") == "replace":
+        return {name: value for name, value in patch.items() if name != "$patch"}
+    for name, value in patch.items():
+        found = schema.field(struct, name) if struct else ANY
+        if name.startswith(_DELETE_FROM) and isinstance(value, list):
+            listed = name.removeprefix(_DELETE_FROM)
+            result[listed] = [item for item in _list(result.get(listed)) if item not in value]
+        elif name.startswith("$"):
+            continue
+        elif value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            inner = found.base if found.shape == "struct" else ""
+            result[name] = _strategic(schema, inner, document=result.get(name), patch=value)
+        elif isinstance(value, list) and found.merged and found.keys:
+            result[name] = _strategic_list(schema, found, current=result.get(name), patch=value)
+        elif isinstance(value, list) and found.merged:
+            current = _list(result.get(name))
+            result[name] = [*(item for item in value if item not in current), *current]
+        else:
+            result[name] = value
+    kept = patch.get("$retainKeys")
+    if isinstance(kept, list):
+        result = {name: value for name, value in result.items() if name in kept}
+    return result
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _strategic_list(
+    schema: Schema, found: Type, *, current: object, patch: list[object]
+) -> list[object]:
+    key = found.keys[0]
+    result: dict[object, object] = {item.get(key): item for item in elements(current)}
+    for change in patch:
+        if not isinstance(change, dict) or key not in change:
+            raise failures.bad_request(f"map: {change} does not contain declared merge key: {key}")
+        if change.get("$patch") == "delete":
+            result.pop(change[key], None)
+        else:
+            before = result.get(change[key])
+            result[change[key]] = _strategic(schema, found.base, document=before, patch=change)
+    return list(result.values())
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPatch:
+    """A JSON patch (RFC 6902)."""
+
+    operations: tuple[object, ...]
+
+    def applied(self, document: Json) -> Json:
+        """Return the object after all operations."""
+        result = copy.deepcopy(document)
+        for operation in self.operations:
+            try:
+                result = _operated(result, operation)
+            except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+                raise failures.unprocessable() from error
+        return result
+
+
+def _operated(document: Json, operation: object) -> Json:
+    assert isinstance(operation, dict)
+    action, path = operation["op"], _pointer(operation["path"])
+    match action:
+        case "add":
+            _insert(document, path, operation["value"], replace=False)
+        case "replace":
+            _insert(document, path, operation["value"], replace=True)
+        case "remove":
+            _remove(document, path)
+        case "copy":
+            value = copy.deepcopy(_at(document, _pointer(operation["from"])))
+            _insert(document, path, value, replace=False)
+        case "move":
+            source = _pointer(operation["from"])
+            value = _at(document, source)
+            _remove(document, source)
+            _insert(document, path, value, replace=False)
+        case "test":
+            if _at(document, path) != operation["value"]:
+                raise ValueError(f"testing path {operation['path']} failed")
+        case _:
+            raise ValueError(f"unexpected kind: {action}")
+    return document
+
+
+def _pointer(text: str) -> list[str]:
+    if not text.startswith("/"):
+        raise ValueError(f"found path {text!r}, expected one that starts with /")
+    return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
+
+
+def _at(document: object, path: list[str]) -> object:
+    for part in path:
+        if isinstance(document, list):
+            document = document[int(part)]
+        elif isinstance(document, dict):
+            document = document[part]
+        else:
+            raise KeyError(part)
+    return document
+
+
+def _insert(document: Json, path: list[str], value: object, *, replace: bool) -> None:
+    parent, last = _at(document, path[:-1]), path[-1]
+    if isinstance(parent, list):
+        if last == "-":
+            parent.append(value)
+        elif replace:
+            parent[int(last)] = value
+        elif 0 <= int(last) <= len(parent):
+            parent.insert(int(last), value)
+        else:
+            raise IndexError(last)
+    elif isinstance(parent, dict):
+        if replace and last not in parent:
+            raise KeyError(last)
+        parent[last] = value
+    else:
+        raise KeyError(last)
+
+
+def _remove(document: Json, path: list[str]) -> None:
+    parent, last = _at(document, path[:-1]), path[-1]
+    if isinstance(parent, list):
+        del parent[int(last)]
+    elif isinstance(parent, dict):
+        del parent[last]
+    else:
+        raise KeyError(last)

@@ -1,0 +1,141 @@
+"""Thread that runs a function after each change of the watched resources."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Condition, Event, Lock, Thread
+from typing import Final
+
+from dra_simulator.rest import Client, Json, Resource, RestError, Watch
+
+_RETRY_SECONDS: Final = 0.2
+_SETTLE_SECONDS: Final = 0.01
+_JOIN_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Resource to watch.
+
+    Attributes:
+        on_event: Called with each event, in the watching thread.
+    """
+
+    resource: Resource
+    field_selector: str = ""
+    on_event: Callable[[Json], None] | None = None
+
+
+class Loop:
+    """Caller of one function after each change, never twice at the same time.
+
+    The function may return the number of seconds after which it is called even without a change.
+
+    The function decides from fresh lists, not from the events. A missed or duplicate event
+    therefore costs time, but never leads to a wrong decision.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        *,
+        watched: Sequence[Watched],
+        sync: Callable[[], float | None],
+    ) -> None:
+        self._name: Final = name
+        self._client: Final = client
+        self._sync: Final = sync
+        self._stopping: Final = Event()
+        self._wake: Final = Event()
+        self._watches: Final[set[Watch]] = set()
+        self._lock: Final = Lock()  # guards _watches
+        self._synced: Final = Condition()  # guards _begun and _ended
+        self._begun = 0
+        self._ended = 0
+        self._threads: Final = [
+            Thread(target=self._run, name=name, daemon=True),
+            *(
+                Thread(target=self._watch, name=f"{name}-{entry.resource.plural}", args=(entry,))
+                for entry in watched
+            ),
+        ]
+
+    def start(self) -> None:
+        """Call the function for the first time, and from then on after each change."""
+        self._wake.set()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop, and return once all threads have ended."""
+        self._stopping.set()
+        self._wake.set()
+        with self._lock:
+            for watch in self._watches:
+                watch.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(_JOIN_SECONDS)
+
+    def wake(self) -> None:
+        """Schedule another call of the function."""
+        self._wake.set()
+
+    def catch_up(self, *, seconds: float) -> bool:
+        """Wait until a new call of the function has succeeded, which has seen all changes so far.
+
+        Returns:
+            False if that did not happen in time.
+        """
+        with self._synced:
+            wanted = self._begun + 1
+            self._wake.set()
+            return self._synced.wait_for(lambda: self._ended >= wanted, timeout=seconds)
+
+    def _run(self) -> None:
+        wait_seconds: float | None = None
+        while True:
+            self._wake.wait(wait_seconds)
+            # Changes come in groups; one call is enough for a group.
+            if self._stopping.wait(_SETTLE_SECONDS):
+                return
+            self._wake.clear()
+            if self._stopping.is_set():
+                return  # the wake-up of stop() may be the one that was just cleared
+            with self._synced:
+                self._begun += 1
+            try:
+                wait_seconds = self._sync()
+                with self._synced:
+                    self._ended = self._begun
+                    self._synced.notify_all()
+            except RestError:
+                # A conflict with another writer, or the server is away: call it again.
+                wait_seconds = _RETRY_SECONDS
+
+    def _watch(self, entry: Watched) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._follow(entry)
+            except RestError:
+                self._stopping.wait(_RETRY_SECONDS)
+
+    def _follow(self, entry: Watched) -> None:
+        selector = entry.field_selector
+        since = self._client.list(entry.resource, field_selector=selector).resource_version
+        watch = self._client.watch(entry.resource, since, field_selector=selector)
+        try:
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                self._watches.add(watch)
+            # Something may have changed between the last call and this list.
+            self._wake.set()
+            for event in watch:
+                if entry.on_event is not None:
+                    entry.on_event(event)
+                self._wake.set()
+        finally:
+            with self._lock:
+                self._watches.discard(watch)
+            watch.release()

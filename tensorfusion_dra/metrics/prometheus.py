@@ -1,0 +1,194 @@
+"""Metrics by prometheus_client: what is counted, what is computed at a scrape, and their text.
+
+Every known combination of label values exists from the start at 0. Otherwise a counter would begin
+with its first event, and a rate over it would miss that event.
+
+Label values come from outside: names of pods and claims, for example. So each is made printable
+and cut to a length that no legal name has.
+"""
+
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from prometheus_client import Counter, Histogram, disable_created_metrics
+from prometheus_client.exposition import (
+    CONTENT_TYPE_PLAIN_0_0_4,
+    choose_encoder,
+    generate_latest,
+)
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from tensorfusion_dra.core import printable
+
+LabelValues = tuple[str, ...]
+
+NAMESPACE: Final = "tensorfusion_dra"
+"""Prefix of every metric's name, without its underscore."""
+CALL_SECONDS: Final = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05),
+    *(0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+"""Bounds for whole calls: most take 2 to 20 ms, and the kubelet gives up after 45 s."""
+STAGE_SECONDS: Final = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05),
+    *(0.1, 0.25, 1.0, 5.0, 30.0),
+)
+"""Bounds for parts of calls, some of which take less than a millisecond."""
+_MOST_CHARACTERS: Final = 300
+"""The longest names in Kubernetes have 253."""
+_PAUSE_SECONDS: Final = 0.0001
+_CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9/;=., _-]+")
+_PROCESS: Final = ProcessCollector(namespace=NAMESPACE, registry=None)
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for each counter
+
+
+def new_counter(
+    name: str, about: str, labels: Sequence[str], known: Iterable[LabelValues]
+) -> Counter:
+    """Return a counter at 0; its name ends with _total, which is not given here.
+
+    Args:
+        known: Combinations of label values that exist from the start.
+    """
+    made = Counter(name, about, labels, namespace=NAMESPACE, registry=None)
+    for values in known:
+        made.labels(*values)
+    return made
+
+
+def new_histogram(
+    name: str,
+    about: str,
+    labels: Sequence[str],
+    known: Iterable[LabelValues],
+    *,
+    bounds: Sequence[float],
+) -> Histogram:
+    """Return an empty histogram of durations.
+
+    Args:
+        known: Combinations of label values that exist from the start.
+        bounds: Upper bounds of the buckets, in seconds and in order; one without a bound comes
+            after them.
+    """
+    made = Histogram(name, about, labels, namespace=NAMESPACE, registry=None, buckets=bounds)
+    for values in known:
+        made.labels(*values)
+    return made
+
+
+def label(text: str) -> str:
+    """Return a label's value for text from outside."""
+    return printable.one_line(text[:_MOST_CHARACTERS])
+
+
+def counter(
+    name: str, about: str, labels: Sequence[str], counted: Mapping[LabelValues, int]
+) -> Metric:
+    """Return the family of a counter; its name ends with _total, which is not given here."""
+    family = CounterMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels)
+    for values, number in counted.items():
+        family.add_metric(values, number)
+    return family
+
+
+def gauge(
+    name: str, about: str, labels: Sequence[str], values: Iterable[tuple[LabelValues, float]]
+) -> Metric:
+    """Return the family of a gauge."""
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels)
+    for each, value in values:
+        family.add_metric(each, value)
+    return family
+
+
+def single(name: str, about: str, value: float) -> Metric:
+    """Return the family of a gauge without labels."""
+    return GaugeMetricFamily(f"{NAMESPACE}_{name}", about, value=value)
+
+
+def states(
+    name: str,
+    about: str,
+    labels: Sequence[str],
+    present: Iterable[tuple[LabelValues, str]],
+    *,
+    known: Sequence[str],
+) -> Metric:
+    """Return the family of a gauge that is 1 for the present one of the known states, else 0.
+
+    Args:
+        labels: Names of the labels before `state`.
+        present: The state by label values.
+        known: All states.
+    """
+    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", about, labels=(*labels, "state"))
+    for values, state in present:
+        for each in known:
+            family.add_metric((*values, each), float(each == state))
+    return family
+
+
+def info(name: str, about: str, labels: Sequence[str], each: Iterable[LabelValues]) -> Metric:
+    """Return the family of facts that are only labels; its name ends with _info."""
+    family = InfoMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels)
+    for values in each:
+        family.add_metric(values, {})
+    return family
+
+
+class _Collected(Collector):
+    """The metrics of one scrape, in the form that the library's encoders read."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics: Final = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield each metric after a pause, in which calls of the kubelet get the interpreter.
+
+        Writing holds the interpreter's lock. Without pauses, a call that runs at the same time
+        would wait for up to 5 ms each time that it comes back from input or output.
+        """
+        for metric in self._metrics:
+            time.sleep(_PAUSE_SECONDS)
+            yield metric
+
+
+def written(metrics: Iterable[Metric], *, accept: str) -> tuple[str, bytes]:
+    """Return the metrics as text, with its content type.
+
+    Args:
+        metrics: In the order in which they are written.
+        accept: The Accept header of the request. OpenMetrics is written if it names that, else
+            Prometheus' text format.
+    """
+    content_type = CONTENT_TYPE_PLAIN_0_0_4
+    encode: Callable[..., bytes] = generate_latest
+    with suppress(TypeError, ValueError):  # the client's version may be no version
+        encode, content_type = choose_encoder(accept)
+    # The library repeats the client's version in the content type.
+    if _CONTENT_TYPE.fullmatch(content_type) is None:
+        encode, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
+    # All our names are legal in every escaping scheme, so the text is the same with each. Only with
+    # this one does the library not go through each name character by character.
+    return content_type, encode(_Collected(metrics), escaping=ALLOWUTF8)
+
+
+def of_process(version: str) -> Iterator[Metric]:
+    """Yield what is known of this process: its version, memory, processor time and files."""
+    labels = {"version": version, "python_version": platform.python_version()}
+    yield info("build", "Versions of this process.", tuple(labels), [tuple(labels.values())])
+    yield from _PROCESS.collect()

@@ -1,0 +1,260 @@
+"""Specs of ResourceClaims, templates and classes."""
+
+import pytest
+
+from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.apiserver import ApiServer
+from tests.dra_simulator.api.client import CLAIMS, CLASSES, TEMPLATES, Client, Json
+from tests.support.builders.documents import (
+    claim_document,
+    class_document,
+    request_document,
+    template_document,
+)
+
+SUB = {"name": "big", "deviceClassName": "tensor-fusion.ai"}
+OPAQUE = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "Limits"}}
+R = "spec.devices.requests[0]"
+
+
+def selectors(count: int, expression: str = "true") -> list[Json]:
+    return [{"cel": {"expression": expression}}] * count
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        {"requests": [request_document(f"r{index}") for index in range(32)]},
+        {"requests": [request_document(allocationMode="All")]},
+        {"requests": [request_document(count=7, selectors=selectors(32))]},
+        {"requests": [request_document(selectors=selectors(1, "true" + " " * 10_236))]},
+        {"requests": [{"name": "gpu", "firstAvailable": [SUB]}]},
+        {"requests": [request_document(capacity={"requests": {"vram": "-5", "no such": "1"}})]},
+        {"constraints": [{"matchAttribute": "example.com/numa", "requests": ["gpu"]}]},
+        {"constraints": [{"distinctAttribute": "example.com/numa"}]},
+        {"config": [{"requests": ["gpu"], "opaque": OPAQUE}] * 32},
+        {"requests": [request_document(tolerations=[{"operator": "Exists"}] * 17)]},
+    ],
+)
+def test_a_claim_within_the_limits_is_accepted(api: Client, devices: Json) -> None:
+    assert api.post(f"{CLAIMS}?fieldValidation=Strict", claim_document(**devices)).code == 201
+
+
+@pytest.mark.parametrize(
+    ("devices", "cause"),
+    [
+        ({"requests": [request_document(f"r{i}") for i in range(33)]}, ("requests", "TooMany")),
+        ({"requests": [request_document(), request_document()]}, ("requests[1]", "Duplicate")),
+        ({"requests": [{"name": "gpu"}]}, ("requests[0]", "Required")),
+        (
+            {"requests": [{**request_document(), "firstAvailable": [SUB]}]},
+            ("requests[0]", "Invalid"),
+        ),
+        ({"requests": [request_document("GPU")]}, ("requests[0].name", "Invalid")),
+        (
+            {"requests": [{"name": "a", "firstAvailable": [SUB] * 9}]},
+            ("requests[0].firstAvailable", "TooMany"),
+        ),
+        (
+            {"requests": [{"name": "a", "firstAvailable": [SUB, SUB]}]},
+            ("requests[0].firstAvailable[1]", "Duplicate"),
+        ),
+        ({"constraints": [{}]}, ("constraints[0]", "Required")),
+        (
+            {"constraints": [{"matchAttribute": "numa"}]},
+            ("constraints[0].matchAttribute", "Invalid"),
+        ),
+        (
+            {"constraints": [{"matchAttribute": "a.b/c", "requests": ["other"]}]},
+            ("constraints[0].requests[0]", "Invalid"),
+        ),
+        ({"constraints": [{"matchAttribute": "a.b/c"}] * 33}, ("constraints", "TooMany")),
+        ({"config": [{}]}, ("config[0].opaque", "Required")),
+        ({"config": [{"opaque": OPAQUE}] * 33}, ("config", "TooMany")),
+        (
+            {"config": [{"opaque": {**OPAQUE, "parameters": [1]}}]},
+            ("config[0].opaque.parameters", "Invalid"),
+        ),
+        (
+            {"config": [{"opaque": {**OPAQUE, "parameters": {"a": "x" * 10_240}}}]},
+            ("config[0].opaque.parameters", "TooLong"),
+        ),
+        (
+            {"config": [{"opaque": {"driver": "d", "parameters": None}}]},
+            ("config[0].opaque.parameters", "Required"),
+        ),
+    ],
+)
+def test_a_claim_beyond_a_limit_is_refused(
+    api: Client, devices: Json, cause: tuple[str, str]
+) -> None:
+    reply = api.post(CLAIMS, claim_document(**devices))
+
+    assert reply.causes == [(f"spec.devices.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+@pytest.mark.parametrize(
+    ("exactly", "cause"),
+    [
+        ({"deviceClassName": ""}, ("deviceClassName", "Required")),
+        ({"deviceClassName": "A"}, ("deviceClassName", "Invalid")),
+        ({"allocationMode": "Some"}, ("allocationMode", "NotSupported")),
+        ({"allocationMode": "All", "count": 1}, ("count", "Invalid")),
+        ({"count": -1}, ("count", "Invalid")),
+        ({"selectors": [{}]}, ("selectors[0].cel", "Required")),
+        ({"selectors": selectors(33)}, ("selectors", "TooMany")),
+        ({"selectors": selectors(1, "x" * 10_241)}, ("selectors[0].cel.expression", "TooLong")),
+        ({"tolerations": [{"operator": "Is"}]}, ("tolerations[0].operator", "NotSupported")),
+        (
+            {"tolerations": [{"operator": "Exists", "value": "x"}]},
+            ("tolerations[0].value", "Invalid"),
+        ),
+        (
+            {"tolerations": [{"operator": "Exists", "effect": "Never"}]},
+            ("tolerations[0].effect", "NotSupported"),
+        ),
+    ],
+)
+def test_a_request_that_breaks_a_rule_is_refused(
+    api: Client, exactly: Json, cause: tuple[str, str]
+) -> None:
+    reply = api.post(CLAIMS, claim_document(requests=[request_document(**exactly)]))
+
+    assert reply.causes == [(f"{R}.exactly.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+def test_the_specs_of_claims_and_templates_are_immutable(api: Client) -> None:
+    api.post(CLAIMS, claim_document())
+    api.post(TEMPLATES, template_document())
+
+    other = [request_document("other")]
+    replies = [
+        api.put(f"{CLAIMS}/claim-a", claim_document(requests=other)),
+        api.patch(f"{TEMPLATES}/template-a", {"spec": {"spec": {"devices": {"requests": other}}}}),
+    ]
+
+    assert [reply.causes for reply in replies] == [[("spec", "FieldValueInvalid")]] * 2
+    assert api.patch(f"{CLAIMS}/claim-a", {"metadata": {"labels": {"a": "b"}}}).code == 200
+
+
+def test_admin_access_needs_the_label_of_its_namespace(api: Client) -> None:
+    admin = claim_document(requests=[request_document(adminAccess=True)])
+
+    refused = api.post(CLAIMS, admin)
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    api.patch("/api/v1/namespaces/default", label)
+
+    assert refused.causes == [(f"{R}.adminAccess", "FieldValueForbidden")]
+    assert api.post(CLAIMS, admin).code == 201
+
+
+def test_a_template_sets_only_labels_and_annotations_of_its_claims(api: Client) -> None:
+    taken = api.post(TEMPLATES, template_document(labels={"a": "b"}, annotations={"c": "d"}))
+    refused = api.post(TEMPLATES, template_document("template-b", name="x", labels={"a": "b c"}))
+
+    assert taken.json["spec"]["metadata"] == {"labels": {"a": "b"}, "annotations": {"c": "d"}}
+    assert refused.causes == [
+        ("spec.metadata.labels", "FieldValueInvalid"),
+        ("spec.metadata.name", "FieldValueForbidden"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        ({"selectors": selectors(33)}, ("selectors", "TooMany")),
+        ({"config": [{}]}, ("config[0].opaque", "Required")),
+        ({"config": [{"opaque": OPAQUE}] * 33}, ("config", "TooMany")),
+        ({"extendedResourceName": "cpu"}, ("extendedResourceName", "Invalid")),
+        ({"extendedResourceName": "requests.a/b"}, ("extendedResourceName", "Invalid")),
+    ],
+)
+def test_a_class_that_breaks_a_rule_is_refused(
+    api: Client, spec: Json, cause: tuple[str, str]
+) -> None:
+    reply = api.post(CLASSES, class_document(**spec))
+
+    assert reply.causes == [(f"spec.{cause[0]}", f"FieldValue{cause[1]}")]
+
+
+def test_a_change_of_a_class_increments_its_generation(api: Client) -> None:
+    api.post(CLASSES, class_document())
+
+    changed = api.put(f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1)))
+
+    assert changed.json["metadata"]["generation"] == 2
+
+
+def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() -> None:
+    def check(expression: str) -> str | None:
+        return "compilation failed: no such thing" if "wrong" in expression else None
+
+    wrong = selectors(1, "wrong")
+    claimed = claim_document(requests=[request_document(selectors=wrong)])
+    templated = template_document()
+    templated["spec"]["spec"] = claimed["spec"]
+    with ApiServer(check_expression=check) as server:
+        api = Client(server.url)
+        replies = [
+            api.post(CLAIMS, claimed),
+            api.post(TEMPLATES, templated),
+            api.post(CLASSES, class_document(selectors=wrong)),
+        ]
+        fine = api.post(CLASSES, class_document())
+        api.close()
+
+    expression = f"{R}.exactly.selectors[0].cel.expression"
+    assert [reply.causes[0][0] for reply in replies] == [
+        expression,
+        f"spec.{expression}",
+        "spec.selectors[0].cel.expression",
+    ]
+    assert "no such thing" in replies[0].message
+    assert fine.code == 201
+
+
+def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
+    seen: list[str] = []
+
+    def check(expression: str) -> str | None:
+        seen.append(expression)
+        return None if len(seen) == 1 else "compilation failed"
+
+    with ApiServer(check_expression=check) as server:
+        api = Client(server.url)
+        api.post(CLASSES, class_document(selectors=selectors(1)))
+        config = [{"opaque": OPAQUE}]
+        kept = api.put(
+            f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1), config=config)
+        )
+        api.close()
+
+    assert kept.code == 200
+
+
+def test_claim_fields_of_disabled_gates_are_dropped() -> None:
+    closed = {"DRAConsumableCapacity", "DRADeviceTaints", "DRAPrioritizedList", "DRAAdminAccess"}
+    wanted = claim_document(
+        requests=[
+            request_document(
+                capacity={"requests": {"vram": "1Gi"}},
+                tolerations=[{"operator": "Exists"}],
+                adminAccess=True,
+            )
+        ],
+        constraints=[{"matchAttribute": "a.b/c", "distinctAttribute": "a.b/d"}],
+    )
+    with ApiServer(gates=DEFAULT_GATES - closed) as server:
+        api = Client(server.url)
+        made = api.post(CLAIMS, wanted).json["spec"]["devices"]
+        alternatives = claim_document("b", requests=[{"name": "gpu", "firstAvailable": [SUB]}])
+        refused = api.post(CLAIMS, alternatives)
+        api.close()
+
+    assert made["requests"][0]["exactly"] == {
+        "deviceClassName": "tensor-fusion.ai",
+        "allocationMode": "ExactCount",
+        "count": 1,
+    }
+    assert made["constraints"] == [{"matchAttribute": "a.b/c"}]
+    assert refused.causes == [(R, "FieldValueRequired")]

@@ -1,0 +1,210 @@
+"""Watches: their events, their start and their end."""
+
+from threading import Timer
+
+import pytest
+
+from dra_simulator.apiserver import ApiServer
+from tests.dra_simulator.api.client import CLAIMS, PODS, SLICES, Client
+from tests.support.builders.documents import claim_document, pod_with_claim, slice_document
+
+
+def version(api: Client) -> str:
+    return str(api.get(SLICES).json["metadata"]["resourceVersion"])
+
+
+def test_a_watch_sends_changes_since_a_version(api: Client) -> None:
+    since = version(api)
+    made = api.post(SLICES, slice_document()).json
+    changed = api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}}).json
+    api.delete(f"{SLICES}/slice-a")
+
+    with api.watch(f"{SLICES}?resourceVersion={since}") as watch:
+        events = [watch.next() for _ in range(3)]
+
+    assert [event[0] for event in events] == ["ADDED", "MODIFIED", "DELETED"]
+    assert events[0][2] == made
+    assert events[1][2] == changed
+    last = int(events[2][2]["metadata"]["resourceVersion"])
+    assert last > int(changed["metadata"]["resourceVersion"])
+
+
+def test_a_watch_sends_changes_as_they_happen(api: Client) -> None:
+    with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
+        api.post(SLICES, slice_document())
+
+        assert watch.next()[:2] == ("ADDED", "slice-a")
+
+
+@pytest.mark.parametrize("query", ["", "resourceVersion=0", "sendInitialEvents=true"])
+def test_a_watch_without_a_version_begins_with_the_existing_objects(
+    api: Client, query: str
+) -> None:
+    api.post(SLICES, slice_document("slice-b"))
+    api.post(SLICES, slice_document("slice-a"))
+
+    with api.watch(f"{SLICES}?{query}") as watch:
+        there = [watch.next()[:2], watch.next()[:2]]
+        api.delete(f"{SLICES}/slice-a")
+        then = watch.next()[:2]
+
+    assert there == [("ADDED", "slice-a"), ("ADDED", "slice-b")]
+    assert then == ("DELETED", "slice-a")
+
+
+def test_a_bookmark_ends_the_initial_events(api: Client) -> None:
+    api.post(SLICES, slice_document())
+
+    with api.watch(f"{SLICES}?allowWatchBookmarks=true") as watch:
+        watch.next()
+        kind, _, document = watch.next()
+
+    assert kind == "BOOKMARK"
+    assert document["metadata"] == {
+        "resourceVersion": version(api),
+        "annotations": {"k8s.io/initial-events-end": "true"},
+    }
+    assert (document["kind"], document["apiVersion"]) == ("ResourceSlice", "resource.k8s.io/v1")
+
+
+def test_bookmarks_report_versions_of_other_resources_as_well() -> None:
+    with ApiServer(bookmark_seconds=0.02) as server:
+        api = Client(server.url)
+        since = version(api)
+        with api.watch(f"{SLICES}?resourceVersion={since}&allowWatchBookmarks=true") as watch:
+            api.post(CLAIMS, claim_document())
+            latest = version(api)
+            while (event := watch.next())[2]["metadata"]["resourceVersion"] != latest:
+                assert event[0] == "BOOKMARK"
+        api.close()
+
+    assert int(latest) > int(since)
+
+
+def test_a_watch_sends_no_bookmarks_unless_requested() -> None:
+    with ApiServer(bookmark_seconds=0.01) as server:
+        api = Client(server.url)
+        with api.watch(f"{SLICES}?resourceVersion=0") as watch:
+            Timer(0.05, server.stop).start()
+            types = watch.rest()
+        api.close()
+
+    assert types == []
+
+
+def test_a_watch_ends_after_its_timeout_with_a_last_bookmark(api: Client) -> None:
+    query = f"resourceVersion={version(api)}&timeoutSeconds=0&allowWatchBookmarks=true"
+
+    with api.watch(f"{SLICES}?{query}") as watch:
+        assert watch.rest() == ["BOOKMARK"]
+
+
+def test_a_watch_reports_an_object_that_leaves_the_selection_as_deleted(api: Client) -> None:
+    since = version(api)
+    api.post(SLICES, slice_document())
+    api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}})
+    left = api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "c"}}}).json
+    api.patch(f"{SLICES}/slice-a", {"metadata": {"labels": {"a": "b"}}})
+
+    with api.watch(f"{SLICES}?resourceVersion={since}&labelSelector=a%3Db") as watch:
+        events = [watch.next() for _ in range(3)]
+
+    assert [event[0] for event in events] == ["ADDED", "DELETED", "ADDED"]
+    assert events[1][2]["metadata"]["labels"] == {"a": "b"}
+    assert events[1][2]["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
+
+
+def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
+    since = version(api)
+    api.post(CLAIMS.replace("default", "kube-system"), claim_document())
+    api.post(CLAIMS, claim_document("claim-b"))
+    api.post(CLAIMS, claim_document("claim-a"))
+
+    query = f"resourceVersion={since}&fieldSelector=metadata.name%3Dclaim-a"
+    with api.watch(f"{CLAIMS}?{query}") as watch:
+        _, name, document = watch.next()
+
+    assert (name, document["metadata"]["namespace"]) == ("claim-a", "default")
+
+
+def test_a_watch_follows_a_pod_through_its_deletion(api: Client) -> None:
+    api.post(PODS, pod_with_claim())
+    api.post(f"{PODS}/pod-a/binding", {"target": {"name": "node-a"}})
+
+    with api.watch(f"{PODS}?fieldSelector=spec.nodeName%3Dnode-a") as watch:
+        watch.next()
+        api.delete(f"{PODS}/pod-a")
+        api.delete(f"{PODS}/pod-a?gracePeriodSeconds=0")
+        events = [watch.next() for _ in range(2)]
+
+    assert [event[0] for event in events] == ["MODIFIED", "DELETED"]
+    assert "deletionTimestamp" in events[0][2]["metadata"]
+
+
+def test_a_watch_from_a_version_before_the_history_expires() -> None:
+    with ApiServer(history=2) as server:
+        api = Client(server.url)
+        since = version(api)
+        for name in ("a", "b", "c"):
+            api.post(SLICES, slice_document(name))
+        with api.watch(f"{SLICES}?resourceVersion={since}") as watch:
+            kind, _, status = watch.next()
+            rest = watch.rest()
+        api.close()
+
+    assert (watch.code, kind, rest) == (200, "ERROR", [])
+    assert (status["code"], status["reason"]) == (410, "Expired")
+    assert status["message"].startswith(f"too old resource version: {since} (")
+
+
+def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
+    with ApiServer(history=2) as server:
+        api = Client(server.url)
+        with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
+            names = []
+            for name in ("a", "b", "c", "d"):
+                api.post(SLICES, slice_document(name))
+                names.append(watch.next()[1])
+        api.close()
+
+    assert names == ["a", "b", "c", "d"]
+
+
+def test_a_compaction_forgets_all_history(api: Client, server: ApiServer) -> None:
+    since = version(api)
+    api.post(SLICES, slice_document())
+
+    server.forget_history("resourceslices")
+
+    with api.watch(f"{SLICES}?resourceVersion={since}") as watch:
+        assert watch.next()[0] == "ERROR"
+    with api.watch(f"{SLICES}?resourceVersion={version(api)}&timeoutSeconds=0") as watch:
+        assert watch.rest() == []
+
+
+def test_a_version_that_is_not_a_number_is_refused(api: Client) -> None:
+    assert api.get(f"{SLICES}?watch=true&resourceVersion=abc").code == 500
+
+
+def test_stopping_the_server_ends_watches_and_idle_connections_at_once() -> None:
+    server = ApiServer()
+    server.start()
+    idle = Client(server.url)
+    idle.get(SLICES)
+    watch = idle.watch(SLICES)
+
+    server.stop()
+
+    assert watch.rest() == []
+    watch.__exit__()
+    idle.close()
+
+
+def test_a_watch_ends_when_its_client_disconnects(server: ApiServer) -> None:
+    api = Client(server.url)
+    with api.watch(f"{SLICES}?resourceVersion={version(api)}"):
+        pass
+    api.post(SLICES, slice_document())
+    api.close()
+
+    server.stop()

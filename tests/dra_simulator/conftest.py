@@ -1,0 +1,43 @@
+"""Fixtures: a simulated API server, a client, a node and a plugin."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import CLASSES, Client
+from tensorfusion_dra.scheduling import cel_evaluation
+from tests.dra_simulator.kubelets import NodeUnderTest, node_under_test
+from tests.dra_simulator.tiny_plugin import TinyPlugin
+from tests.dra_simulator.waiting import eventually
+from tests.support import objects
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """An API server with the class of the driver's devices."""
+    with ApiServer(check_expression=cel_evaluation.check_expression) as server:
+        Client(server.url).create(CLASSES, objects.device_class())
+        yield server
+
+
+@pytest.fixture
+def client(api: ApiServer) -> Client:
+    """A client of the API server."""
+    return Client(api.url)
+
+
+@pytest.fixture
+def node(api: ApiServer) -> Iterator[NodeUnderTest]:
+    """A node on which no kubelet runs yet."""
+    with node_under_test(api) as made:
+        yield made
+
+
+@pytest.fixture
+def plugin(node: NodeUnderTest) -> TinyPlugin:
+    """A plugin that is registered with a kubelet of the node."""
+    node.start()
+    plugin = node.plugin()
+    eventually(node.is_registered)
+    return plugin

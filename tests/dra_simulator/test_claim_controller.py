@@ -1,0 +1,191 @@
+"""Generation of claims from templates, their deletion with pods, and their release."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.claim_controller import ClaimController, generated_claim
+from dra_simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
+from dra_simulator.rest import CLAIMS, EVENTS, NODES, PODS, TEMPLATES, Client
+from tests.dra_simulator.waiting import always, eventually
+from tests.support import objects
+from tests.support.objects import Json
+
+
+@pytest.fixture(autouse=True)
+def controller(api: ApiServer) -> Iterator[ClaimController]:
+    with ClaimController(api.url) as running:
+        yield running
+
+
+def claims(client: Client) -> list[Json]:
+    """All claims."""
+    return client.list(CLAIMS).items
+
+
+def claim_names(client: Client) -> list[str]:
+    """The names of all claims."""
+    return [claim["metadata"]["name"] for claim in claims(client)]
+
+
+def statuses(client: Client, pod: str) -> list[Json]:
+    """The claim statuses of the pod."""
+    found: list[Json] = client.get(PODS, pod, "default")["status"].get("resourceClaimStatuses", [])
+    return found
+
+
+def allocated(client: Client, *pods: Json) -> Json:
+    """Allocate the claim "claim" and reserve it for these pods."""
+    claim = client.get(CLAIMS, "claim", "default")
+    claim["metadata"]["finalizers"] = [FINALIZER]
+    claim = client.replace(CLAIMS, claim)
+    result = {"request": "gpu", "driver": objects.DRIVER, "pool": "node-a", "device": "gpu-0"}
+    consumers = [
+        {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        for pod in pods
+    ]
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": consumers}
+    return client.replace_status(CLAIMS, claim)
+
+
+def test_a_claim_is_generated_from_the_template_for_its_pod(client: Client) -> None:
+    spec_metadata = {"labels": {"team": "a"}, "annotations": {"note": "b"}}
+    client.create(TEMPLATES, objects.template(metadata=spec_metadata))
+    pod = client.create(PODS, objects.pod(template_name="template"))
+
+    (status,) = eventually(lambda: statuses(client, "pod"))
+
+    (claim,) = claims(client)
+    metadata = claim["metadata"]
+    assert status == {"name": "gpu", "resourceClaimName": metadata["name"]}
+    assert metadata["generateName"] == "pod-gpu-"
+    assert metadata["labels"] == {"team": "a"}
+    assert metadata["annotations"] == {"note": "b", POD_CLAIM_ANNOTATION: "gpu"}
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["kind"], owner["uid"], owner["controller"]) == (
+        "Pod",
+        pod["metadata"]["uid"],
+        True,
+    )
+    assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == objects.CLASS
+
+
+def test_a_pod_gets_one_claim_however_often_it_changes(client: Client) -> None:
+    client.create(TEMPLATES, objects.template())
+    pod = client.create(PODS, objects.pod(template_name="template"))
+    eventually(lambda: statuses(client, "pod"))
+
+    client.patch(PODS, pod, {"metadata": {"labels": {"a": "b"}}})
+
+    always(lambda: len(claims(client)) == 1)
+
+
+def test_a_deleted_claim_is_generated_again(client: Client) -> None:
+    client.create(TEMPLATES, objects.template())
+    client.create(PODS, objects.pod(template_name="template"))
+    (status,) = eventually(lambda: statuses(client, "pod"))
+
+    client.delete(CLAIMS, status["resourceClaimName"], "default")
+
+    eventually(lambda: statuses(client, "pod") != [status])
+    assert [entry["resourceClaimName"] for entry in statuses(client, "pod")] == claim_names(client)
+
+
+def test_a_missing_template_is_reported_and_used_once_it_exists(client: Client) -> None:
+    client.create(PODS, objects.pod(template_name="template"))
+    (event,) = eventually(lambda: client.list(EVENTS).items)
+    assert event["reason"] == "FailedResourceClaimCreation"
+    assert 'template "template"' in event["message"]
+
+    client.create(TEMPLATES, objects.template())
+
+    assert eventually(lambda: statuses(client, "pod"))
+
+
+def test_a_generated_claim_is_deleted_with_its_pod(client: Client) -> None:
+    client.create(TEMPLATES, objects.template())
+    client.create(PODS, objects.pod(template_name="template"))
+    eventually(lambda: statuses(client, "pod"))
+
+    client.delete(PODS, "pod", "default")
+
+    eventually(lambda: not claims(client))
+
+
+def test_a_generated_claim_is_deleted_when_its_pod_has_finished(client: Client) -> None:
+    client.create(TEMPLATES, objects.template())
+    pod = client.create(PODS, objects.pod(template_name="template"))
+    eventually(lambda: statuses(client, "pod"))
+
+    client.patch(PODS, pod, {"status": {"phase": "Succeeded"}}, subresource="status")
+
+    eventually(lambda: not claims(client))
+
+
+def test_a_standalone_claim_is_released_but_kept_when_its_last_pod_is_gone(client: Client) -> None:
+    client.create(CLAIMS, objects.claim())
+    pod = client.create(PODS, objects.pod(claim_name="claim"))
+    allocated(client, pod)
+
+    client.delete(PODS, "pod", "default")
+
+    claim = eventually(lambda: next((one for one in claims(client) if is_free(one)), None))
+    assert claim is not None
+    assert claim["metadata"]["name"] == "claim"
+
+
+def is_free(claim: dict[str, Any]) -> bool:
+    """Return True if nothing of an allocation is left."""
+    return not claim.get("status") and not claim["metadata"].get("finalizers")
+
+
+def test_a_claim_stays_allocated_while_one_pod_uses_it(client: Client) -> None:
+    client.create(CLAIMS, objects.claim())
+    pods = [client.create(PODS, objects.pod(name, claim_name="claim")) for name in ("a", "b")]
+    allocated(client, *pods)
+
+    client.delete(PODS, "a", "default")
+
+    def users() -> list[str]:
+        status = client.get(CLAIMS, "claim", "default")["status"]
+        assert status["allocation"]
+        return [consumer["name"] for consumer in status["reservedFor"]]
+
+    eventually(lambda: users() == ["b"])
+
+
+def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_it(
+    client: Client,
+) -> None:
+    client.create(NODES, objects.node())
+    client.create(CLAIMS, objects.claim())
+    pod = client.create(PODS, objects.pod(claim_name="claim"))
+    allocated(client, pod)
+    client.bind(pod, objects.NODE)
+
+    client.delete(PODS, "pod", "default")
+
+    always(lambda: bool(claims(client)[0]["status"].get("reservedFor")))
+
+
+def test_an_allocated_claim_in_deletion_is_removed_once_it_is_released(client: Client) -> None:
+    client.create(CLAIMS, objects.claim())
+    pod = client.create(PODS, objects.pod(claim_name="claim"))
+    allocated(client, pod)
+    client.delete(CLAIMS, "claim", "default")
+    assert claim_names(client) == ["claim"]
+
+    client.delete(PODS, "pod", "default")
+
+    eventually(lambda: not claims(client))
+
+
+def test_long_names_are_shortened_in_proportion() -> None:
+    pod = {"metadata": {"name": "p" * 60, "namespace": "default", "uid": "u"}}
+
+    claim = generated_claim(pod, "c" * 30, objects.template())
+
+    base = claim["metadata"]["generateName"]
+    assert base == "p" * 37 + "-" + "c" * 18

@@ -1,0 +1,276 @@
+"""CDI specs and the containers that a runtime creates from them."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_simulator import runtime
+from dra_simulator.runtime import ContainerError, DeviceNode, Mount, Runtime
+from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
+
+Json = dict[str, Any]
+
+KIND = "example.com/gpu"
+
+
+def cdi_spec(*devices: Json, version: str = "0.5.0", **fields: Any) -> Json:
+    """Return a CDI spec."""
+    return {"cdiVersion": version, "kind": KIND, "devices": list(devices), **fields}
+
+
+def cdi_device(name: str = "a", **edits: Any) -> Json:
+    """Return a device of a spec, which sets a variable unless it has other edits."""
+    return {"name": name, "containerEdits": edits or {"env": ["A=1"]}}
+
+
+def write(folder: Path, document: Json, name: str = "spec.json") -> Path:
+    """Write the spec to a file and return its path."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps(document))
+    return path
+
+
+def ids(*names: str) -> list[str]:
+    """Return the qualified names of devices."""
+    return [f"{KIND}={name}" for name in names]
+
+
+def test_spec_edits_apply_once_and_before_those_of_the_devices(tmp_path: Path) -> None:
+    shared = {"env": ["ORDER=spec", "SPEC=1"], "mounts": []}
+    first, second = cdi_device("a", env=["ORDER=a"]), cdi_device("b", env=["B=1", "SPEC=2"])
+    write(tmp_path, cdi_spec(first, second, containerEdits=shared))
+
+    made = runtime.container(ids("a", "b"), [tmp_path], env={"HOME": "/", "B": "0"})
+
+    # If the spec's edits applied again with device b, ORDER would have the spec's value.
+    assert made.env == {"HOME": "/", "B": "1", "ORDER": "a", "SPEC": "2"}
+    assert list(made.env) == ["HOME", "B", "ORDER", "SPEC"]
+
+
+def test_repeated_cdi_id_counts_once(tmp_path: Path) -> None:
+    write(tmp_path, cdi_spec(cdi_device("a", env=["A=a"]), cdi_device("b", env=["A=b"])))
+
+    made = runtime.container(ids("a", "b", "a"), [tmp_path])
+
+    assert made.env == {"A": "b"}
+
+
+def test_device_node_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
+    def node(host: str) -> list[Json]:
+        return [{"path": "/dev/gpu", "hostPath": host, "type": "c", "major": 195, "minor": 0}]
+
+    write(
+        tmp_path,
+        cdi_spec(cdi_device("a", deviceNodes=node("/x")), cdi_device("b", deviceNodes=node("/y"))),
+    )
+
+    made = runtime.container(ids("a", "b"), [tmp_path])
+
+    assert made.device_nodes == (DeviceNode(path="/dev/gpu", host_path="/y", kind="c"),)
+
+
+def test_device_node_without_type_gets_the_type_of_the_hosts_node(tmp_path: Path) -> None:
+    pipe = tmp_path / "gpu0"
+    os.mkfifo(pipe)
+    nodes = [{"path": "/dev/gpu0", "hostPath": str(pipe), "permissions": "rw"}]
+    write(tmp_path, cdi_spec(cdi_device(deviceNodes=nodes)))
+
+    made = runtime.container(ids("a"), [tmp_path])
+
+    expected = DeviceNode(path="/dev/gpu0", host_path=str(pipe), kind="p", permissions="rw")
+    assert made.device_nodes == (expected,)
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "other type"])
+def test_container_with_missing_or_wrong_host_device_is_not_created(
+    tmp_path: Path, kind: str
+) -> None:
+    host = tmp_path / "gpu0"
+    if kind == "file":
+        host.write_text("")
+    elif kind == "other type":
+        os.mkfifo(host)
+    entry: Json = {"path": "/dev/gpu0", "hostPath": str(host)}
+    write(tmp_path, cdi_spec(cdi_device(deviceNodes=[{**entry, "type": "c"}])))
+
+    with pytest.raises(ContainerError, match=f"CDI host device {host}: "):
+        runtime.container(ids("a"), [tmp_path])
+
+
+def test_mount_at_the_same_path_replaces_the_earlier(tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.mkdir()
+    second.mkdir()
+    mounts = [
+        {"hostPath": str(source), "containerPath": "/lib/x", "options": ["ro", "bind"]}
+        for source in (first, second)
+    ]
+    write(tmp_path, cdi_spec(cdi_device(mounts=mounts)))
+
+    made = runtime.container(ids("a"), [tmp_path])
+
+    expected = Mount(host_path=str(second), container_path="/lib/x", options=("ro", "bind"))
+    assert made.mounts == (expected,)
+
+
+def test_container_with_missing_mount_source_is_not_created(tmp_path: Path) -> None:
+    mounts = [{"hostPath": str(tmp_path / "none"), "containerPath": "/lib/x"}]
+    write(tmp_path, cdi_spec(cdi_device(mounts=mounts)))
+
+    with pytest.raises(ContainerError, match=r"error mounting .*/none to rootfs at /lib/x"):
+        runtime.container(ids("a"), [tmp_path])
+
+
+def test_error_names_devices_that_no_spec_describes(tmp_path: Path) -> None:
+    write(tmp_path, cdi_spec(cdi_device("a")))
+
+    with pytest.raises(ContainerError, match=r"unresolvable CDI devices example\.com/gpu=b$"):
+        runtime.container(ids("a", "b"), [tmp_path])
+
+
+def test_error_names_invalid_specs_beside_the_missing_device(tmp_path: Path) -> None:
+    path = write(tmp_path, cdi_spec(cdi_device("a"), version="9.0.0"))
+
+    with pytest.raises(ContainerError, match=f"unresolvable .*gpu=a; {path}: .*cdiVersion"):
+        runtime.container(ids("a"), [tmp_path])
+
+
+def test_later_folder_overrides_earlier_one(tmp_path: Path) -> None:
+    low, high = tmp_path / "etc", tmp_path / "run"
+    write(low, cdi_spec(cdi_device(env=["FROM=etc"])))
+    write(high, cdi_spec(cdi_device(env=["FROM=run"])))
+
+    made = runtime.container(ids("a"), [low, high, tmp_path / "absent"])
+
+    assert made.env == {"FROM": "run"}
+
+
+def test_device_in_two_files_of_one_folder_is_not_used(tmp_path: Path) -> None:
+    write(tmp_path, cdi_spec(cdi_device("a"), cdi_device("b")), "one.json")
+    write(tmp_path, cdi_spec(cdi_device("a")), "two.json")
+
+    found = runtime.cdi_devices([tmp_path])
+
+    assert set(found.devices) == {f"{KIND}=b"}
+    assert all("conflicting device" in error for error in found.errors.values())
+
+
+def test_other_files_are_ignored_and_invalid_ones_are_reported(tmp_path: Path) -> None:
+    write(tmp_path, cdi_spec(cdi_device("a")))
+    (tmp_path / ".spec.json.tmp").write_text("{")
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.yaml").write_text("- a\n")
+    (tmp_path / "good.yaml").write_text(
+        "cdiVersion: 0.3.0\nkind: example.com/net\n"
+        "devices: [{name: n, containerEdits: {env: ['N=1']}}]\n"
+    )
+
+    found = runtime.cdi_devices([tmp_path])
+
+    assert set(found.devices) == {f"{KIND}=a", "example.com/net=n"}
+    assert {path.name for path in found.errors} == {"broken.json", "list.yaml"}
+
+
+NODE = {"path": "/dev/x", "type": "c", "major": 1}
+MOUNT = {"hostPath": "/x", "containerPath": "/x"}
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (
+            cdi_spec(cdi_device(), version="0.2.0"),
+            "cdiVersion: found '0.2.0', expected one of 0.3.0",
+        ),
+        (cdi_spec(cdi_device(), version="1.2.0"), "cdiVersion: found '1.2.0'"),
+        (
+            cdi_spec(cdi_device(), kind="example.com"),
+            "kind: found 'example.com', expected vendor/class",
+        ),
+        (cdi_spec(cdi_device(), kind="1x/gpu"), "kind"),
+        (cdi_spec(cdi_device(), kind="example.com/gpu-"), "kind"),
+        (cdi_spec(), "invalid spec, no devices"),
+        (cdi_spec(cdi_device("a"), cdi_device("a")), "multiple device a"),
+        (cdi_spec(cdi_device("-a")), "invalid device name '-a'"),
+        (cdi_spec({"name": "a"}), "empty device edits"),
+        (cdi_spec(cdi_device(env=[])), "empty device edits"),
+        (cdi_spec(cdi_device(), hooks=[]), "spec: unknown field hooks"),
+        (cdi_spec({**cdi_device(), "extra": 1}), "device a: unknown field extra"),
+        (cdi_spec(cdi_device(devices=[1])), "unknown field devices"),
+        (cdi_spec(cdi_device(deviceNodes=[{**NODE, "gpu": 1}])), "deviceNodes: unknown field gpu"),
+        (cdi_spec(cdi_device(env=["A"])), "invalid environment variable 'A'"),
+        (cdi_spec(cdi_device(env=["=A"])), "invalid environment variable '=A'"),
+        (cdi_spec(cdi_device(deviceNodes=[{"path": ""}])), "deviceNodes: empty path"),
+        (cdi_spec(cdi_device(deviceNodes=[{**NODE, "type": "x"}])), "invalid type 'x'"),
+        (
+            cdi_spec(cdi_device(deviceNodes=[{**NODE, "permissions": "rx"}])),
+            "invalid permissions 'rx'",
+        ),
+        (
+            cdi_spec(cdi_device(hooks=[{"hookName": "later", "path": "/x"}])),
+            "invalid hook name 'later'",
+        ),
+        (cdi_spec(cdi_device(hooks=[{"hookName": "poststop"}])), "hooks: empty path"),
+        (cdi_spec(cdi_device(mounts=[{"hostPath": "/x"}])), "mounts: empty containerPath"),
+        (cdi_spec(cdi_device(mounts=[{"containerPath": "/x"}])), "mounts: empty hostPath"),
+        (
+            cdi_spec(cdi_device(), containerEdits={"env": ["x"]}),
+            "spec: invalid environment variable",
+        ),
+    ],
+)
+def test_invalid_spec_is_rejected(document: Json, reason: str) -> None:
+    with pytest.raises(CdiError, match=reason.replace("(", "\\(")):
+        runtime.devices_of(Path("spec.json"), json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("needed", "before", "fields"),
+    [
+        ("0.4.0", "0.3.0", cdi_spec(cdi_device(mounts=[{**MOUNT, "type": "bind"}]))),
+        ("0.5.0", "0.4.0", cdi_spec(cdi_device(deviceNodes=[{**NODE, "hostPath": "/x"}]))),
+        ("0.5.0", "0.4.0", cdi_spec(cdi_device("0a"))),
+        ("0.6.0", "0.5.0", cdi_spec(cdi_device(), annotations={"a": "b"})),
+        ("0.6.0", "0.5.0", cdi_spec({**cdi_device(), "annotations": {"a": "b"}})),
+        ("0.6.0", "0.5.0", cdi_spec(cdi_device(), kind="example.com/gpu.shared")),
+        ("0.7.0", "0.6.0", cdi_spec(cdi_device(additionalGids=[44]))),
+        ("0.7.0", "0.6.0", cdi_spec(cdi_device(intelRdt={"closID": "x"}))),
+        (
+            "1.1.0",
+            "1.0.0",
+            cdi_spec(cdi_device(netDevices=[{"hostInterfaceName": "x", "name": "y"}])),
+        ),
+        ("1.1.0", "1.0.0", cdi_spec(cdi_device(intelRdt={"schemata": ["x"]}))),
+    ],
+)
+def test_feature_requires_its_cdi_version(needed: str, before: str, fields: Json) -> None:
+    found = runtime.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": needed}))
+    assert len(found) == 1
+
+    with pytest.raises(CdiError, match=f"which needs {needed}"):
+        runtime.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": before}))
+
+
+def test_runtime_keeps_the_containers_of_a_pod_until_they_are_stopped(tmp_path: Path) -> None:
+    write(tmp_path, cdi_spec(cdi_device("a")))
+    node = Runtime([tmp_path])
+
+    made = node.create("uid", "main", cdi_ids=ids("a"), env={"HOME": "/"})
+
+    assert node.containers("uid") == {"main": made}
+    node.stop("uid")
+    assert node.containers("uid") == {}
+
+
+def test_socket_is_rejected_as_device_node(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "s"))
+    write(tmp_path, cdi_spec(cdi_device(deviceNodes=[{"path": str(tmp_path / "s")}])))
+
+    with listener, pytest.raises(ContainerError, match="found no device node"):
+        runtime.container(ids("a"), [tmp_path])
