@@ -14,7 +14,7 @@ from tensorfusion_dra.runtime import stop_signals
 
 
 class Command(Protocol):
-    """Interface of the module ``command`` in the folder of a verb."""
+    """Interface of the module of a verb."""
 
     add_flags: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
@@ -25,13 +25,13 @@ class Verb:
     """One verb of the command.
 
     Attributes:
-        folder: Package in ``tensorfusion_dra.app`` with a module ``command``.
+        module: Its module in ``tensorfusion_dra.app``.
         serves: Whether the verb runs until a signal stops it.
         extra: The extra that installs the verb; "" if the base distribution has it.
     """
 
     name: str
-    folder: str
+    module: str
     help: str
     serves: bool = False
     extra: str = ""
@@ -40,38 +40,42 @@ class Verb:
 VERBS: Final = (
     Verb(
         "node-plugin",
-        folder="node_plugin",
+        module="node_plugin.command",
         help="serve the kubelet of this node and publish its GPUs",
         serves=True,
     ),
     Verb(
         "webhook",
-        folder="webhook",
+        module="webhook.command",
         help="serve admission: create claims for pods and fill claims from annotations",
         serves=True,
     ),
     Verb(
         "simulate",
-        folder="simulate",
+        module="simulate.command",
         help="run a whole node on this machine, without GPU or cluster",
         extra="simulate",
     ),
-    Verb("inspect", folder="inspect", help="show this node's GPUs, devices and prepared claims"),
-    Verb("cel", folder="cel", help="translate, check and explain device selectors"),
+    Verb(
+        "inspect",
+        module="inspect.command",
+        help="show this node's GPUs, devices and prepared claims",
+    ),
+    Verb("cel", module="cel.command", help="translate, check and explain device selectors"),
     Verb(
         "convert",
-        folder="convert",
+        module="convert.command",
         help="rewrite the user guide's YAML for API servers of 1.34 or later",
     ),
-    Verb("doctor", folder="doctor", help="find out what is wrong here and how to fix it"),
-    Verb("top", folder="top", help="show the cluster's GPUs, what is free, and who has the rest"),
-    Verb("why", folder="why", help="explain why a pod waits for GPUs, and what would help"),
+    Verb("doctor", module="doctor.command", help="find out what is wrong here and how to fix it"),
+    Verb("top", module="top", help="show the cluster's GPUs, what is free, and who has the rest"),
+    Verb("why", module="why.command", help="explain why a pod waits for GPUs, and what would help"),
     Verb(
         "teardown-check",
-        folder="teardown_check",
+        module="doctor.teardown",
         help="show what would hang if the driver were uninstalled now",
     ),
-    Verb("completion", folder="completion", help="print the completion of bash, zsh or fish"),
+    Verb("completion", module="completion", help="print the completion of bash, zsh or fish"),
 )
 
 
@@ -107,12 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def complete() -> int:
     """Print the words that may come next for `kubectl tensorfusion`, as kubectl asks for them."""
-    from tensorfusion_dra.app.completion import kubectl_completion  # noqa: PLC0415 - only here
+    from tensorfusion_dra.app import completion  # noqa: PLC0415 - only here
 
     words = sys.argv[1:]
     chosen = [verb for verb in VERBS if words[:1] == [verb.name]]
     try:
-        lines = kubectl_completion.answer(_parser(chosen), words)
+        lines = completion.answer(_parser(chosen), words)
     except InputError:  # an extra is missing
         lines = [":4"]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -160,11 +164,11 @@ def _command(verb: Verb) -> Command:
     Raises:
         InputError: The extra that installs the verb is missing.
     """
-    package = f"tensorfusion_dra.app.{verb.folder}"
+    module = f"tensorfusion_dra.app.{verb.module}"
     try:
-        command: Command = importlib.import_module(f"{package}.command")
+        command: Command = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if verb.extra and (error.name or "").startswith(package):
+        if verb.extra and module.startswith(str(error.name)):
             raise InputError(
                 f"{verb.name} needs the extra '{verb.extra}' "
                 f"(pip install '{version.NAME}[{verb.extra}]')"

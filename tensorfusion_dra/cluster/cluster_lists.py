@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.core.doctor import api_server
+from tensorfusion_dra.core.doctor import kubernetes
 
 _PAGE: Final = "500"
 _NOT_FOUND: Final = 404
@@ -38,7 +38,7 @@ class ClusterLists:
     @cached_property
     def minor_version(self) -> int | None:
         """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return api_server.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+        return kubernetes.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the right, or before Kubernetes 1.37."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.core.doctor.required_rights import Right
-from tensorfusion_dra.core.doctor.rights import Answer
+from tensorfusion_dra.core.doctor.rights import Answer, Right
 from tensorfusion_dra.core.errors import RetryableError
 
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1"

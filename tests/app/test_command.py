@@ -101,9 +101,9 @@ def test_inspect_shows_cards_devices_and_claims(tmp_path: Path) -> None:
 
     found = json.loads(ended.stdout)
     assert ended.returncode == 0
-    assert [gpu["model"] for gpu in found["gpus"]] == ["A100", "A100"]
+    assert [card["model"] for card in found["cards"]] == ["A100", "A100"]
     assert len(found["devices"]) == 2
-    assert (found["claims"], found["cdiSpecs"], found["leftOut"]) == ([], [], [])
+    assert (found["shares"], found["cdiSpecs"], found["leftOut"]) == ([], [], [])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -115,8 +115,8 @@ def test_inspect_shows_health_and_taints_and_writes_nothing(tmp_path: Path) -> N
     found = json.loads(command("inspect", "-o", "json", *cards).stdout)
     shown = command("inspect", *cards).stdout
 
-    sick, well = found["gpus"]
-    assert well["health"] == {"healthy": True}
+    sick, well = found["cards"]
+    assert well["health"]["healthy"]
     assert (sick["health"]["healthy"], sick["health"]["reason"]) == (False, "gpu-reset-required")
     (taint,) = found["devices"][0]["taints"]
     assert (taint["value"], taint["effect"]) == ("gpu-reset-required", "NoSchedule")

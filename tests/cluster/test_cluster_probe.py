@@ -11,9 +11,9 @@ from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
 from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.core.doctor import gates
+from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Level
-from tensorfusion_dra.core.doctor.required_rights import Right
+from tensorfusion_dra.core.doctor.rights import Right
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support.canned_api import served
 
@@ -53,12 +53,12 @@ def test_dry_run_shows_feature_gates_and_stores_nothing(
 ) -> None:
     with ApiServer(gates=DEFAULT_GATES - off) as server:
         resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-        probe, sent = ClusterProbe(resource_api.api), gates.trial_slice("node-01")
+        probe, sent = ClusterProbe(resource_api.api), kubernetes.trial_slice("node-01")
         kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice"}
 
         stored = probe.dry_run(resource_api.slices(), {**kind, **sent})
 
-        assert [f.level for f in gates.kept_of_slice(sent, stored)] == levels
+        assert [f.level for f in kubernetes.kept_of_slice(sent, stored)] == levels
         assert probe.items(resource_api.slices()) == []
 
 

@@ -12,8 +12,8 @@ import yaml
 
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import required_rights as rights
-from tensorfusion_dra.core.doctor.api_server import minor_version
+from tensorfusion_dra.core.doctor import rights
+from tensorfusion_dra.core.doctor.kubernetes import minor_version
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver
 from tests.e2e.tenants import Tenants

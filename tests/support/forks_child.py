@@ -47,7 +47,7 @@ def main() -> None:
     assert threads == 1, f"{threads} threads, expected 1: a fork would lack the others"
     plugin_process.spawn = forks.spawn
     for verb in cli.VERBS:
-        importlib.import_module(f"tensorfusion_dra.app.{verb.folder}.command")
+        importlib.import_module(f"tensorfusion_dra.app.{verb.module}")
     models.load()
     # The garbage collector of a fork then leaves these objects alone and does not copy their pages.
     gc.freeze()

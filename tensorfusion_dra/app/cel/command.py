@@ -3,12 +3,11 @@
 import argparse
 import json
 import sys
-from typing import Any, Final
+from typing import Final
 
-from tensorfusion_dra.app.cel import check as selector_check
-from tensorfusion_dra.app.cel.options import Options
-from tensorfusion_dra.app.shared import input_text
-from tensorfusion_dra.app.shared.input_text import STDIN
+from tensorfusion_dra.app.cel import check
+from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.app.shared.streams import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import translate, type_check
@@ -81,33 +80,23 @@ def run(flags: argparse.Namespace) -> int:
         InputError: The expression or a file cannot be used, or the extra 'cel' is missing.
         RetryableError: The API server did not answer.
     """
-    options = _options(flags)
-    if options.action == "translate":
-        return _translate(options)
-    if options.action == "check":
-        return _check(options)
+    expression = _expression(flags.expression, flags.file)
+    if flags.action == "translate":
+        return _translate(expression, form=flags.form)
+    if flags.action == "check":
+        return _check(expression, form=flags.form, as_is=flags.as_is)
+    requests = _requests(flags.request)
     try:
-        from tensorfusion_dra.app.cel import report  # noqa: PLC0415 - the extra 'cel'
+        from tensorfusion_dra.app.cel import explain  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
         raise InputError(f"cel explain needs the extra 'cel': {error}") from error
 
-    return report.run(options)
-
-
-def _options(flags: argparse.Namespace) -> Options:
-    """Return the options in the flags, with the expression read.
-
-    Raises:
-        InputError: There is no expression, or two, or an amount is malformed.
-    """
-    return Options(
-        action=flags.action,
-        expression=_expression(flags.expression, flags.file),
+    return explain.run(
+        expression,
         form=flags.form,
-        as_is=getattr(flags, "as_is", False),
-        slices=getattr(flags, "slices", None),
-        kubeconfig=getattr(flags, "kubeconfig", None),
-        requests=_requests(getattr(flags, "request", [])),
+        slices=flags.slices,
+        kubeconfig=flags.kubeconfig,
+        requests=requests,
     )
 
 
@@ -118,7 +107,7 @@ def _expression(text: str | None, file: str | None) -> str:
     if text == STDIN:
         file = STDIN
     # The line break that ends a file is not part of the expression.
-    return input_text.read(file).removesuffix("\n") if file is not None else str(text)
+    return streams.read(file).removesuffix("\n") if file is not None else str(text)
 
 
 def _requests(texts: list[str]) -> dict[str, Quantity]:
@@ -134,29 +123,26 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
     return amounts
 
 
-def _translate(options: Options) -> int:
-    translated = translate.translate(options.expression)
+def _translate(expression: str, *, form: str) -> int:
+    translated = translate.translate(expression)
     type_check.check(translated)
-    if options.form == "json":
-        changed = translated != options.expression
-        _print_json({"expression": translated, "changed": changed})
-    else:
-        sys.stdout.write(translated + "\n")
+    text = translated
+    if form == "json":
+        changed = translated != expression
+        text = json.dumps({"expression": translated, "changed": changed}, indent=2)
+    sys.stdout.write(text + "\n")
     return 0
 
 
-def _check(options: Options) -> int:
-    found = selector_check.findings(options.expression, as_is=options.as_is)
-    if options.form == "json":
+def _check(expression: str, *, form: str, as_is: bool) -> int:
+    found = check.findings(expression, as_is=as_is)
+    if form == "json":
         checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
-        _print_json({"checks": checks})
+        text = json.dumps({"checks": checks}, indent=2)
     else:
         rows = [("CHECK", "RESULT"), *((item.check, item.text) for item in found)]
-        sys.stdout.write("\n".join(table(rows, indent="")) + "\n")
+        text = "\n".join(table(rows, indent=""))
+    sys.stdout.write(text + "\n")
     if any(item.is_ok is False for item in found):
         return 1
     return _INCOMPLETE if any(item.is_ok is None for item in found) else 0
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tensorfusion_dra.app.convert import convert
 from tensorfusion_dra.app.convert.convert import Converted
-from tensorfusion_dra.app.shared import input_text
+from tensorfusion_dra.app.shared import streams
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +30,9 @@ def run(flags: argparse.Namespace) -> int:
     Raises:
         InputError: The file cannot be read, or is not YAML.
     """
-    text = input_text.read(flags.file)
+    text = streams.read(flags.file)
     converted = convert.convert(text)
-    name = "stdin" if flags.file == input_text.STDIN else flags.file
+    name = "stdin" if flags.file == streams.STDIN else flags.file
     if not flags.check:
         sys.stdout.write(converted.text)
     sys.stderr.writelines(line + "\n" for line in _difference(name, text, converted))

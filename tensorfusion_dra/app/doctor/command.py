@@ -4,29 +4,28 @@ import argparse
 import json
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import (
-    context,
-    daemonsets,
+    checks,
     folders,
     gpus,
     kubernetes,
-    limiter,
+    limits,
     objects,
     records,
-    report,
     rights,
     runtime,
     sockets,
     webhook,
 )
-from tensorfusion_dra.app.doctor.options import Options, Place
-from tensorfusion_dra.app.doctor.runner import Check, run_checks
-from tensorfusion_dra.app.shared import logging, node_settings, own_output
+from tensorfusion_dra.app.doctor.checks import Check, Context, Options, Place, Result, run_checks
+from tensorfusion_dra.app.shared import logging, node_settings, streams, version
 from tensorfusion_dra.core.doctor import finding as findings
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES
+from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 from tensorfusion_dra.core.errors import InputError
 
 _FORMS: Final = ("table", "json")
@@ -47,11 +46,11 @@ CHECKS: Final = (
     Check(theme="sockets", run=sockets.registered, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
-    Check(theme="limits", run=limiter.files, places=_NODE),
-    Check(theme="limits", run=limiter.alive, places=_NODE),
-    Check(theme="limits", run=limiter.address, places=_NODE),
-    Check(theme="limits", run=limiter.claims, places=_NODE),
-    Check(theme="node plugin", run=daemonsets.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="limits", run=limits.files, places=_NODE),
+    Check(theme="limits", run=limits.alive, places=_NODE),
+    Check(theme="limits", run=limits.address, places=_NODE),
+    Check(theme="limits", run=limits.claims, places=_NODE),
+    Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="slices", run=objects.slices, needs_api=True),
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
@@ -102,13 +101,13 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    here = context.detect(settings, _options(flags), os.environ)
-    with own_output.only():
+    here = checks.detect(settings, _options(flags), os.environ)
+    with streams.own_output():
         results = list(run_checks(CHECKS, here))
     if flags.form == "json":
-        text = json.dumps(report.document(results, here), indent=2)
+        text = json.dumps(_document(results, here), indent=2)
     else:
-        text = "\n".join(report.lines(results, here))
+        text = "\n".join(_report(results, here))
     sys.stdout.write(text + "\n")
     worst = findings.worst(found for result in results for found in result.findings)
     return EXIT_CODES[worst]
@@ -137,3 +136,56 @@ def _options(flags: argparse.Namespace) -> Options:
         namespace=flags.namespace,
         service_account=account,
     )
+
+
+_WIDTH = max(len(level) for level in Level)
+
+
+def _document(results: Sequence[Result], context: Context) -> dict[str, Any]:
+    """Return the report as a JSON object."""
+    on_node = context.place is Place.NODE
+    worst = findings.worst(f for result in results for f in result.findings)
+    return {
+        "version": version.current(),
+        "place": context.place.value,
+        "node": context.settings.node_name if on_node else None,
+        "worst": worst.value,
+        "exitCode": EXIT_CODES[worst],
+        "findings": [
+            {"theme": result.theme, **found.as_json()}
+            for result in results
+            for found in result.findings
+        ],
+    }
+
+
+def _report(results: Sequence[Result], context: Context) -> Iterator[str]:
+    """Yield the lines of the report as text."""
+    yield f"{version.NAME} {version.current()}"
+    if context.place is Place.NODE:
+        yield f"On node {context.settings.node_name}"
+    else:
+        yield "On a workstation: run this on a node as well, for the checks of the node itself"
+    theme = ""
+    for result in results:
+        if result.findings and result.theme != theme:
+            theme = result.theme
+            yield ""
+            yield theme
+        for found in result.findings:
+            yield from _lines(found)
+    yield ""
+    yield _summary([found for result in results for found in result.findings])
+
+
+def _lines(found: Finding) -> Iterator[str]:
+    yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
+    for name, text in (("expected", found.expected), ("cure", found.cure)):
+        if text:
+            yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
+
+
+def _summary(found: Sequence[Finding]) -> str:
+    """Return the number of findings by level: ``1 problem, 2 warning, 20 ok``."""
+    counts = Counter(item.level for item in found)
+    return ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])

@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.doctor import cards as rules
-from tensorfusion_dra.core.doctor import providers as provider_rules
-from tensorfusion_dra.core.doctor.cards import Access
+from tensorfusion_dra.core.doctor import gpus as rules
 from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core.doctor.gpus import Access
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
@@ -85,9 +84,9 @@ def _providers(reports: Sequence[Report]) -> Iterator[Finding]:
         whose = report.registered
         subject = f"provider {whose.name} ({whose.kind}, {whose.package})"
         if whose.unused and whose.unused != providers.DISABLED:
-            yield provider_rules.unused(subject, whose.unused)
+            yield rules.unused_provider(subject, whose.unused)
         elif not whose.unused:
-            yield provider_rules.provider(
+            yield rules.provider(
                 subject,
                 given=sorted({name for each in report.given.values() for name in each}),
                 errors=sorted(set(report.outcome.errors.values())),

@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.options import Place
+from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
-from tensorfusion_dra.core.doctor import api_server, gates
+from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 
@@ -17,8 +16,8 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_C
 def version(context: Context) -> Iterator[Finding]:
     """Check Kubernetes' version, and that the API group resource.k8s.io is served."""
     probe = context.probe
-    yield from api_server.version(probe.find("/version") or {})
-    yield from api_server.served(probe.find("/apis/resource.k8s.io"))
+    yield from kubernetes.version(probe.find("/version") or {})
+    yield from kubernetes.served(probe.find("/apis/resource.k8s.io"))
 
 
 def slice_gates(context: Context) -> Iterator[Finding]:
@@ -27,7 +26,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     If it keeps those of consumable capacity, check as well that the scheduler can share devices.
     """
     node_name = context.settings.node_name
-    sent = gates.trial_slice(node_name)
+    sent = kubernetes.trial_slice(node_name)
     resource_api = context.resource_api
     body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
     try:
@@ -39,9 +38,9 @@ def slice_gates(context: Context) -> Iterator[Finding]:
             cure="run this with the right to create ResourceSlices of this node",
         )
         return
-    yield from gates.kept_of_slice(sent, stored)
+    yield from kubernetes.kept_of_slice(sent, stored)
     if GATE_CONSUMABLE_CAPACITY not in slices.dropped_gates(sent, stored):
-        yield from api_server.scheduler(context.probe.find("/version") or {})
+        yield from kubernetes.scheduler(context.probe.find("/version") or {})
 
 
 def claim_gates(context: Context) -> Iterator[Finding]:
@@ -52,20 +51,20 @@ def claim_gates(context: Context) -> Iterator[Finding]:
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
     subject = "dry run of a ResourceClaim"
     try:
-        stored = context.probe.dry_run(path, {**kind, **gates.trial_claim(namespace)})
+        stored = context.probe.dry_run(path, {**kind, **kubernetes.trial_claim(namespace)})
     except StatusError as error:
         if error.status == 403 and context.in_pod:
             yield note(subject, "not tried: a node plugin has no right to create claims")
         else:
             yield not_checked(subject, str(error), cure="run this with the right to create claims")
         return
-    yield from gates.kept_of_claim(stored)
+    yield from kubernetes.kept_of_claim(stored)
 
 
 def allocations(context: Context) -> Iterator[Finding]:
     """Check that the scheduler allocates parts of devices to claims that request parts."""
     path = f"/apis/{context.resource_api.api_version()}/resourceclaims"
-    yield from api_server.shares(context.probe.items(path) or [], names.DRIVER)
+    yield from kubernetes.shares(context.probe.items(path) or [], names.DRIVER)
 
 
 def multi_gpu(context: Context) -> Iterator[Finding]:
@@ -84,14 +83,14 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
         for item in probe.items(f"{root}/deviceclasses") or []
         if names.DRIVER in json.dumps(item.get("spec"))
     }
-    yield from api_server.one_request_for_several(probe.find("/version") or {}, stored, classes)
+    yield from kubernetes.one_request_for_several(probe.find("/version") or {}, stored, classes)
 
 
 def nodes(context: Context) -> Iterator[Finding]:
     """Check the Node objects and kubelets of the nodes that this driver runs on."""
     for node in checked_nodes(context):
-        yield from api_server.ready(node)
-        yield from api_server.kubelet(node)
+        yield from kubernetes.ready(node)
+        yield from kubernetes.kubelet(node)
     if context.place is Place.NODE and _this_node(context) is None:
         name = context.settings.node_name
         yield problem(

@@ -1,15 +1,36 @@
-"""Checks of this driver's objects in the cluster: slices, DeviceClass, templates, CRDs."""
+"""Checks of this driver's objects: DaemonSet, slices, DeviceClass, templates, GPUPools."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import daemonsets, kubernetes
-from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.options import Place
+from tensorfusion_dra.app.doctor import kubernetes
+from tensorfusion_dra.app.doctor.checks import Context, Place
+from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import classes, daemonset, pools, published
+from tensorfusion_dra.core.doctor import objects as rules
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.pools import Source
+from tensorfusion_dra.core.doctor.objects import Source
+
+_DAEMONSETS: Final = "/apis/apps/v1/daemonsets"
+_NODE_PLUGIN: Final = (
+    "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=node-plugin"
+)
+_RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
+
+
+def installed(context: Context) -> Sequence[dict[str, Any]]:
+    """Return the DaemonSets of the node plugin, of all namespaces."""
+    return context.probe.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN) or []
+
+
+def pods(context: Context) -> Iterator[Finding]:
+    """Check that the DaemonSet has pods, and name the label or RuntimeClass that it lacks."""
+    for item in installed(context):
+        name = rules.runtime_class(item)
+        there = not name or context.probe.find(f"{_RUNTIME_CLASSES}/{segment(name)}") is not None
+        nodes = context.probe.items("/api/v1/nodes") or []
+        yield from rules.pods(item, nodes, has_runtime_class=there)
+
 
 _GPUPOOLS: Final = (
     f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}/{names.GPUPOOLS}"
@@ -24,18 +45,18 @@ def slices(context: Context) -> Iterator[Finding]:
         name = context.settings.node_name
         found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}") or []
         settings = context.settings
-        own = pools.Source(kind=settings.pool_source, gpupool=settings.gpupool)
+        own = Source(kind=settings.pool_source, gpupool=settings.gpupool)
         cause = None if found else _awaited(context, [own], kubernetes.checked_nodes(context))
-        yield from [cause] if cause else published.of_node(found, node_name=name)
+        yield from [cause] if cause else rules.slices_of_node(found, node_name=name)
         return
     nodes = probe.items("/api/v1/nodes") or []
     found = probe.items(path, fieldSelector=selector) or []
-    plugins = [] if found else daemonsets.installed(context)
-    cause = _awaited(context, map(daemonset.pool_source, plugins), nodes)
+    plugins = [] if found else installed(context)
+    cause = _awaited(context, map(rules.pool_source, plugins), nodes)
     yield from (
         [cause]
         if cause
-        else published.of_cluster(found, nodes=[node["metadata"]["name"] for node in nodes])
+        else rules.slices_of_cluster(found, nodes=[node["metadata"]["name"] for node in nodes])
     )
 
 
@@ -46,7 +67,7 @@ def _awaited(
     for source in sources:
         if source.kind != "settings":
             stored = context.probe.items(_GPUPOOLS)
-            if found := pools.awaited(source, stored, list(nodes)):
+            if found := rules.awaited_pool(source, stored, list(nodes)):
                 return found
     return None
 
@@ -55,7 +76,7 @@ def device_class(context: Context) -> Iterator[Finding]:
     """Check the DeviceClass by which claims select this driver's GPUs."""
     root = f"/apis/{context.resource_api.api_version()}"
     path = f"{root}/deviceclasses/{names.DEVICE_CLASS}"
-    yield from classes.device_class(context.probe.find(path))
+    yield from rules.device_class(context.probe.find(path))
 
 
 def templates(context: Context) -> Iterator[Finding]:
@@ -64,7 +85,7 @@ def templates(context: Context) -> Iterator[Finding]:
     probe = context.probe
     found = probe.items(f"{root}/resourceclaimtemplates") or []
     known = probe.items(f"{root}/deviceclasses") or []
-    yield from classes.templates(
+    yield from rules.templates(
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],
     )
@@ -74,11 +95,11 @@ def known_pools(context: Context) -> Iterator[Finding]:
     """Check that the pools that nodes publish are GPUPools, if the cluster has any."""
     probe, selector = context.probe, f"spec.driver={names.DRIVER}"
     found = probe.items(context.resource_api.slices(), fieldSelector=selector) or []
-    yield from pools.published(found, probe.items(_GPUPOOLS) or [])
+    yield from rules.published_pools(found, probe.items(_GPUPOOLS) or [])
 
 
 def crds(context: Context) -> Iterator[Finding]:
     """Check that Tensor Fusion's CRDs keep the fields that turn DRA on for the pods of a pool."""
     root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for name in pools.DEFINITIONS:
-        yield from pools.definition(name, context.probe.find(f"{root}/{name}"))
+    for name in rules.DEFINITIONS:
+        yield from rules.definition(name, context.probe.find(f"{root}/{name}"))

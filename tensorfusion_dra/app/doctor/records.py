@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.core.doctor import records as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.records import SpecFile

@@ -4,16 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import daemonsets
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor import objects
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import variable
-from tensorfusion_dra.core.doctor import api_server
-from tensorfusion_dra.core.doctor import required_rights as table
+from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor import rights as rules
 from tensorfusion_dra.core.doctor.finding import Finding, note
-from tensorfusion_dra.core.doctor.required_rights import Right
-from tensorfusion_dra.core.doctor.rights import Answer
+from tensorfusion_dra.core.doctor.rights import Answer, Right
 
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
 _WEBHOOK: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=webhook"
@@ -30,7 +28,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
     settings = {name: str(getattr(context.settings, name)) for name in _DECISIVE}
     account = context.options.service_account
     if account is None and not context.in_pod:
-        for installed in daemonsets.installed(context)[:1]:
+        for installed in objects.installed(context)[:1]:
             account = _account(installed)
             settings |= _settings(installed)
     if account is not None:
@@ -44,7 +42,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
             "found no DaemonSet of this driver; those of the kubeconfig's user are checked",
             cure="name the node plugin's account with --service-account NAMESPACE/NAME",
         )
-    wanted = table.of_node_plugin(
+    wanted = rules.of_node_plugin(
         pool_source=settings["pool_source"],
         read_pods=settings["read_pods"] == "true",
         marks_pods=bool(settings["hypervisor_sockets"]),
@@ -56,7 +54,7 @@ def of_webhook(context: Context) -> Iterator[Finding]:
     """Check each right that the webhook uses, if it is installed."""
     for installed in (context.probe.items(_DEPLOYMENTS, labelSelector=_WEBHOOK) or [])[:1]:
         account = _account(installed)
-        answers = _answers(context, table.of_webhook(), account)
+        answers = _answers(context, rules.of_webhook(), account)
         yield from rules.findings(f"service account {'/'.join(account)}", answers)
 
 
@@ -65,7 +63,7 @@ def _answers(
 ) -> list[Answer]:
     probe = context.probe
     version = str((probe.find("/version") or {}).get("gitVersion", ""))
-    minor = api_server.minor_version(version)
+    minor = kubernetes.minor_version(version)
     return [
         probe.review_access(right, service_account=account)
         for right in wanted

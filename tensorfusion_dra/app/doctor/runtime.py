@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
-from tensorfusion_dra.app.doctor.options import Place
-from tensorfusion_dra.core.doctor import api_server
+from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor import runtime as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.runtime import CdiSettings, Document
@@ -33,7 +32,7 @@ _MOST_FILES: Final = 64
 def cdi(context: Context) -> Iterator[Finding]:
     """Check that runtimes use CDI, and read the folder that this driver writes specs to."""
     for node in checked_nodes(context):
-        runtime_version = str(api_server.node_info(node).get("containerRuntimeVersion", ""))
+        runtime_version = str(kubernetes.node_info(node).get("containerRuntimeVersion", ""))
         settings = None
         if context.place is Place.NODE and context.sees_host:
             settings = _settings(context, runtime_version)

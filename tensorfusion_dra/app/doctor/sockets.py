@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.core.doctor import sockets as rules
 from tensorfusion_dra.core.doctor.finding import Finding, ok, problem
 from tensorfusion_dra.core.errors import InputError, RetryableError

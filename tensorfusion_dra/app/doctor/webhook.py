@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from tensorfusion_dra.app.doctor.context import Context
+from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core.doctor import webhook as rules
 from tensorfusion_dra.core.doctor.finding import Finding

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.shared import node_parts, own_output, providers
+from tensorfusion_dra.app.shared import node_parts, providers, streams
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
@@ -35,7 +35,7 @@ def run(settings: Settings, *, form: str) -> int:
     Raises:
         InputError: A setting cannot be used.
     """
-    with own_output.only():
+    with streams.own_output():
         found, trouble = _read(settings)
     sys.stdout.write(_text(found, form) + "\n")
     if trouble:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tensorfusion_dra.app.shared import enforcement_parts
+from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
@@ -16,7 +16,7 @@ from tensorfusion_dra.state.standing_limits import StandingLimits
 
 def watch(settings: Settings, enforcers: Mapping[str, Enforcer]) -> EnforcementWatch:
     """Return the watch over the limits of all claims; nothing is started."""
-    signs = enforcement_parts.live_signs(settings, enforcers)
+    signs = node_parts.live_signs(settings, enforcers)
     return EnforcementWatch(
         signs,
         enforcers,
@@ -28,7 +28,7 @@ def watch(settings: Settings, enforcers: Mapping[str, Enforcer]) -> EnforcementW
             is_required=settings.require_enforcement == "true",
             now=utc_now,
         )
-        if enforcement_parts.is_needed(settings)
+        if node_parts.needs_enforcer(settings)
         else None,
     )
 
@@ -37,7 +37,7 @@ def required_signs(settings: Settings, enforcers: Mapping[str, Enforcer]) -> Liv
     """Return a reader of the signs without which claims are refused; None to refuse none."""
     if settings.require_enforcement != "true":
         return None
-    return enforcement_parts.live_signs(settings, enforcers)
+    return node_parts.live_signs(settings, enforcers)
 
 
 def start(

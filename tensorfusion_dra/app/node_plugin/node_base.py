@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorfusion_dra.app.node_plugin import pool_source
-from tensorfusion_dra.app.shared import card_health, node_parts, providers
+from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
@@ -70,8 +70,8 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
         None if pool_source.follows(settings) else node_parts.node(settings),
         host=HostSizes(settings.disk_folder),
         providers=provided,
-        tracker=card_health.tracker(settings, ledger.claims),
-        taint_effect=card_health.taint_effect(settings),
+        tracker=node_parts.health_tracker(settings, ledger.claims),
+        taint_effect=node_parts.taint_effect(settings),
     )
     return NodeBase(
         ledger=ledger,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared.health_endpoint import Page
-from tensorfusion_dra.app.shared.setting_groups.process import LOOPBACK, OFF
+from tensorfusion_dra.app.shared.node_settings import LOOPBACK, OFF
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.observed.node_view import NodeView
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response

@@ -1,27 +1,43 @@
-"""Parts that several commands build from the same settings."""
+"""Parts that several commands build from the same settings: cards, health, enforcers, limits."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import flag
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcement import presence, verdicts
+from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces
+from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.health import HealthRules
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
+from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.node_offers import NodeOffers
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers.third_party import Kind
+from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tensorfusion_dra.state import boot
+from tensorfusion_dra.state.card_records import CardRecords
 
 if TYPE_CHECKING:
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
@@ -152,3 +168,139 @@ def discovery(settings: Settings) -> "Iterator[NvmlDiscovery | SimulatedDiscover
 
 def _driver_root_on_host(settings: Settings) -> Path:
     return Path(settings.driver_root_on_host or settings.driver_root)
+
+
+def health_rules(settings: Settings) -> HealthRules:
+    """Return the rules by which the health of this node's cards changes."""
+    return HealthRules(
+        failed_readings=settings.health_failed_readings,
+        good_readings=settings.health_good_readings,
+        quiet_seconds=settings.health_quiet_seconds,
+        xid_clear_seconds=settings.health_xid_clear_seconds,
+        xids=XidRules(
+            ignored=_codes(settings.health_ignored_xids),
+            critical=_codes(settings.health_critical_xids),
+        ),
+    )
+
+
+def health_tracker(
+    settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, saves: bool = True
+) -> CardHealthTracker:
+    """Return a tracker that starts from the health records of earlier processes.
+
+    Args:
+        claims: Returns all prepared claims.
+        saves: False to read the health records without writing them.
+
+    Raises:
+        InputError: The boot ID cannot be read.
+        FatalError: The ledger is damaged.
+    """
+    records = CardRecords(settings.data_folder, boot_id=boot.boot_id(Path(settings.boot_id_file)))
+    return CardHealthTracker(health_rules(settings), records=records, claims=claims, saves=saves)
+
+
+def taint_effect(settings: Settings) -> str:
+    """Return the effect of the taint of an unhealthy device; "" for no taint."""
+    return "" if settings.health_taint == "none" else settings.health_taint
+
+
+def _codes(text: str) -> frozenset[int]:
+    return frozenset(int(code) for code in text.split(",") if code)
+
+
+_REAL_NODES: Final = ("/dev/nvidia0",)
+_SOCKETS: Final = "tensor-fusion-index-*.sock"
+
+
+def needs_enforcer(settings: Settings) -> bool:
+    """Return True if something on this node has to enforce limits in the default isolation."""
+    example = example_claim(settings, isolation=Isolation(settings.isolation))
+    return not settings.simulated_gpus and presence.needs_enforcer(example)
+
+
+def live_signs(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> LiveSigns:
+    """Return a reader of the signs of this node's enforcer.
+
+    Args:
+        every: From enforcers(); None for new ones.
+    """
+    return LiveSigns(node_places(settings, every))
+
+
+def node_places(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodePlaces:
+    """Return where this node's enforcer leaves signs of itself, for shares in soft isolation."""
+    enforcer = chosen_enforcer(settings, every)
+    places = presence.places(example_claim(settings, isolation=Isolation.SOFT), enforcer)
+    if enforcer.name != TensorFusion.name:
+        return NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
+    host = settings.hypervisor_ip
+    sockets = settings.hypervisor_sockets or f"{settings.kubelet_root}/device-plugins"
+    return NodePlaces(
+        enforcer=enforcer.name,
+        files=places.files,
+        sockets=f"{sockets}/{_SOCKETS}",
+        # A pod in the host's network could answer there while no hypervisor does.
+        http=(host, settings.hypervisor_port) if host and not settings.hypervisor_sockets else None,
+    )
+
+
+def verdicts_now(
+    settings: Settings, claims: Sequence[PreparedClaim]
+) -> Sequence[Sequence[Verdict]]:
+    """Return for each of this node's claims the verdict about each of its shares, as of now."""
+    kinds = enforcers(settings)
+    reader = live_signs(settings, kinds)
+    places = [presence.places(claim, kinds.get(claim.enforcer)) for claim in claims]
+    found = []
+    for claim, place in zip(claims, places, strict=True):
+        every = zip(claims, places, strict=True)
+        beside = verdicts.beside(claim, place.shared_memory, every)
+        signs = reader.of_claim(place)
+        is_new = signs.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
+        found.append(
+            verdicts.of_claim(
+                claim,
+                signs,
+                is_new=is_new,
+                beside=beside,
+                judge=verdicts.judge_of(kinds.get(claim.enforcer)),
+            )
+        )
+    return found
+
+
+def _limits_since(settings: Settings, claim: PreparedClaim) -> float:
+    """Return when the claim's limits were last set: the time of its limits document."""
+    document = Path(settings.tensor_fusion_root) / "claims" / f"{claim.ref.uid}.json"
+    try:
+        return document.stat().st_mtime
+    except OSError:
+        return -math.inf
+
+
+def example_claim(settings: Settings, *, isolation: Isolation) -> PreparedClaim:
+    """Return an example of a prepared claim for a part of a real card."""
+    share = PreparedShare(
+        request="gpu",
+        pool=node(settings).pool,
+        device="gpu-0",
+        gpu_uuid="GPU-0",
+        share_id=None,
+        consumed={
+            names.CAPACITY_TFLOPS: Quantity.whole(1),
+            names.CAPACITY_VRAM: Quantity.of_bytes(GIB),
+        },
+        exclusive=False,
+        admin_access=False,
+        device_nodes=_REAL_NODES,
+        isolation=isolation,
+        qos=Qos(settings.qos),
+        toolkit_device=None,
+        pci_bus_id="",
+        wanted_vram_bytes=GIB,
+        limit=Limit(sm_percent=1, vram_bytes=GIB),
+    )
+    ref = ClaimRef(namespace="default", name="doctor", uid="doctor")
+    return PreparedClaim(ref=ref, shares=(share,), enforcer=settings.enforcer)

@@ -1,32 +1,348 @@
 """The settings of the node plugin: default < file < environment < flag, checked once."""
 
 import argparse
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from tensorfusion_dra.app.shared import setting_sources
-from tensorfusion_dra.app.shared.setting_groups.cards import CardSettings
-from tensorfusion_dra.app.shared.setting_groups.limits import LimitSettings
-from tensorfusion_dra.app.shared.setting_groups.metrics import MetricsSettings
-from tensorfusion_dra.app.shared.setting_groups.node import NodeSettings
-from tensorfusion_dra.app.shared.setting_groups.process import ProcessSettings
+from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
+from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS, flag, setting
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.preload import Way
+from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import InputError
+
+POOL_SOURCES: Final = ("settings", "object", "node-labels")
+TAINTS: Final = ("NoSchedule", "NoExecute", "none")
+OFF: Final = "off"
+LOOPBACK: Final = "loopback"
+ON: Final = "on"
+STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
+STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
+"""YAML reads the bare words off and on as booleans."""
+
+_LONGEST_POOL: Final = 253
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
+_NAMES: Final = re.compile(r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?")
+_FORMS: Final = {
+    "pod_uid": (re.compile(r"[A-Za-z0-9-]{0,63}"), "letters, digits, dashes"),
+    "node_name": (_SUBDOMAIN, "a DNS subdomain in lower case"),
+    "gpupool": (_SUBDOMAIN, "a DNS subdomain in lower case"),
+    "health_ignored_xids": (_XIDS, "numbers with commas, as 13,31"),
+    "health_critical_xids": (_XIDS, "numbers with commas, as 13,31"),
+    "disable_provider": (_NAMES, "names with commas, as rack,fans"),
+}
+_CHOICES: Final = {
+    "pool_source": POOL_SOURCES,
+    "qos": QOS_LEVELS,
+    "health_taint": TAINTS,
+    "isolation": tuple(Isolation),
+    "preload": tuple(Way),
+    "log_level": LOG_LEVELS,
+    "log_format": LOG_FORMATS,
+}
+_BOOLEANS: Final = (
+    *("device_metadata", "health_events", "require_enforcement", "overcommit_limits", "read_pods"),
+    *("metrics", "metrics_shares"),
+)
+_PATHS: Final = (
+    *("kubelet_root", "cdi_dir", "static_cdi_dir", "driver_root", "tensor_fusion_root"),
+    *("hami_core_library", "mps_pipes", "mps_shm"),
+)
+_OPTIONAL_PATHS: Final = (
+    *("dev_dir", "driver_root_on_host", "data_dir", "nvml_library", "hypervisor_sockets"),
+)
+_RANGES: Final = {
+    "tflops_oversell_ratio": (100, 100_000),
+    "vram_expand_to_host_mem": (0, 100),
+    "vram_expand_to_host_disk": (0, 100),
+    "poll_seconds": (0.1, 86_400),
+    "nvml_wait_seconds": (0.1, 600),
+    "health_failed_readings": (1, 1000),
+    "health_good_readings": (1, 1000),
+    "health_quiet_seconds": (0, 86_400),
+    "health_xid_clear_seconds": (0, 31_536_000),
+    "hypervisor_port": (1, 65535),
+    "recover_seconds": (1, 86_400),
+    "gone_seconds": (1, 1_000_000),
+    "check_seconds": (1, 1_000_000),
+    "drain_seconds": (0, 600),
+    "health_port": (0, 65535),
+    "metrics_port": (0, 65535),
+    "metrics_most_shares": (0, 100_000),
+}
 
 
-# The last base's settings are the first in --help and in docs/settings.md.
+# The order is that of --help and of docs/settings.md.
 @dataclass(frozen=True, kw_only=True)
-class Settings(MetricsSettings, ProcessSettings, LimitSettings, CardSettings, NodeSettings):
+class Settings:
     """All settings of the node plugin.
 
     A setting's flag is its name with dashes. Its environment variable is in docs/settings.md.
     """
 
+    # The node: its name, its pool, the folders of kubelet, runtime and NVIDIA driver.
+    node_name: str = setting(
+        "", "Name of this node's Node object; the host name if empty.", env="NODE_NAME"
+    )
+    pod_uid: str = setting(
+        "",
+        "UID of this pod: keeps the sockets of two instances apart during a rolling update.",
+        env="POD_UID",
+    )
+    kubeconfig: str = setting(
+        "", "File with access to the API server; the pod's service account if empty."
+    )
+    pool_source: str = setting(
+        "settings",
+        "Where GPUPool, level of service and expansion come from: settings; object (the GPUPool "
+        "that gpupool names, in the cluster); node-labels (the one whose node selector selects "
+        "this node).",
+    )
+    gpupool: str = setting("default", "GPUPool that this node belongs to.")
+    qos: str = setting(DEFAULT_QOS, f"Level of service of the GPUs: {', '.join(QOS_LEVELS)}.")
+    tflops_oversell_ratio: int = setting(
+        100, "Compute that the node hands out, in percent of its GPUs'; 100 to 100000."
+    )
+    vram_expand_to_host_mem: int = setting(
+        0, "Part of the host's memory by which the GPUs' memory is expanded, in percent."
+    )
+    vram_expand_to_host_disk: int = setting(
+        0, "Part of the data disk by which the GPUs' memory is expanded, in percent."
+    )
+    data_dir: str = setting(
+        "",
+        "Any folder on the disk into which a pool expands its GPUs' memory; the kubelet's root "
+        "folder if empty.",
+    )
+    kubelet_root: str = setting(
+        "/var/lib/kubelet", "The kubelet's root folder, under the same path here as on the host."
+    )
+    cdi_dir: str = setting("/var/run/cdi", "Folder in which the runtime looks for CDI specs.")
+    static_cdi_dir: str = setting(
+        "/etc/cdi", "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit."
+    )
+    device_metadata: str = setting(
+        "false",
+        "Whether containers get files with the attributes of their devices (KEP-5304): true, "
+        "false.",
+    )
+    dev_dir: str = setting(
+        "",
+        "Folder of the host's device nodes; if empty /dev, or the driver root's dev where that has "
+        "them, as NVIDIA's driver container does.",
+    )
+    driver_root: str = setting("/", "Root folder of the NVIDIA driver's files.")
+    driver_root_on_host: str = setting(
+        "", "Path of the driver-root folder on the host; the same path if empty."
+    )
+    boot_id_file: str = setting(
+        "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
+    )
+
+    # The cards: how they are read, and what makes one unhealthy.
+    nvml_library: str = setting(
+        "", "Path of libnvidia-ml.so.1; searched by the loader, then in the driver root, if empty."
+    )
+    gpu_models: str = setting(
+        "", "YAML or JSON file with TFLOPS by model; it overrides the package's own table."
+    )
+    simulated_gpus: str = setting(
+        "",
+        "GPUs to simulate instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
+    )
+    poll_seconds: float = setting(30.0, "How often the GPUs are read again, in seconds.")
+    nvml_wait_seconds: float = setting(
+        30.0, "How long one reading of the GPUs may take before it counts as hung, in seconds."
+    )
+    health_events: str = setting(
+        "true",
+        "Whether to wait for the NVIDIA driver's reports (XIDs): true, false. This keeps healthy "
+        "GPUs open, so that the NVIDIA driver cannot be unloaded.",
+    )
+    health_failed_readings: int = setting(
+        2, "Readings in a row without any answer after which the GPUs are unhealthy."
+    )
+    health_good_readings: int = setting(
+        3, "Readings in a row without trouble before a GPU is healthy again."
+    )
+    health_quiet_seconds: float = setting(
+        120.0, "Time without trouble before a GPU is healthy again, in seconds."
+    )
+    health_xid_clear_seconds: float = setting(
+        0.0,
+        "Time after which an XID counts as cleared where the NVIDIA driver does not say whether "
+        "the GPU needs a reset, in seconds; 0 for never.",
+    )
+    health_ignored_xids: str = setting(
+        "", "XIDs that leave a GPU healthy, beside NVIDIA's application errors, as 109,119."
+    )
+    health_critical_xids: str = setting(
+        "", "XIDs that make a GPU unhealthy although they are application errors, as 13,31."
+    )
+    health_taint: str = setting(
+        "NoSchedule", f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}."
+    )
+
+    # The limits: where they come from, and what enforces them.
+    isolation: str = setting(
+        "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
+    )
+    enforcer: str = setting(
+        "tensor-fusion",
+        f"What enforces the limits: {', '.join(enforcer_kinds.OWN)}, or one of another package "
+        "(docs/extend.md).",
+    )
+    require_enforcement: str = setting(
+        "false",
+        "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
+    )
+    preload: str = setting(
+        "file",
+        f"How containers load a limiter's library: {', '.join(Way)} (ld.so.preload, LD_PRELOAD).",
+    )
+    overcommit_limits: str = setting(
+        "false", "Whether memory limits may add up to more than a card has: true, false."
+    )
+    read_pods: str = setting(
+        "true",
+        "Whether to read limits from the annotations of pods whose claims name none: true, false.",
+    )
+    tensor_fusion_root: str = setting(
+        "/run/tensor-fusion",
+        "Folder of Tensor Fusion's hypervisor: limiter, shared memory, claims.",
+    )
+    hypervisor_ip: str = setting(
+        "", "Address at which containers reach the hypervisor; none if empty."
+    )
+    hypervisor_port: int = setting(8001, "The hypervisor's port.")
+    hypervisor_sockets: str = setting(
+        "", "Folder of the hypervisor's device plugin sockets; if empty, it is not told of pods."
+    )
+    hami_core_library: str = setting(
+        "/usr/local/vgpu/libvgpu.so.1",
+        "HAMi-core's library on the host, a file that is never overwritten in place.",
+    )
+    mps_pipes: str = setting("/run/nvidia/mps/pipe", "Pipe folder of the MPS daemon on the host.")
+    mps_shm: str = setting("/run/nvidia/mps/shm", "Shared memory of the MPS daemon on the host.")
+
+    # The process: its intervals, its probes, its log.
+    recover_seconds: float = setting(
+        60.0, "Interval at which CDI specs and limits are compared with the records, in seconds."
+    )
+    gone_seconds: float = setting(
+        600.0,
+        "How long a claim must be gone from the API server, while the Node is Ready, before its "
+        "share is freed without a call of the kubelet, in seconds.",
+    )
+    check_seconds: float = setting(
+        21600.0, "Longest time between two looks at whether a claim still exists, in seconds."
+    )
+    drain_seconds: float = setting(
+        45.0, "How long calls in flight may take after SIGTERM or SIGINT, in seconds."
+    )
+    health_host: str = setting(
+        "", "Address of health-port, which speaks plain HTTP; all addresses if empty."
+    )
+    health_port: int = setting(
+        0, "Port for /healthz, /readyz, the metrics and the status page; 0 for none."
+    )
+    disable_provider: str = setting(
+        "", "Providers of other packages that are not used, as rack,fans (docs/extend.md)."
+    )
+    status_page: str = setting(
+        LOOPBACK,
+        "Who gets the status page at / and /status.json on the health port: off (nobody); loopback "
+        "(clients on the pod's own loopback, as behind kubectl port-forward); on (everybody who "
+        "reaches the port).",
+    )
+    log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
+    log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
+
+    # The metrics: where they are served, and how many series they have.
+    metrics: str = setting("true", "Whether to serve /metrics over plain HTTP: true, false.")
+    metrics_host: str = setting(
+        "", "Address of metrics-port, if that is not 0; all addresses if empty."
+    )
+    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.")
+    metrics_shares: str = setting(
+        "true", "Whether each share has metrics of its own, with its pod's name: true, false."
+    )
+    metrics_most_shares: int = setting(
+        1000, "Shares that have metrics of their own; those beyond are only counted."
+    )
+
     def __post_init__(self) -> None:
-        self._check_node()
-        self._check_cards()
-        self._check_limits(self.oversubscription)
-        self._check_process()
-        self._check_metrics()
+        for name, (form, expected) in _FORMS.items():
+            value = getattr(self, name)
+            is_long = form is _SUBDOMAIN and len(value) > _LONGEST_POOL
+            if is_long or form.fullmatch(value) is None:
+                raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
+        for name, choices in _CHOICES.items():
+            setting_sources.check_choice(flag(name), getattr(self, name), choices)
+        setting_sources.check_choice("status-page", self.status_page_mode, STATUS_PAGES)
+        for name in _BOOLEANS:
+            setting_sources.check_boolean(flag(name), getattr(self, name))
+        for name in (*_PATHS, *_OPTIONAL_PATHS):
+            path = getattr(self, name)
+            if (path or name in _PATHS) and not Path(path).is_absolute():
+                raise InputError(f"{flag(name)}: found {path!r}, expected an absolute path")
+        setting_sources.check_ranges(self, _RANGES)
+        size = len(f"{self.gpupool}/{self.node_name}")
+        if size > _LONGEST_POOL:
+            raise InputError(
+                f"gpupool/node-name: {size} characters, expected at most {_LONGEST_POOL}"
+            )
+        enforcer_kinds.check(self.enforcer)
+        expands = self.oversubscription is not None and self.oversubscription.expands_memory
+        if expands and not enforcer_kinds.expands_memory(self.enforcer):
+            able = ", ".join(name for name, kind in KINDS.items() if kind.expands_memory)
+            raise InputError(
+                f"enforcer: found {self.enforcer}, which cannot expand a GPU's memory, expected "
+                f"{able} with vram-expand-to-host-mem or vram-expand-to-host-disk above 0"
+            )
+
+    @property
+    def oversubscription(self) -> Oversubscription | None:
+        """Return the node's oversubscription; None if it hands out no more than its GPUs have."""
+        ratios = Oversubscription(
+            tflops_percent=self.tflops_oversell_ratio,
+            host_memory_percent=self.vram_expand_to_host_mem,
+            host_disk_percent=self.vram_expand_to_host_disk,
+        )
+        return None if ratios == NO_MORE else ratios
+
+    @property
+    def disk_folder(self) -> Path:
+        """Return a folder on the disk into which a pool expands its GPUs' memory."""
+        return Path(self.data_dir or self.kubelet_root)
+
+    @property
+    def registry_folder(self) -> Path:
+        """Return the folder in which the kubelet looks for plugins."""
+        return Path(self.kubelet_root) / "plugins_registry"
+
+    @property
+    def data_folder(self) -> Path:
+        """Return this driver's own folder."""
+        return Path(self.kubelet_root) / "plugins" / names.DRIVER
+
+    @property
+    def status_page_mode(self) -> str:
+        """Return one of STATUS_PAGES."""
+        return STATUS_PAGES_IN_YAML.get(self.status_page, self.status_page)
+
+    @property
+    def shown_shares(self) -> int:
+        """Return the number of shares that have metrics of their own."""
+        return self.metrics_most_shares if self.metrics_shares == "true" else 0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

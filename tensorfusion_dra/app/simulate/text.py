@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared import short_names
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared.tables import short_names, table
 from tensorfusion_dra.app.simulate import details
 from tensorfusion_dra.app.simulate.report import Admission, FreeCapacity, Pod, Report
 from tensorfusion_dra.core import names
@@ -34,7 +33,7 @@ def as_text(report: Report, *, verbose: bool) -> str:
         report: What the simulation did.
         verbose: Adds the filled claims, the CDI spec, the whole environment and the durations.
     """
-    short = short_names.of(str(device["name"]) for device in _devices(report))
+    short = short_names(str(device["name"]) for device in _devices(report))
     parts = [
         _gpus(report, short),
         _admissions(report.admissions),

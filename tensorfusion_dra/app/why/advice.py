@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared.amounts import shown
+from tensorfusion_dra.app.shared.tables import shown
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request

@@ -52,22 +52,22 @@ def run(flags: argparse.Namespace) -> int:
         raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")
     logging.configure(level="critical", form="console")
     try:
-        from tensorfusion_dra.app.why import answering  # noqa: PLC0415 - the extra 'cel'
+        from tensorfusion_dra.app.why import diagnosis, text  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
         raise InputError(
             "why needs the extra 'cel', which the image has (in a checkout: pip install '.[cel]'): "
             f"{error}"
         ) from error
 
-    found = answering.answer(
+    found = diagnosis.answer(
         kubectl.api(flags.kubeconfig),
         namespace=flags.namespace or kubectl.namespace(flags.kubeconfig),
         target=flags.pod or "",
         file=flags.file,
     )
     if flags.form == "json":
-        text = json.dumps(answering.document(found), indent=2)
+        printed = json.dumps(text.document(found), indent=2)
     else:
-        text = "\n".join(answering.lines(found))
-    sys.stdout.write(text + "\n")
-    return answering.exit_code(found)
+        printed = "\n".join(text.lines(found))
+    sys.stdout.write(printed + "\n")
+    return diagnosis.exit_code(found)

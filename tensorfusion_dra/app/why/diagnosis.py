@@ -1,17 +1,20 @@
-"""The diagnosis of one pod: whether it can be scheduled now, what keeps it, and what would help."""
+"""The steps of `why`: read, then diagnose. Loaded only with the extra `cel`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from tensorfusion_dra.app.why import advice, answers, pod_claims
-from tensorfusion_dra.app.why.observed import Observed
+from tensorfusion_dra.app.why import advice, answers, pod_claims, pod_file
+from tensorfusion_dra.app.why import observed as reading
+from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.app.why.pod_claims import Resolved
+from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import pending_claims, pending_pods, published
-from tensorfusion_dra.core.doctor.finding import Finding, Level
-from tensorfusion_dra.core.errors import DriverError, InputError
+from tensorfusion_dra.core.doctor import objects, pending
+from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
@@ -19,6 +22,10 @@ from tensorfusion_dra.scheduling.placement import NodeOutcome, Trial
 
 Document = Mapping[str, Any]
 
+_TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
+_FORBIDDEN: Final = 403
+_MOST_PODS: Final = 50
+"""Diagnose at most this many pods of a workload of which none waits."""
 _DONE: Final = frozenset({"Succeeded", "Failed"})
 _CURED: Final = frozenset({Level.PROBLEM, Level.WARNING})
 """Levels of findings about the pod itself whose cure is among what helps."""
@@ -56,6 +63,74 @@ class Diagnosis:
     unchecked: Sequence[str] = ()
 
 
+def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
+    """Return the diagnosis of a pod of the cluster, of a workload's pods, or of a file.
+
+    Args:
+        target: Name of a pod, or a workload such as ``deploy/train``.
+
+    Raises:
+        InputError: There is no such pod or workload, or an object is malformed.
+        RetryableError: The API server did not answer, or the right to read the pod is missing.
+    """
+    try:
+        return _answer(ClusterLists(api), namespace=namespace, target=target, file=file)
+    except StatusError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
+
+
+def _answer(lists: ClusterLists, *, namespace: str, target: str, file: str | None) -> Diagnosis:
+    if file is not None:
+        given = pod_file.read(file, namespace=namespace, name=target)
+        near = str(given.pod["metadata"]["namespace"])
+        cluster = given.beside(reading.read(lists, near))
+        return diagnose(given.pod, cluster, is_created=False)
+    kind, name = reading.kind_and_name(target)
+    if kind != "Pod":
+        workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
+        return _of_workload(workload, reading.read(lists, namespace, workload.pods))
+    found = reading.pod(lists, namespace, name)
+    if found is None:
+        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
+    return diagnose(found, reading.read(lists, namespace, [found]))
+
+
+def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
+    """Return the diagnosis of the pod that represents the others.
+
+    That is one that waits; if none can be created, the pod of the template; else one with a fault.
+    """
+    failed = [
+        problem(str(found), f"creates no more pods: {text}", expected="", cure=_TRY_AGAIN)
+        for text in filter(None, [found.failure])
+    ]
+    if found.waiting:
+        waits = diagnose(found.waiting[0], cluster)
+        count = f"{len(found.waiting)} of {len(found.pods)} pods of {found} wait."
+        return replace(waits, answer=f"{count} {waits.answer}", findings=[*waits.findings, *failed])
+    template = pod_file.pod_of(found.document)
+    if template is not None and (failed or not found.pods):
+        made = diagnose(template, cluster, is_created=False)
+        has = "creates no more pods" if found.pods else "has no pods"
+        text = f"{found} {has}: {found.no_pods}".removesuffix(".")
+        if not failed:
+            return replace(made, answer=f"{text}. One of its pods: {made.answer}")
+        helps = made.helps or [_TRY_AGAIN]
+        return replace(made, answer=f"{text}.", state=State.WAITS, helps=helps)
+    every = [diagnose(pod, cluster) for pod in found.pods[:_MOST_PODS]]
+    worst = next((each for each in every if each.findings), every[0])
+    return replace(worst, answer=f"No pod of {found} waits. {worst.answer}")
+
+
+def exit_code(found: Diagnosis) -> int:
+    """Return 0 if the pod can be scheduled, or is and has no problem; else 1."""
+    has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
+    is_bad = found.state is State.BOUND and has_problem
+    return 1 if found.state is State.WAITS or is_bad else 0
+
+
 def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> Diagnosis:
     """Return the diagnosis of a pod.
 
@@ -78,10 +153,9 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
-        findings = [*pending_pods.deleted(pod), *pod_claims.of_bound(pod, observed)]
-        answer = answers.bound(
-            _name(pod), str(node or ""), str(phase or ""), _trouble(pod, observed), findings
-        )
+        findings = [*pending.deleted(pod), *pod_claims.of_bound(pod, observed)]
+        trouble = pending.start_trouble(observed.events_of(pod)) if phase == "Pending" else ""
+        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), trouble, findings)
         return Diagnosis(
             pod=_name(pod),
             state=State.BOUND,
@@ -92,21 +166,14 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     resolved = pod_claims.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
     # First, because it is why Kubernetes does not create a claim, in fewer words than the Event.
-    found[:0] = pending_pods.full_quotas(observed.quotas, resolved.future, created=is_created)
-    found += pending_pods.halted(resolved.pod)
-    found += pending_pods.other_scheduler(resolved.pod)
+    found[:0] = pending.full_quotas(observed.quotas, resolved.future, created=is_created)
+    found += pending.halted(resolved.pod)
+    found += pending.other_scheduler(resolved.pod)
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-        found += pending_claims.missing_classes(resolved.claims, class_names)
-        found += pending_claims.unknown_resources(resolved.pod, observed.classes, observed.nodes)
+        found += pending.missing_classes(resolved.claims, class_names)
+        found += pending.unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
-
-
-def _trouble(pod: Document, observed: Observed) -> str:
-    """Return why the pod does not start on its node, as its Events say; "" if none says it."""
-    if as_map(pod.get("status")).get("phase") != "Pending":
-        return ""
-    return pending_pods.start_trouble(observed.events_of(pod))
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
@@ -117,11 +184,12 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
-    looks_around = _needs_our_cards(resolved) and not observed.missing
-    around = _slice_findings(observed) if looks_around else []
+    ours = any(names.DEVICE_CLASS in pending.class_names(claim) for claim in resolved.claims)
+    around = _slice_findings(observed) if ours and not observed.missing else []
     helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
     if resolved.blocks:
-        answer = answers.blocked(name, _problems(resolved), trial, outcomes)
+        problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
+        answer = answers.blocked(name, problems, trial, outcomes)
     elif observed.missing:
         answer = answers.untried(name, observed.missing)
     elif fits:
@@ -154,23 +222,15 @@ def _cluster(observed: Observed, resolved: Resolved) -> allocation.Cluster:
     )
 
 
-def _needs_our_cards(resolved: Resolved) -> bool:
-    return any(names.DEVICE_CLASS in pending_claims.class_names(claim) for claim in resolved.claims)
-
-
 def _slice_findings(observed: Observed) -> list[Finding]:
     """Return the doctor's findings about this driver's slices, except that all is well."""
     ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
     nodes = [str(node["metadata"]["name"]) for node in observed.nodes]
     return [
         finding
-        for finding in published.of_cluster(ours, nodes=nodes)
+        for finding in objects.slices_of_cluster(ours, nodes=nodes)
         if finding.level is not Level.OK
     ]
-
-
-def _problems(resolved: Resolved) -> list[Finding]:
-    return [finding for finding in resolved.findings if finding.level is Level.PROBLEM]
 
 
 def _name(pod: Document) -> str:

@@ -1,20 +1,21 @@
-"""The claims with which a pod is scheduled, and the findings about those that are missing."""
+"""The claims with which a pod is scheduled, by the webhook's own rules, and their faults."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tensorfusion_dra.app.why.foreseen import Foreseen
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.core.claims import workers
-from tensorfusion_dra.core.doctor import pending_claims, pending_pods
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims, review
-from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
+from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import name_of
+from tensorfusion_dra.webhook.admission import Admission
 
 Document = Mapping[str, Any]
 
@@ -63,12 +64,12 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
             found.is_complete = False
         elif verdict.changed is not None:
             if is_created:
-                found.findings.append(pending_pods.no_claim(observed.webhooks))
-            elif not pending_pods.has_webhook(observed.webhooks):
-                found.findings.append(pending_pods.no_webhook())
+                found.findings.append(pending.no_claim(observed.webhooks))
+            elif not pending.has_webhook(observed.webhooks):
+                found.findings.append(pending.no_webhook())
             found.pod = verdict.changed
         else:
-            found.findings.append(pending_pods.without_dra())
+            found.findings.append(pending.without_dra())
     elif has_entry:
         verdict = Foreseen(observed, pod).pod()
         _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_created)
@@ -84,7 +85,7 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     yield from missed(pod, observed)
     node = str(pod["spec"].get("nodeName"))
     for claim in stored(pod, observed):
-        yield from pending_claims.unenforced(claim, node)
+        yield from pending.unenforced(claim, node)
         yield from edited(pod, claim)
 
 
@@ -113,7 +114,7 @@ def edited(pod: Document, claim: Document) -> Iterator[Finding]:
         except InputError:
             return
         if differing:
-            yield pending_claims.edited_annotations(str(claim["metadata"]["name"]), differing)
+            yield pending.edited_annotations(str(claim["metadata"]["name"]), differing)
 
 
 def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
@@ -122,7 +123,7 @@ def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
     requests = pod_request.requests_gpu(review.annotations_of(pod))
     verdict = Foreseen(observed, pod).pod() if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
-        yield pending_pods.no_claim(observed.webhooks)
+        yield pending.no_claim(observed.webhooks)
 
 
 def _judge(
@@ -207,17 +208,17 @@ class _Resolver:
     def _add_stored(self, name: str) -> None:
         claim = self._stored.get(name)
         if claim is None:
-            self._found.findings.append(pending_claims.missing_claim(name))
+            self._found.findings.append(pending.missing_claim(name))
             self._found.is_complete = False
             return
         if "deletionTimestamp" in claim["metadata"]:
-            self._found.findings.append(pending_claims.deleted_claim(name))
+            self._found.findings.append(pending.deleted_claim(name))
         consumers = (claim.get("status") or {}).get("reservedFor") or ()
         uid = self._found.pod["metadata"].get("uid")
         if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
-            self._found.findings.append(pending_claims.crowded_claim(name, len(consumers)))
+            self._found.findings.append(pending.crowded_claim(name, len(consumers)))
         if not pod_request.parse(review.annotations_of(self._found.pod), []).whole:
-            dropped = list(pending_claims.dropped_amounts(self._found.pod, claim))
+            dropped = list(pending.dropped_amounts(self._found.pod, claim))
             self._found.findings += dropped or edited(self._found.pod, claim)
         self._found.claims.append(claim)
 
@@ -225,9 +226,9 @@ class _Resolver:
         template = self._observed.templates.get(template_name)
         if template is None:
             self._found.findings.append(
-                pending_claims.missing_template(template_name, namespace=self._namespace)
+                pending.missing_template(template_name, namespace=self._namespace)
                 if self._observed.has_templates
-                else pending_claims.unread_template(template_name)
+                else pending.unread_template(template_name)
             )
             self._found.is_complete = False
             return
@@ -238,11 +239,87 @@ class _Resolver:
             self._found.findings.append(finding)
         claim = verdict.changed or claim
         if self._is_created and not any(
-            finding.subject == pending_pods.WEBHOOK for finding in self._found.findings
+            finding.subject == pending.WEBHOOK for finding in self._found.findings
         ):
             events = self._observed.events_of(self._found.pod)
-            self._found.findings.append(
-                pending_claims.claim_not_created(template_name, events=events)
-            )
+            self._found.findings.append(pending.claim_not_created(template_name, events=events))
         self._found.claims.append(claim)
         self._found.future.append(claim)
+
+
+_WAIT_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Objects read before; implements driver.ports.cluster.Objects and PublishedSlices."""
+
+    listed: Sequence[Document]
+
+    def items(self) -> Sequence[Document]:
+        return self.listed
+
+    def published(self, *, wait_seconds: float) -> Sequence[Document]:
+        del wait_seconds
+        return self.listed
+
+
+@dataclass(frozen=True, slots=True)
+class _OnePod:
+    """The pod in question; implements webhook.ports.PodReader."""
+
+    pod: Document
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Document | None:
+        del pod, wait_seconds
+        return self.pod
+
+
+class Foreseen:
+    """The webhook's verdicts on one pod.
+
+    Its settings are not known here. A claim requests virtual amounts if the published devices have
+    them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
+    """
+
+    def __init__(self, observed: Observed, pod: Document) -> None:
+        ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
+        self._pod: Final = pod
+        self._admission: Final = Admission(
+            pools=_Listed(observed.pools),
+            templates=_Listed(observed.pool_templates),
+            pods=_OnePod(pod),
+            slices=_Listed(ours),
+            scheduler="default-scheduler",
+            virtual=any(
+                names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
+                for each in ours
+                for device in each["spec"].get("devices") or ()
+            ),
+            enforces_hard=True,
+        )
+
+    def pod(self) -> Verdict:
+        """Return the verdict on the pod."""
+        return self._admission.pod(_review("", "Pod", self._pod))
+
+    def claim(self, claim: Document) -> Verdict:
+        """Return the verdict on a claim that was just created for the pod."""
+        return self._admission.claim(_review(names.RESOURCE_GROUP, "ResourceClaim", claim))
+
+
+def _review(group: str, kind: str, document: Document) -> Review:
+    metadata = document.get("metadata") or {}
+    return Review(
+        uid="",
+        group=group,
+        version="v1",
+        kind=kind,
+        operation="CREATE",
+        subresource="",
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        document=dict(document),
+        old={},
+        wait_seconds=_WAIT_SECONDS,
+    )

@@ -1,13 +1,11 @@
 """A pod from a file, before it is created, and the claims and templates beside it."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import yaml
-
-from tensorfusion_dra.app.shared import input_text
+from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
@@ -60,11 +58,7 @@ def read(file: str, *, namespace: str, name: str) -> PodFile:
         InputError: The file cannot be read, has not exactly one pod of this name, or an annotation
             of it is not text.
     """
-    try:
-        documents = list(_flat(yaml.safe_load_all(input_text.read(file))))
-    except yaml.YAMLError as error:
-        raise InputError(f"{file}: {' '.join(str(error).split())}") from error
-    placed = [_placed(document, namespace) for document in documents]
+    placed = [_placed(document, namespace) for document in streams.documents(file)]
     pods = [pod for document in placed if (pod := pod_of(document)) is not None]
     chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
     if len(chosen) != 1:
@@ -74,14 +68,6 @@ def read(file: str, *, namespace: str, name: str) -> PodFile:
     _check_annotations(file, chosen[0])
     others = tuple(each for each in placed if each.get("kind") in (_CLAIM, _TEMPLATE))
     return PodFile(pod=chosen[0], others=others)
-
-
-def _flat(documents: Iterable[object]) -> Iterator[Document]:
-    for document in documents:
-        if not isinstance(document, dict):
-            continue
-        items = document.get("items")
-        yield from _flat(items) if isinstance(items, list) else (document,)
 
 
 def _placed(document: Document, namespace: str) -> Document:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared import amounts, short_names
+from tensorfusion_dra.app.shared import tables
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import advice, answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
@@ -25,7 +25,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
 
     Characters that a terminal would execute are escaped.
     """
-    short = short_names.of(
+    short = tables.short_names(
         [card.device.id.device for each in found.outcomes for card in each.cards]
         + [device.device for each in found.outcomes for device in each.picked or ()]
     )
@@ -140,7 +140,7 @@ def _card_text(card: Card) -> str:
         for request, rejection in card.rejections.items()
     }
     if card.note and not any(card.rejections.values()):
-        return f"fits alone, but with the pod's other cards: {amounts.with_points(card.note)}"
+        return f"fits alone, but with the pod's other cards: {tables.with_points(card.note)}"
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{request}: {text}" for request, text in texts.items())
@@ -149,7 +149,7 @@ def _card_text(card: Card) -> str:
 def _rejection_text(rejection: Rejection) -> str:
     if rejection.cause not in (Cause.CAPACITY, Cause.AMOUNT):
         return rejection.text
-    return amounts.with_points(rejection.text)
+    return tables.with_points(rejection.text)
 
 
 def _holders_text(card: Card) -> str:
@@ -165,7 +165,7 @@ def _holders_text(card: Card) -> str:
 
 def _share_text(holder: Holder, capacity: str) -> str:
     amount = (holder.amounts or {}).get(capacity)
-    text = advice.amounts(holder) if amount is None else amounts.shown(amount)
+    text = advice.amounts(holder) if amount is None else tables.shown(amount)
     return f"{holder.text} ({text})"
 
 

@@ -1,10 +1,171 @@
-"""Findings about the rights of a process at the API server."""
+"""The rights of each process at the API server, and findings about missing ones."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor.finding import Finding, ok, problem, warning
-from tensorfusion_dra.core.doctor.required_rights import Right
+
+STATUS_PATCH: Final = "associated-node:patch"
+"""Verb from 1.36 on: it covers only claims allocated on the node of the pod's token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """One verb on one resource.
+
+    Attributes:
+        group: API group; "" for the core group.
+        resource: With its subresource, such as ``resourceclaims/status``.
+        purpose: What it is needed for.
+        name: The only object for which it is needed; "" for all.
+        namespace: The only namespace in which it is needed; "" for all.
+        vital: True if without it nodes publish nothing or claims fail.
+        since_minor: The first minor version of Kubernetes 1 that requires it; 0 for all.
+    """
+
+    verb: str
+    group: str
+    resource: str
+    purpose: str
+    name: str = ""
+    namespace: str = ""
+    vital: bool = True
+    since_minor: int = 0
+
+    def __str__(self) -> str:
+        group = f".{self.group}" if self.group else ""
+        resource, _, subresource = self.resource.partition("/")
+        below = f"/{subresource}" if subresource else ""
+        name = f" named {self.name}" if self.name else ""
+        return f"{self.verb} {resource}{group}{below}{name}"
+
+
+_SLICES: Final = tuple(
+    Right(verb=verb, group=names.RESOURCE_GROUP, resource="resourceslices", purpose=purpose)
+    for verb, purpose in (
+        ("list", "the node's slices are compared with its GPUs"),
+        ("watch", "a slice that another client deletes or changes is repaired"),
+        ("create", "the node's GPUs are published"),
+        ("update", "a change of the node's GPUs is published"),
+        ("delete", "a slice that is no longer needed is removed"),
+    )
+)
+_CLAIMS: Final = (
+    Right(
+        verb="get",
+        group=names.RESOURCE_GROUP,
+        resource="resourceclaims",
+        purpose="an allocated claim is read when the kubelet prepares it",
+    ),
+    Right(
+        verb="patch",
+        group=names.RESOURCE_GROUP,
+        resource="resourceclaims/status",
+        purpose="a claim's status reports its devices and limits",
+        vital=False,
+    ),
+    Right(
+        verb=STATUS_PATCH,
+        group=names.RESOURCE_GROUP,
+        resource="resourceclaims/driver",
+        name=names.DRIVER,
+        purpose="a claim's status reports its devices and limits, from Kubernetes 1.36 on",
+        vital=False,
+        since_minor=36,
+    ),
+)
+_NODE: Final = Right(
+    verb="get", group="", resource="nodes", purpose="the Node object owns the node's slices"
+)
+_PODS: Final = Right(
+    verb="get",
+    group="",
+    resource="pods",
+    purpose="limits of claims without their own, and the claims of a container (--read-pods)",
+)
+_EVENTS: Final = Right(
+    verb="create",
+    group="events.k8s.io",
+    resource="events",
+    namespace="default",
+    purpose="an Event on the Node reports a GPUPool that cannot be used",
+    vital=False,
+)
+_POD_EVENTS: Final = Right(
+    verb="create",
+    group="events.k8s.io",
+    resource="events",
+    purpose="an Event on a pod reports that its limits do not hold; without it, on the Node",
+    vital=False,
+)
+
+_WORKERS: Final = (
+    Right(
+        verb="list",
+        group="",
+        resource="pods",
+        purpose="the node's workers of Tensor Fusion's hypervisor (--hypervisor-sockets)",
+    ),
+    Right(
+        verb="watch",
+        group="",
+        resource="pods",
+        purpose="annotations of the node's workers that others changed are put back",
+    ),
+    Right(
+        verb="patch",
+        group="",
+        resource="pods",
+        purpose="a claim's pod is marked for Tensor Fusion's hypervisor (--hypervisor-sockets)",
+    ),
+)
+
+_POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
+
+
+def of_node_plugin(
+    *, pool_source: str = "settings", read_pods: bool = True, marks_pods: bool = False
+) -> tuple[Right, ...]:
+    """Return exactly the rights that a node plugin with these settings uses."""
+    rights = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
+    if read_pods or marks_pods:
+        rights.append(_PODS)
+    if marks_pods:
+        rights += _WORKERS
+    if pool_source != "settings":
+        rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
+        rights += _followed("", "nodes", _POOL_PURPOSE)
+        rights.append(_EVENTS)
+    return tuple(rights)
+
+
+def of_webhook() -> tuple[Right, ...]:
+    """Return exactly the rights that the webhook uses."""
+    purpose = "pods get claims by the settings of their GPUPool, and only if it uses DRA"
+    pods = Right(
+        verb="get", group="", resource="pods", purpose="a claim gets what its pod requests"
+    )
+    slices = Right(
+        verb="list",
+        group=names.RESOURCE_GROUP,
+        resource="resourceslices",
+        purpose="pods name pools that nodes publish, and percentages of their GPUs",
+    )
+    return (
+        pods,
+        slices,
+        *_followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, purpose),
+        *_followed(names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES, purpose),
+    )
+
+
+def _followed(group: str, resource: str, purpose: str) -> list[Right]:
+    return [
+        Right(verb=verb, group=group, resource=resource, purpose=purpose)
+        for verb in ("list", "watch")
+    ]
 
 
 class Answer(NamedTuple):

@@ -12,7 +12,7 @@ from tests.support.selecting import A
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 @pytest.mark.parametrize("quotes", ["", "'", '"'])
 def test_older_versions_become_v1(version: str, quotes: str) -> None:
-    text = f"kind: DeviceClass\napiVersion: {quotes}resource.k8s.io/{version}{quotes} # old\n"
+    text = f"kind: DeviceClass\napiVersion: {quotes}resource.k8s.io/{version}{quotes}\n"
 
     converted = convert(text)
 
@@ -47,9 +47,10 @@ kind: ResourceSlice
 spec:
   devices:
   - name: a
+    # all of it
     # inside
     attributes:
-      model: {string: x}   # short
+      model: {string: x}          # short
 
     capacity:
       vram: {value: 40Gi}
@@ -78,7 +79,7 @@ spec:
     with_labels = convert(labels).text
 
     label = 'tensor-fusion.ai/resource-claim-template: "true"'
-    assert converted == text.replace("metadata: {}", f"metadata: {{labels: {{{label}}}}}")
+    assert converted == text.replace("metadata: {}", f"metadata:\n    labels:\n      {label}")
     assert with_labels == labels.replace("labels:\n      #", f"labels:\n      {label}\n      #")
 
 

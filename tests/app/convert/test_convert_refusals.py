@@ -49,10 +49,6 @@ def problems(converted: Converted) -> list[str]:
         ),
         (claim_text("- {name: a, count: 1, exactly: }"), "8: exactly: expected a mapping"),
         (
-            claim_text("- name: a\n  selectors:\n  - cel: {expression: x}\n  exactly: {count: 1}"),
-            "9: exactly: found brackets, expected a block: selectors is a block",
-        ),
-        (
             claim_text("- {}", "v1alpha3"),
             "1: apiVersion: found resource.k8s.io/v1alpha3, expected one of resource.k8s.io/v1",
         ),

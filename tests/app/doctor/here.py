@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.options import Options, Place
+from tensorfusion_dra.app.doctor.checks import Context, Options, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level

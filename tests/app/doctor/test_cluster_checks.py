@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
-from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.options import Options, Place
+from tensorfusion_dra.app.doctor.checks import Context, Options, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tests.app.doctor.here import context, worst

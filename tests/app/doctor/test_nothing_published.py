@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.doctor import daemonsets, objects
-from tensorfusion_dra.app.doctor.context import Context
-from tensorfusion_dra.app.doctor.options import Place
+from tensorfusion_dra.app.doctor import objects
+from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Level
 from tests.app.doctor.here import context
@@ -54,7 +53,7 @@ def test_label_and_runtime_class_of_a_daemonset_without_pods_are_named(
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": [DAEMONSET]}, "GET /api/v1/nodes": NODES}
 
-    found = list(daemonsets.pods(here(place=Place.WORKSTATION)))
+    found = list(objects.pods(here(place=Place.WORKSTATION)))
 
     assert [each.level for each in found] == [Level.PROBLEM, Level.PROBLEM]
     assert "RuntimeClass nvidia" in found[0].subject

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app.doctor import runtime
-from tensorfusion_dra.app.doctor.options import Options
+from tensorfusion_dra.app.doctor.checks import Options
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError

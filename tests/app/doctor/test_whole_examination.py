@@ -11,8 +11,8 @@ import pytest
 
 from dra_simulator.api.faults import ANY, Refuse
 from dra_simulator.api.gates import DEFAULT_GATES
+from tensorfusion_dra.app.doctor.checks import Check, run_checks
 from tensorfusion_dra.app.doctor.command import CHECKS
-from tensorfusion_dra.app.doctor.runner import Check, run_checks
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import Api

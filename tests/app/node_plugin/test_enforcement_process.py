@@ -116,12 +116,12 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
         cluster.until("event", lambda: events(cluster) == [("Warning", "LimitsNotEnforced", "a")])
 
         (line,) = log_lines(cluster, "limits_not_enforced")
-        (claim,) = shown(cluster, "inspect", "-o", "json")["claims"]
+        (share,) = shown(cluster, "inspect", "-o", "json")["shares"]
         table = shown(cluster, "inspect")
         findings = shown(cluster, "doctor", "-o", "json")["findings"]
 
         assert line["reason"] == "DaemonSilent"
-        assert claim["shares"][0]["enforcement"]["state"] == "NotEnforced"
+        assert share["enforcement"]["state"] == "NotEnforced"
         assert "NotEnforced (DaemonSilent)" in table
         assert "ended process" in table
         levels = {each["lookedAt"]: each["level"] for each in findings if each["theme"] == "limits"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.shared import enforcement_parts, enforcer_kinds, node_parts
+from tensorfusion_dra.app.shared import enforcer_kinds, node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core.claims.enforcement.verdict import State
@@ -115,9 +115,9 @@ def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
 def test_limits_under_it_are_unknown_without_signs(site: Path) -> None:
     install(site, "quiet-one", {GROUP: {"another": "quiet_one:Another"}}, CODE)
     chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
-    claim = enforcement_parts.example_claim(chosen, isolation=Isolation.SOFT)
+    claim = node_parts.example_claim(chosen, isolation=Isolation.SOFT)
 
-    ((found,),) = enforcement_parts.verdicts_now(chosen, [claim])
+    ((found,),) = node_parts.verdicts_now(chosen, [claim])
 
     assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
 
@@ -125,9 +125,9 @@ def test_limits_under_it_are_unknown_without_signs(site: Path) -> None:
 def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
     install(site, "lost-one", {GROUP: {"another": "lost_one:Placeless"}}, NAMES_NO_PLACE)
     chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
-    claim = enforcement_parts.example_claim(chosen, isolation=Isolation.SOFT)
+    claim = node_parts.example_claim(chosen, isolation=Isolation.SOFT)
 
-    ((found,),) = enforcement_parts.verdicts_now(chosen, [claim])
+    ((found,),) = node_parts.verdicts_now(chosen, [claim])
 
     assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
     assert len(sys.modules["lost_one"].built) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.shared import card_health, node_settings, setting_sources
+from tensorfusion_dra.app.shared import node_parts, node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.errors import InputError
@@ -258,9 +258,9 @@ def test_health_rules_follow_from_the_settings() -> None:
         *("--health-good-readings", "5", "--health-quiet-seconds", "60"),
     )
 
-    rules = card_health.rules(chosen)
+    rules = node_parts.health_rules(chosen)
 
-    assert card_health.rules(given()) == HealthRules()
+    assert node_parts.health_rules(given()) == HealthRules()
     assert (rules.good_readings, rules.quiet_seconds) == (5, 60.0)
     assert [code for code in (13, 31, 48, 79, 119) if rules.xids.marks_card(code)] == [13, 48]
 
@@ -269,7 +269,7 @@ def test_health_rules_follow_from_the_settings() -> None:
     ("taint", "effect"), [("NoSchedule", "NoSchedule"), ("NoExecute", "NoExecute"), ("none", "")]
 )
 def test_the_taint_has_the_configured_effect(taint: str, effect: str) -> None:
-    assert card_health.taint_effect(given("--health-taint", taint)) == effect
+    assert node_parts.taint_effect(given("--health-taint", taint)) == effect
 
 
 @pytest.mark.parametrize("enforcer", ["hami-core", "mps"])

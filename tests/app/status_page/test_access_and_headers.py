@@ -12,7 +12,7 @@ import pytest
 
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.node_plugin import status_page
-from tensorfusion_dra.app.shared.setting_groups.process import LOOPBACK, OFF, ON
+from tensorfusion_dra.app.shared.node_settings import LOOPBACK, OFF, ON
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.support.waiting import PATIENCE_SECONDS
 

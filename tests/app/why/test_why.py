@@ -250,7 +250,7 @@ def test_bad_input_is_a_one_line_error(
 
 
 def test_why_loads_no_grpc() -> None:
-    statement = "import tensorfusion_dra.app.why.answering"
+    statement = "import tensorfusion_dra.app.why.diagnosis"
 
     assert imports.loaded(statement, "grpc", "kubernetes", "pynvml", "sqlite3") == []
 

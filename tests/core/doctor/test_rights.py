@@ -1,15 +1,83 @@
-"""Findings about granted and missing rights."""
+"""The rights of each process, and findings about missing ones."""
 
-from tensorfusion_dra.core.doctor import required_rights as rights
-from tensorfusion_dra.core.doctor import rights as judge
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor import rights
 from tensorfusion_dra.core.doctor.finding import Level
-from tensorfusion_dra.core.doctor.rights import Answer
+from tensorfusion_dra.core.doctor.rights import Answer, Right
+
+
+def verbs(table: tuple[Right, ...], resource: str) -> set[str]:
+    return {right.verb for right in table if right.resource == resource}
+
+
+def test_node_plugin_has_all_verbs_on_slices_and_get_on_nodes_and_claims() -> None:
+    table = rights.of_node_plugin()
+
+    assert verbs(table, "resourceslices") == {"list", "watch", "create", "update", "delete"}
+    assert verbs(table, "nodes") == verbs(table, "resourceclaims") == {"get"}
+
+
+def test_status_of_a_claim_needs_the_granular_verb_for_this_driver_only() -> None:
+    (granular,) = (r for r in rights.of_node_plugin() if r.resource == "resourceclaims/driver")
+
+    assert (granular.verb, granular.name) == ("associated-node:patch", names.DRIVER)
+    assert not granular.vital
+    assert str(granular) == (
+        "associated-node:patch resourceclaims.resource.k8s.io/driver "
+        "named tensor-fusion.ai.dra-driver"
+    )
+
+
+def test_get_pods_is_needed_only_with_read_pods() -> None:
+    assert verbs(rights.of_node_plugin(read_pods=True), "pods") == {"get"}
+    assert verbs(rights.of_node_plugin(read_pods=False), "pods") == set()
+
+
+def test_pods_are_watched_and_patched_only_with_the_hypervisors_sockets() -> None:
+    marking = rights.of_node_plugin(read_pods=False, marks_pods=True)
+
+    assert verbs(marking, "pods") == {"get", "list", "watch", "patch"}
+
+
+def test_gpupools_and_nodes_are_watched_only_if_the_pool_comes_from_them() -> None:
+    settings, named, selecting = (
+        rights.of_node_plugin(pool_source=source)
+        for source in ("settings", "object", "node-labels")
+    )
+
+    assert verbs(settings, "gpupools") == set()
+    assert verbs(named, "gpupools") == {"list", "watch"}
+    assert verbs(settings, "nodes") == {"get"}
+    assert verbs(named, "nodes") == verbs(selecting, "nodes") == {"get", "list", "watch"}
+
+
+def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
+    events = [
+        right for right in rights.of_node_plugin(pool_source="object") if right.resource == "events"
+    ]
+
+    assert [(right.namespace, right.vital) for right in events] == [("", False), ("default", False)]
+
+
+def test_no_right_is_listed_twice() -> None:
+    table = rights.of_node_plugin(pool_source="node-labels")
+
+    assert len({(r.verb, r.group, r.resource, r.namespace) for r in table}) == len(table)
+
+
+def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:
+    table = rights.of_webhook()
+
+    assert {right.verb for right in table} == {"get", "list", "watch"}
+    assert verbs(table, "gpupools") == {"list", "watch"}
+    assert verbs(table, "pods") == {"get"}
+
 
 TABLE = rights.of_node_plugin()
 
 
 def test_granted_rights_are_one_finding() -> None:
-    (finding,) = judge.findings("you", [Answer(right, allowed=True) for right in TABLE])
+    (finding,) = rights.findings("you", [Answer(right, allowed=True) for right in TABLE])
 
     assert (finding.level, finding.found) == (Level.OK, f"{len(TABLE)} granted")
 
@@ -17,7 +85,7 @@ def test_granted_rights_are_one_finding() -> None:
 def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
     right = next(r for r in TABLE if r.verb == "watch")
 
-    (finding,) = judge.findings("you", [Answer(right, allowed=False, reason="no binding")])
+    (finding,) = rights.findings("you", [Answer(right, allowed=False, reason="no binding")])
 
     assert finding.level is Level.PROBLEM
     assert finding.subject == "right to watch resourceslices.resource.k8s.io"
@@ -29,7 +97,7 @@ def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
 def test_missing_right_to_the_status_is_a_warning_with_its_resource_name() -> None:
     right = next(r for r in TABLE if r.resource == "resourceclaims/driver")
 
-    (finding,) = judge.findings("you", [Answer(right, allowed=False)])
+    (finding,) = rights.findings("you", [Answer(right, allowed=False)])
 
     assert finding.level is Level.WARNING
     assert "resourceNames: [tensor-fusion.ai.dra-driver]" in finding.cure

@@ -1,0 +1,216 @@
+"""Which devices a selector selects, and what excludes each other device."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.app.shared import kubectl, streams
+from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import terms, translate
+from tensorfusion_dra.core.errors import DriverError, InputError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.scheduling import cel_evaluation, devices, trial, usage
+from tensorfusion_dra.scheduling.devices import Device
+from tensorfusion_dra.scheduling.trial import TriedDevice, TriedTerm
+from tensorfusion_dra.scheduling.usage import Usage
+
+Document = Mapping[str, Any]
+_Devices = tuple[Sequence[Device], Usage]
+"""The driver's devices, and their use by allocated claims."""
+
+_SHOWN_VALUES: Final = 4
+_SHOWN_DEVICES: Final = 3
+_EXCLUDING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+def run(
+    selector: str,
+    *,
+    form: str,
+    slices: str | None,
+    kubeconfig: str | None,
+    requests: Mapping[str, Quantity],
+) -> int:
+    """Print the result of each part of the selector and for each device; return 1 if none matches.
+
+    Args:
+        selector: In Kubernetes' CEL or in the guide's.
+        form: table or json.
+        slices: File with ResourceSlices; None reads them from the API server.
+        kubeconfig: None for the one that kubectl would use.
+        requests: Amounts by capacity that the claim requests.
+
+    Raises:
+        InputError: The selector or the slices cannot be used.
+        RetryableError: The API server did not answer.
+    """
+    expression = translate.translate(selector)
+    invalid = cel_evaluation.check_expression(expression)
+    if invalid is not None:
+        raise InputError(f"expression: {invalid}")
+    found, used = (
+        _from_cluster(kubeconfig, with_claims=bool(requests))
+        if slices is None
+        else _from_file(slices)
+    )
+    term = terms.terms(expression)
+    tried = trial.tried_term(term, found)
+    tried_devices = [
+        trial.tried_device(term, device, requests=requests, usage=used) for device in found
+    ]
+    if form == "json":
+        text = json.dumps(_document(expression, tried, tried_devices), indent=2)
+    else:
+        shown = expression if expression != selector else ""
+        text = "\n".join(_lines(shown, tried, tried_devices, requests))
+    sys.stdout.write(text + "\n")
+    return 0 if any(item.matches for item in tried_devices) else 1
+
+
+def _lines(
+    translated: str,
+    term: TriedTerm,
+    devices: Sequence[TriedDevice],
+    requests: Mapping[str, Quantity],
+) -> Iterator[str]:
+    if translated:
+        yield "Translated"
+        yield from (f"  {line}" for line in translated.splitlines())
+        yield ""
+    matching = [item.device for item in devices if item.matches]
+    pools = len({item.device.id.pool for item in devices})
+    yield f"{len(matching)} of {len(devices)} devices of {names.DRIVER} match; pools: {pools}"
+    tainted = sum(
+        any(taint.effect in _EXCLUDING_EFFECTS for taint in device.taints) for device in matching
+    )
+    if tainted:
+        yield f"{tainted} of them only for claims that tolerate their taints"
+    if not devices:
+        return
+    yield ""
+    rows = [("PASS", "FOUND", "TERM"), *_rows(term)]
+    if requests:
+        text = ", ".join(f"{name}={amount}" for name, amount in requests.items())
+        rows.append((sum(item.refusal is None for item in devices), "", f"request {text}"))
+    yield from table(rows, indent="")
+    for error, count in Counter(item.error for item in devices if item.error).items():
+        yield ""
+        yield f"On {count} of them the selector fails, so no node gets its pods: {error}"
+    yield from _left_out(devices)
+
+
+def _rows(term: TriedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
+    """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
+    if depth or not term.parts:
+        found = "; ".join(f"{name}: {_values(values)}" for name, values in term.values.items())
+        text = "any of" if term.operator == "||" else term.text
+        yield term.passing, "" if term.parts else found, "  " * (depth - 1) + text
+    for part in term.parts:
+        yield from _rows(part, depth + 1)
+
+
+def _values(values: Counter[str]) -> str:
+    shown = [f"{value} ({count})" for value, count in values.most_common(_SHOWN_VALUES)]
+    more = len(values) - _SHOWN_VALUES
+    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
+
+
+def _left_out(devices: Sequence[TriedDevice]) -> Iterator[str]:
+    """Yield the excluded devices; those of a pool with the same reasons share a line."""
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for item in devices:
+        reasons = item.reasons + ((f"request: {item.refusal}",) if item.refusal else ())
+        if reasons:
+            key = (item.device.id.pool, reasons)
+            groups.setdefault(key, []).append(item.device.id.device)
+    if groups:
+        yield ""
+        yield "Left out"
+    for (pool, reasons), named in groups.items():
+        more = len(named) - _SHOWN_DEVICES
+        shown = ", ".join(named[:_SHOWN_DEVICES]) + (f" and {more} more" if more > 0 else "")
+        yield f"  {pool}: {shown}"
+        yield from (f"    {reason}" for reason in reasons)
+
+
+def _document(
+    expression: str, term: TriedTerm, devices: Sequence[TriedDevice]
+) -> Mapping[str, Any]:
+    return {
+        "expression": expression,
+        "matching": sum(item.matches for item in devices),
+        "term": _term_document(term),
+        "devices": [
+            {
+                "pool": item.device.id.pool,
+                "device": item.device.id.device,
+                "matches": item.matches,
+                "reasons": list(item.reasons),
+                "refusal": item.refusal,
+                "error": item.error,
+            }
+            for item in devices
+        ],
+    }
+
+
+def _term_document(term: TriedTerm) -> Mapping[str, Any]:
+    return {
+        "text": term.text,
+        "operator": term.operator,
+        "passing": term.passing,
+        "values": {name: dict(values) for name, values in term.values.items()},
+        "parts": [_term_document(part) for part in term.parts],
+    }
+
+
+def _from_file(file: str) -> _Devices:
+    """Read the ResourceSlices and ResourceClaims of a YAML or JSON file, including Lists.
+
+    Raises:
+        InputError: The file cannot be read, or has no ResourceSlice.
+    """
+    documents = streams.documents(file, of="slices ")
+    slices = [item for item in documents if item.get("kind") == "ResourceSlice"]
+    if not slices:
+        raise InputError(f"slices {file}: found no ResourceSlice, expected one or more")
+    claims = [item for item in documents if item.get("kind") == "ResourceClaim"]
+    return _found(slices, claims, subject=f"slices {file}")
+
+
+def _from_cluster(kubeconfig: str | None, *, with_claims: bool) -> _Devices:
+    """Read the ResourceSlices from the API server.
+
+    Args:
+        kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
+        with_claims: Read the ResourceClaims, too; without them no device counts as used.
+
+    Raises:
+        InputError: The kubeconfig cannot be used, or the slices are malformed.
+        RetryableError: The API server did not answer, or refused the request.
+    """
+    api = kubectl.api(kubeconfig)
+    resource_api = ResourceApi(api)
+    selector = {"fieldSelector": f"spec.driver={names.DRIVER}"}
+    slices = api.call("GET", resource_api.slices(), query=selector).get("items") or []
+    claims = api.call("GET", resource_api.claims()).get("items") or [] if with_claims else []
+    return _found(slices, claims, subject="the cluster's slices")
+
+
+def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: str) -> _Devices:
+    try:
+        of_driver = [
+            devices.slice_of(document)
+            for document in slices
+            if document["spec"]["driver"] == names.DRIVER
+        ]
+        return list(devices.newest(of_driver)), usage.of_claims(claims)
+    except (KeyError, TypeError, AttributeError, ValueError, DriverError) as error:
+        raise InputError(
+            f"{subject}: found {type(error).__name__} {error}, "
+            f"expected ResourceSlices as the API server shows them"
+        ) from error

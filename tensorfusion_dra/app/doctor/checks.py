@@ -1,0 +1,226 @@
+"""Checks of the doctor: where it runs, what it can reach from there, and how it runs them."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
+from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+
+
+class Place(StrEnum):
+    """Kind of machine that the doctor runs on."""
+
+    NODE = "node"
+    WORKSTATION = "workstation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of one run.
+
+    Attributes:
+        place: None detects it.
+        host_root: Folder where the host's root is mounted.
+        runtime_config: The runtime's configuration file; None searches the usual paths.
+        namespace: Namespace of the dry-run writes.
+        service_account: Namespace and name of the account whose rights are checked. None takes
+            the pod's own, or outside of a pod the DaemonSet's.
+    """
+
+    place: Place | None = None
+    host_root: Path = Path("/")
+    runtime_config: Path | None = None
+    namespace: str = "default"
+    service_account: tuple[str, str] | None = None
+
+
+_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
+_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Settings, options and surroundings that the checks read.
+
+    Attributes:
+        in_pod: Whether this process runs in a pod, with a service account of its own.
+        api: None if there is no kubeconfig.
+    """
+
+    settings: Settings
+    options: Options
+    place: Place
+    in_pod: bool
+    api: Api | None
+
+    @property
+    def probe(self) -> ClusterProbe:
+        """Return a reader of the API server; only for checks that need it."""
+        return ClusterProbe(self.known_api)
+
+    @property
+    def resource_api(self) -> ResourceApi:
+        """Return the paths of resource.k8s.io; only for checks that need the API server."""
+        return ResourceApi(self.known_api)
+
+    @property
+    def known_api(self) -> Api:
+        """Return the API server's client; only for checks that need it."""
+        assert self.api is not None
+        return self.api
+
+    def on_host(self, path: str) -> Path:
+        """Return the path under which this process sees a path of the host."""
+        return self.options.host_root / path.lstrip("/")
+
+    @property
+    def sees_host(self) -> bool:
+        """Return True if all paths of the host can be read, not only those mounted in this pod."""
+        return not self.in_pod or self.options.host_root != Path("/")
+
+
+def detect(settings: Settings, options: Options, environment: Mapping[str, str]) -> Context:
+    """Return the context of this process.
+
+    Unless the options name the place, a pod or a machine with the kubelet's registration folder
+    counts as a node, and any other machine as a workstation.
+    """
+    in_pod = bool(environment.get(_IN_CLUSTER)) and _TOKEN.exists()
+    place = options.place
+    if place is None:
+        is_node = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if is_node else Place.WORKSTATION
+    return Context(
+        settings=settings,
+        options=options,
+        place=place,
+        in_pod=in_pod,
+        api=_api(settings, environment, in_pod=in_pod),
+    )
+
+
+def _api(settings: Settings, environment: Mapping[str, str], *, in_pod: bool) -> Api | None:
+    """Return a client by the first of these that is there; None if none is.
+
+    The order is --kubeconfig, the pod's service account, KUBECONFIG, ~/.kube/config.
+    """
+    if settings.kubeconfig:
+        return Api(Path(settings.kubeconfig))
+    if in_pod:
+        return Api(None)
+    named = [part for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
+    if named:
+        return Api(Path(named[0]))
+    home = environment.get("HOME")
+    default = Path(home) / ".kube" / "config" if home else None
+    return Api(default) if default and default.exists() else None
+
+
+CheckFunction = Callable[[Context], Iterable[Finding]]
+
+_EVERYWHERE: Final = frozenset(Place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check of the doctor.
+
+    Attributes:
+        theme: Heading of its findings in the report.
+        run: Yields findings; an exception that it raises becomes a finding, too.
+        needs_api: Whether it reads from the API server. It is skipped if that does not answer.
+        places: Kinds of machine on which it runs.
+    """
+
+    theme: str
+    run: CheckFunction
+    needs_api: bool = False
+    places: frozenset[Place] = _EVERYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The findings of one check."""
+
+    theme: str
+    findings: tuple[Finding, ...]
+
+
+def run_checks(checks: Sequence[Check], context: Context) -> Iterator[Result]:
+    """Run the checks of this place in their order and yield their results."""
+    unreachable = _api_unreachable(context)
+    if unreachable is not None:
+        yield Result(theme="kubernetes", findings=(unreachable,))
+    for check in checks:
+        if context.place not in check.places:
+            continue
+        if check.needs_api and unreachable is not None:
+            continue
+        yield Result(theme=check.theme, findings=tuple(_findings(check, context)))
+
+
+def _api_unreachable(context: Context) -> Finding | None:
+    """Return the reason why the API server cannot be read; None if it can."""
+    if context.api is None:
+        return not_checked(
+            "API server",
+            "no kubeconfig: rights, feature gates, slices and webhook are not checked",
+            cure="name one with --kubeconfig",
+        )
+    try:
+        ClusterProbe(context.api).find("/version")
+    except StatusError:
+        return None  # it answers; each check reports its own refusal
+    except InputError as error:
+        return problem(
+            "API server",
+            str(error),
+            expected="a usable kubeconfig",
+            cure="name another with --kubeconfig",
+        )
+    except RetryableError as error:
+        return problem(
+            "API server",
+            f"{error}; rights, feature gates, slices and webhook are not checked",
+            expected="an answer",
+            cure="check the server of the kubeconfig, and the network from here to it",
+        )
+    return None
+
+
+def _findings(check: Check, context: Context) -> Iterator[Finding]:
+    try:
+        yield from check.run(context)
+    except InputError as error:
+        yield problem(
+            check.theme, str(error), expected="usable settings", cure="correct the settings"
+        )
+    except StatusError as error:
+        yield _refused(check, context, error)
+    except DriverError as error:
+        yield not_checked(check.theme, str(error))
+    except Exception as error:  # noqa: BLE001 - a bug in one check must not end the others
+        yield not_checked(
+            check.theme, f"error in the check itself: {error!r}", cure="report it with this line"
+        )
+
+
+def _refused(check: Check, context: Context, error: StatusError) -> Finding:
+    if error.status == 403 and context.in_pod:
+        return note(
+            check.theme,
+            "not checked: this pod's service account has no right to read it",
+            cure="run this from a workstation as well",
+        )
+    cure = ""
+    if error.status in {401, 403}:
+        cure = "run this with a kubeconfig that may read it, such as an administrator's"
+    return not_checked(check.theme, str(error), cure=cure)

@@ -1,0 +1,270 @@
+"""The verb `top`: show the cluster's GPUs, what is free, and who has the rest."""
+
+import argparse
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from tensorfusion_dra.app.shared import kubectl, logging, tables
+from tensorfusion_dra.app.shared.tables import shown, table
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.scheduling import inventory, taint_rules
+from tensorfusion_dra.scheduling.holders import Holder
+from tensorfusion_dra.scheduling.inventory import Amount, StockedCard
+
+_FORMS: Final = ("table", "wide", "json", "yaml")
+_COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+_LEAST_SECONDS: Final = 1.0
+_MOST_SECONDS: Final = 86_400.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `top`."""
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        metavar="NAMESPACE",
+        help="only shares of this namespace, and cards on which it has some",
+    )
+    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    parser.add_argument("-w", "--watch", action="store_true", help="print again until interrupted")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="time between prints of --watch. Default: 5."
+    )
+    kubectl.add_flag(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Print the cards and return 0.
+
+    Raises:
+        InputError: A flag cannot be used, or the slices are malformed.
+        RetryableError: The API server did not answer, or a right is missing.
+    """
+    if not _LEAST_SECONDS <= flags.seconds <= _MOST_SECONDS:
+        raise InputError(
+            f"seconds: found {flags.seconds:g}, expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+        )
+    logging.configure(level="critical", form="console")
+    lists = ClusterLists(kubectl.api(flags.kubeconfig))
+
+    def page() -> str:
+        return _text(_cards(lists), form=flags.form, namespace=flags.namespace or "")
+
+    if not flags.watch:
+        sys.stdout.write(page())
+        return 0
+    pause = threading.Event()
+    try:
+        watch(page, wait=lambda: not pause.wait(flags.seconds), is_screen=sys.stdout.isatty())
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+    return 0
+
+
+def watch(page: Callable[[], str], *, wait: Callable[[], bool], is_screen: bool) -> None:
+    """Print again and again, also after errors of the API server, until wait returns False."""
+    going_on = True
+    while going_on:
+        try:
+            text = page()
+        except RetryableError as error:
+            text = f"tensorfusion-dra: {error}\n"
+        sys.stdout.write((_CLEAR if is_screen else "") + text)
+        sys.stdout.flush()
+        going_on = wait()
+
+
+def _cards(lists: ClusterLists) -> list[StockedCard]:
+    """Return the cluster's cards.
+
+    Raises:
+        InputError: A slice or claim is malformed.
+        RetryableError: The API server did not answer, or a right is missing.
+    """
+    slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    rules = lists.taint_rules()
+    claims = lists.claims()
+    try:
+        return inventory.cards(taint_rules.applied(rules, slices), claims, driver=names.DRIVER)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "
+            "claims as the API server shows them"
+        ) from error
+
+
+def _text(found: Sequence[StockedCard], *, form: str, namespace: str) -> str:
+    """Return the cards in one of _FORMS, ended by a line break.
+
+    Args:
+        namespace: Only shares of this namespace and cards with one; "" for all.
+    """
+    cards = [card for card in found if not namespace or _shares(card, namespace)]
+    if form == "json":
+        return json.dumps(_document(cards, found, namespace), indent=2) + "\n"
+    if form == "yaml":
+        return str(yaml.safe_dump(_document(cards, found, namespace), sort_keys=False))
+    lines = _lines(cards, found, namespace, is_wide=form == "wide")
+    return "".join(f"{printable.one_line(line)}\n" for line in lines)
+
+
+def _lines(
+    cards: Sequence[StockedCard], all_cards: Sequence[StockedCard], namespace: str, *, is_wide: bool
+) -> Iterator[str]:
+    yield _summary(all_cards)
+    if not cards:
+        if not all_cards:
+            yield "no node publishes GPUs: tensorfusion-dra doctor says what is missing"
+        else:
+            yield f"no shares in namespace {namespace}"
+        return
+    yield ""
+    short = tables.short_names(card.device.id.device for card in all_cards)
+    heads = ["NODE", "GPU", "MODEL", "TFLOPS FREE", "VRAM FREE", "SHARES", "HEALTH"]
+    rows = [_card_row(card, short, is_wide=is_wide) for card in cards]
+    yield from table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
+    shares = [(card, holder) for card in cards for holder in _shares(card, namespace)]
+    if not shares:
+        return
+    yield ""
+    heads = ["POD", "NODE", "GPU", "TFLOPS", "VRAM"]
+    rows = [_share_row(card, holder, short, is_wide=is_wide) for card, holder in shares]
+    yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
+
+
+def _shares(card: StockedCard, namespace: str) -> list[Holder]:
+    """Return the shares of a namespace on a card; all of them for ""."""
+    return [each for each in card.holders if not namespace or each.namespace == namespace]
+
+
+def _summary(cards: Sequence[StockedCard]) -> str:
+    published = [card for card in cards if card.is_published]
+    nodes = len({card.node for card in published if card.node})
+    shares = sum(len(card.holders) for card in cards)
+    sums = inventory.totals(published)
+    free = [
+        f"{name} {shown(amount.free)} of {shown(amount.total)} free"
+        for name, amount in sums.items()
+        if VIRTUAL_OF.get(name) not in sums
+    ]
+    tainted = sum(card.is_tainted for card in published)
+    gone = len(cards) - len(published)
+    counted = (_plural(nodes, "node"), _plural(len(published), "GPU"), _plural(shares, "share"))
+    parts = [", ".join(counted), *free]
+    parts += [f"{_plural(tainted, 'GPU')} tainted, not counted as free"] if tainted else []
+    parts += [f"{_plural(gone, 'GPU')} gone, but held by claims"] if gone else []
+    return "; ".join(parts)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _card_row(card: StockedCard, short: Mapping[str, str], *, is_wide: bool) -> list[object]:
+    return [
+        card.node or "-",
+        short[card.device.id.device],
+        _attribute(card, names.ATTR_MODEL) or "-",
+        *(_divided(card, name) for name in _COLUMNS),
+        len(card.holders),
+        _health(card),
+        *((card.device.id.pool, _attribute(card, names.ATTR_UUID) or "-") if is_wide else ()),
+    ]
+
+
+def _share_row(
+    card: StockedCard, holder: Holder, short: Mapping[str, str], *, is_wide: bool
+) -> list[object]:
+    return [
+        holder.text + (" (observes)" if holder.is_admin else ""),
+        card.node or "-",
+        short[card.device.id.device],
+        *(_consumed(card, holder, name) for name in _COLUMNS),
+        *((holder.claim, holder.request) if is_wide else ()),
+    ]
+
+
+def _divided(card: StockedCard, name: str) -> str:
+    """Return what is free of the capacity that tenants divide: the virtual one if there is one."""
+    virtual = card.amounts.get(VIRTUAL_OF[name])
+    amount = virtual or card.amounts.get(name)
+    if amount is None:
+        return "-"
+    return f"{shown(amount.free)} of {shown(amount.total)}" + (" virtual" if virtual else "")
+
+
+def _consumed(card: StockedCard, holder: Holder, name: str) -> str:
+    if holder.amounts is None:
+        return "all" if not holder.is_admin else "-"
+    virtual = holder.amounts.get(VIRTUAL_OF[name])
+    physical = holder.amounts.get(name)
+    if VIRTUAL_OF[name] in card.amounts and virtual is not None:
+        return shown(virtual)
+    return shown(physical) if physical is not None else "-"
+
+
+def _health(card: StockedCard) -> str:
+    if not card.is_published:
+        return "gone"
+    taints = [
+        f"{taint.key}={taint.value}" if taint.value else taint.key for taint in card.device.taints
+    ]
+    phase = _attribute(card, names.ATTR_PHASE)
+    return ", ".join(taints) or ("ok" if phase in ("", names.PHASE_RUNNING) else phase)
+
+
+def _attribute(card: StockedCard, name: str) -> str:
+    found = card.device.attribute(f"{names.DRIVER}/{name}")
+    return "" if found is None else str(found.value)
+
+
+def _document(
+    cards: Sequence[StockedCard], all_cards: Sequence[StockedCard], namespace: str
+) -> Mapping[str, Any]:
+    published = [card for card in all_cards if card.is_published]
+    return {
+        "free": {name: _amount(each) for name, each in inventory.totals(published).items()},
+        "cards": [_card_document(card, namespace) for card in cards],
+    }
+
+
+def _card_document(card: StockedCard, namespace: str) -> Mapping[str, Any]:
+    return {
+        "node": card.node,
+        "pool": card.device.id.pool,
+        "device": card.device.id.device,
+        "uuid": _attribute(card, names.ATTR_UUID),
+        "model": _attribute(card, names.ATTR_MODEL),
+        "published": card.is_published,
+        "health": _health(card),
+        "taints": [
+            {"key": taint.key, "value": taint.value, "effect": taint.effect}
+            for taint in card.device.taints
+        ],
+        "capacity": {name: _amount(each) for name, each in card.amounts.items()},
+        "shares": [
+            {
+                "namespace": holder.namespace,
+                "pods": list(holder.consumers),
+                "claim": holder.claim,
+                "request": holder.request,
+                "exclusive": holder.amounts is None and not holder.is_admin,
+                "adminAccess": holder.is_admin,
+                "amounts": {name: str(each) for name, each in (holder.amounts or {}).items()},
+            }
+            for holder in _shares(card, namespace)
+        ],
+    }
+
+
+def _amount(amount: Amount) -> Mapping[str, str]:
+    return {"total": str(amount.total), "taken": str(amount.taken), "free": str(amount.free)}

@@ -1,0 +1,326 @@
+"""Findings about Kubernetes: versions, APIs, feature gates, nodes and allocations."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+    normal,
+)
+
+OLDEST_MINOR: Final = 34
+SHARES_BY_DEFAULT_MINOR: Final = 36
+"""The first minor version whose feature gate DRAConsumableCapacity is on by default."""
+
+_DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
+"""These deadlock after a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
+
+_FIRST_CARD_MINOR: Final = 34
+"""Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
+
+_USABLE: Final = ("v1", "v1beta2")
+
+
+def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge the API server's version, the document at /version."""
+    reported = str(answer.get("gitVersion", "")) or f"{answer.get('major')}.{answer.get('minor')}"
+    minor = minor_version(reported)
+    if minor is None:
+        yield note(
+            "API server", f"version {reported}", expected="a Kubernetes version such as v1.36.2"
+        )
+    elif minor < OLDEST_MINOR:
+        yield problem(
+            "API server",
+            f"Kubernetes {reported}",
+            expected=f"1.{OLDEST_MINOR} or later, which serves resource.k8s.io/v1",
+            cure=f"upgrade the cluster to 1.{OLDEST_MINOR}, or to 1.{SHARES_BY_DEFAULT_MINOR}, "
+            "which needs no feature gates",
+        )
+    else:
+        yield ok("API server", f"Kubernetes {reported}")
+
+
+def scheduler(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge the scheduler's version, if it allocates parts of devices.
+
+    Args:
+        answer: The document at /version. A scheduler has the API server's version or an older one.
+    """
+    reported = str(answer.get("gitVersion", ""))
+    if minor_version(reported) == _FIRST_CARD_MINOR:
+        yield warning(
+            "kube-scheduler",
+            f"Kubernetes {reported} with DRAConsumableCapacity: it allocates shares of only the "
+            "first card of each node, and crashes on a claim for more cards than a node has",
+            expected="1.35 or later",
+            cure="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
+            "claims get whole cards, or use only nodes with one card and claims for one card",
+        )
+
+
+def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Judge the served versions of the API group resource.k8s.io.
+
+    Args:
+        group: The document at /apis/resource.k8s.io; None if there is none.
+    """
+    subject = "API group resource.k8s.io"
+    versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
+    usable = [found for found in _USABLE if found in versions]
+    if usable:
+        yield ok(subject, f"{', '.join(versions)}; {usable[0]} is used")
+    else:
+        yield problem(
+            subject,
+            ", ".join(versions) or "not served",
+            expected=" or ".join(_USABLE),
+            cure="upgrade the cluster, or start kube-apiserver with "
+            "--runtime-config=resource.k8s.io/v1beta2=true and the feature gate "
+            "DynamicResourceAllocation",
+        )
+
+
+def kubelet(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge the version of the kubelet that a Node object reports."""
+    name = node["metadata"]["name"]
+    reported = str(node_info(node).get("kubeletVersion", ""))
+    subject = f"kubelet of {name}"
+    minor = minor_version(reported)
+    if minor is not None and minor < OLDEST_MINOR:
+        yield problem(
+            subject,
+            reported,
+            expected=f"v1.{OLDEST_MINOR} or later, which calls DRA plugins by v1",
+            cure="upgrade the kubelet of this node",
+        )
+    elif reported in _DEADLOCKING_KUBELETS:
+        yield warning(
+            subject,
+            reported,
+            expected="v1.34.2 or later: this one can stop calling a plugin that was idle for "
+            "30 minutes",
+            cure="upgrade the kubelet; until then restart it when pods hang in ContainerCreating",
+        )
+    else:
+        yield ok(subject, reported or "reports no version")
+
+
+def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge whether a node is Ready, so that pods are scheduled to it."""
+    name = node["metadata"]["name"]
+    conditions = (node.get("status") or {}).get("conditions") or []
+    state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
+    if state.get("status") == "True":
+        yield ok(f"node {name}", "Ready")
+    elif not state:
+        yield note(f"node {name}", "reports no condition Ready")
+    else:
+        yield problem(
+            f"node {name}",
+            f"Ready is {state['status']}: {state.get('message', '')}".rstrip(": "),
+            expected="a node that is Ready",
+            cure=f"kubectl describe node {name}",
+        )
+
+
+def node_info(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a Node's `status.nodeInfo`: versions of its software."""
+    found: Mapping[str, Any] = (node.get("status") or {}).get("nodeInfo") or {}
+    return found
+
+
+def minor_version(text: str) -> int | None:
+    """Return 36 for v1.36.2 and 1.36+; None if the text is not a version of Kubernetes 1."""
+    found = re.match(r"v?1\.([0-9]+)", text)
+    return int(found[1]) if found else None
+
+
+def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding]:
+    """Judge whether the scheduler allocated parts of devices to claims that request parts.
+
+    If the feature gate is on in the API server and off in the scheduler, claims get whole devices.
+
+    Args:
+        claims: ResourceClaims; only those with devices of the driver count.
+        driver: Name of the driver.
+    """
+    partial = [claim for claim in claims if _requests_a_part(claim) and _results(claim, driver)]
+    whole = [
+        f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        for claim in partial
+        if not any(result.get("consumedCapacity") for result in _results(claim, driver))
+    ]
+    subject = f"{len(partial)} allocated claims that request a part of a GPU"
+    if whole:
+        yield problem(
+            subject,
+            f"{', '.join(whole[:5])}{' and more' if len(whole) > 5 else ''} "
+            "got devices without consumedCapacity",
+            expected="consumedCapacity in every result",
+            cure="turn the feature gate DRAConsumableCapacity on in kube-scheduler, too; then "
+            "delete these pods and claims, whose allocation never changes",
+        )
+    elif partial:
+        yield ok(subject, "all of them got a part")
+
+
+def one_request_for_several(
+    answer: Mapping[str, Any],
+    stored: Sequence[Mapping[str, Any]],
+    classes: Collection[str],
+) -> Iterator[Finding]:
+    """Judge requests for several GPUs, which can be allocated the same GPU several times.
+
+    For each device of a request, the schedulers of 1.34 and 1.35 search again from the first
+    device, which may have capacity for another share (kubernetes/kubernetes#140438).
+
+    Args:
+        answer: The document at /version. A scheduler has the API server's version or an older one.
+        stored: ResourceClaims and ResourceClaimTemplates.
+        classes: Names of the DeviceClasses with this driver's GPUs.
+    """
+    reported = str(answer.get("gitVersion", ""))
+    minor = minor_version(reported)
+    if minor is None or minor >= SHARES_BY_DEFAULT_MINOR:
+        return
+    found = [
+        f"{item.get('kind') or 'object'} {item['metadata']['namespace']}/{item['metadata']['name']}"
+        for item in stored
+        if any(_is_for_several(request, classes) for request in _exact_requests(item))
+    ]
+    if found:
+        yield warning(
+            "requests for several GPUs",
+            f"{', '.join(found[:5])}{' and more' if len(found) > 5 else ''}: one request has a "
+            f"count above 1, and the scheduler of Kubernetes {reported} may allocate the same GPU "
+            "to it several times, despite a distinctAttribute",
+            expected="one request for each GPU, with one distinctAttribute "
+            f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
+            cure="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{SHARES_BY_DEFAULT_MINOR}",
+        )
+
+
+def _is_for_several(request: Mapping[str, Any], classes: Collection[str]) -> bool:
+    return request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
+
+
+def _requests_a_part(claim: Mapping[str, Any]) -> bool:
+    requests = _exact_requests(claim)
+    return any((request.get("capacity") or {}).get("requests") for request in requests)
+
+
+def _exact_requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the requests of a claim or a template, with all their alternatives."""
+    spec = item.get("spec") or {}
+    devices = (spec.get("spec") or spec).get("devices") or {}
+    requests = devices.get("requests") or []
+    exact = [request.get("exactly") or {} for request in requests]
+    return exact + [sub for request in requests for sub in request.get("firstAvailable") or []]
+
+
+def _results(claim: Mapping[str, Any], driver: str) -> list[Mapping[str, Any]]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or []
+    return [r for r in results if r.get("driver") == driver and not r.get("adminAccess")]
+
+
+TRIAL_NAME: Final = "tensorfusion-dra-doctor"
+
+_POLICY: Final = {"default": "1Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}
+_DEVICE: Final[Mapping[str, Any]] = {
+    "name": "doctor",
+    "attributes": {"uuid": {"string": "GPU-of-the-doctor"}},
+    "capacity": {"vram": {"value": "1Gi", "requestPolicy": _POLICY}},
+    "allowMultipleAllocations": True,
+    "taints": [{"key": f"{names.DRIVER}/doctor", "effect": "NoSchedule"}],
+}
+_EVERYWHERE: Final = (
+    f"turn the feature gate {GATE_CONSUMABLE_CAPACITY} on in kube-apiserver, kube-scheduler, "
+    "kube-controller-manager and the kubelets (Kubernetes 1.34 and 1.35), or upgrade to 1.36, "
+    "where it is on"
+)
+
+
+def trial_slice(node_name: str) -> Mapping[str, Any]:
+    """Return a ResourceSlice for a dry run, with every field that a feature gate may drop."""
+    return {
+        "metadata": {"name": f"{TRIAL_NAME}-{node_name}"[:253].rstrip("-.")},
+        "spec": {
+            "driver": names.DRIVER,
+            "nodeName": node_name,
+            "pool": {"name": f"doctor/{node_name}", "generation": 1, "resourceSliceCount": 1},
+            "devices": [_DEVICE],
+        },
+    }
+
+
+def trial_claim(namespace: str) -> Mapping[str, Any]:
+    """Return a ResourceClaim for a dry run, which requests a part of a device."""
+    exactly = {
+        "deviceClassName": names.DEVICE_CLASS,
+        "capacity": {"requests": {"vram": "1Gi"}},
+    }
+    return {
+        "metadata": {"name": TRIAL_NAME, "namespace": namespace},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge the API server's feature gates by the result of a dry run of a slice."""
+    subject = "dry run of a ResourceSlice"
+    dropped = slices.dropped_gates(sent, stored)
+    if GATE_CONSUMABLE_CAPACITY in dropped:
+        yield problem(
+            subject,
+            f"allowMultipleAllocations and requestPolicy dropped: {GATE_CONSUMABLE_CAPACITY} "
+            "is off",
+            expected="every field kept, so that pods can share a GPU",
+            cure=_EVERYWHERE,
+        )
+    if GATE_DEVICE_TAINTS in dropped:
+        yield note(
+            subject,
+            f"taints dropped: {GATE_DEVICE_TAINTS} is off, so only its attribute "
+            f"{names.ATTR_PHASE} marks an unhealthy GPU",
+            expected="taints kept, which keep new pods away from an unhealthy GPU",
+            # The scheduler of 1.34 schedules nothing before it has listed the DeviceTaintRules.
+            cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints; on Kubernetes "
+            "1.34 set --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver as well, "
+            "otherwise no pod is scheduled any more",
+        )
+    if dropped:
+        return
+    if normal(sent["spec"]["devices"]) == normal(stored["spec"].get("devices") or []):
+        yield ok(subject, "every field kept")
+    else:
+        yield warning(
+            subject,
+            "stored differently than it was sent, which no feature gate explains",
+            expected="every field kept",
+            cure="look for an admission webhook or policy that changes ResourceSlices: "
+            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
+        )
+
+
+def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge the API server's feature gates by the result of a dry run of a claim."""
+    subject = "dry run of a ResourceClaim"
+    (request,) = stored["spec"]["devices"]["requests"]
+    kept = (request.get("exactly") or {}).get("capacity") or {}
+    if kept.get("requests"):
+        yield ok(subject, "capacity kept")
+    else:
+        yield problem(
+            subject,
+            f"capacity dropped: {GATE_CONSUMABLE_CAPACITY} is off",
+            expected="every field kept, so that a claim gets the part that it requests",
+            cure=_EVERYWHERE,
+        )

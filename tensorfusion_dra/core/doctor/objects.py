@@ -1,0 +1,450 @@
+"""Findings about this driver's objects: DaemonSet, slices, DeviceClass, templates, GPUPools."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import share_parameters
+from tensorfusion_dra.core.claims.share_parameters import ParameterError
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import node_selector
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+
+_SETTING: Final = "TENSORFUSION_DRA_"
+_SEE: Final = "see docs/install.md, Your nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where node plugins take the GPUPool of their node from.
+
+    Attributes:
+        kind: Value of pool-source.
+        gpupool: Value of gpupool.
+    """
+
+    kind: str
+    gpupool: str
+
+
+def pool_source(daemonset: Mapping[str, Any]) -> Source:
+    """Return where its pods take their GPUPool from, by the environment of their containers."""
+    found = {
+        str(as_map(each).get("name")): str(as_map(each).get("value", ""))
+        for container in as_list(_pod_spec(daemonset).get("containers"))
+        for each in as_list(as_map(container).get("env"))
+    }
+    return Source(
+        kind=found.get(f"{_SETTING}POOL_SOURCE") or "settings",
+        gpupool=found.get(f"{_SETTING}GPUPOOL") or "default",
+    )
+
+
+def runtime_class(daemonset: Mapping[str, Any]) -> str:
+    """Return the RuntimeClass that its pods name; "" if none."""
+    return str(_pod_spec(daemonset).get("runtimeClassName") or "")
+
+
+def pods(
+    daemonset: Mapping[str, Any],
+    nodes: Sequence[Mapping[str, Any]],
+    *,
+    has_runtime_class: bool,
+) -> Iterator[Finding]:
+    """Judge whether the DaemonSet has pods.
+
+    Args:
+        daemonset: As stored.
+        nodes: All Node objects.
+        has_runtime_class: True if the RuntimeClass that its pods name exists, or they name none.
+    """
+    metadata, status = as_map(daemonset.get("metadata")), as_map(daemonset.get("status"))
+    subject = f"DaemonSet {metadata.get('namespace')}/{metadata.get('name')}"
+    wanted, there = status.get("desiredNumberScheduled"), status.get("currentNumberScheduled")
+    if not has_runtime_class:
+        name = runtime_class(daemonset)
+        yield problem(
+            f"RuntimeClass {name}",
+            f"not found: no pod of {subject} can be created",
+            expected=f"RuntimeClass {name}, which NVIDIA's GPU operator creates",
+            cure="create it for the container toolkit's runtime, or set nvidia.runtimeClass or "
+            f"nvidia.privileged of the chart; {_SEE}",
+        )
+    matching = [node for node in nodes if _selects(daemonset, NodeLabels.of(node))]
+    if not wanted and not matching:
+        yield problem(
+            subject,
+            f"no pods: none of {len(nodes)} nodes has the labels {_labels(daemonset)}",
+            expected="a node with these labels, which GPU or Node Feature Discovery set",
+            cure=f"kubectl label node NODE {_example(daemonset)}, or set nodePlugin.affinity of "
+            f"the chart; {_SEE}",
+        )
+    elif wanted and there:
+        yield ok(subject, f"pods on {there} of {wanted} nodes")
+    elif has_runtime_class:
+        yield problem(
+            subject,
+            "no pods, although nodes match" if matching else "no pods",
+            expected=f"pods on {wanted or len(matching)} nodes",
+            cure=f"kubectl -n {metadata.get('namespace')} describe daemonset "
+            f"{metadata.get('name')} says why none can be created",
+        )
+
+
+def _selects(daemonset: Mapping[str, Any], node: NodeLabels) -> bool:
+    spec = _pod_spec(daemonset)
+    if not as_map(spec.get("nodeSelector")).items() <= node.labels.items():
+        return False
+    required = _affinity(spec)
+    try:
+        return required is None or node_selector.selects(required, node)
+    except InputError:
+        return False
+
+
+def _labels(daemonset: Mapping[str, Any]) -> str:
+    """Return the labels that a node needs, such as ``kubernetes.io/os=linux and (a=1 or b=2)``."""
+    spec = _pod_spec(daemonset)
+    own = [f"{key}={value}" for key, value in as_map(spec.get("nodeSelector")).items()]
+    terms = [" and ".join(term) for term in _terms(spec) if term]
+    if terms:
+        own.append(terms[0] if len(terms) == 1 else f"({' or '.join(terms)})")
+    return " and ".join(own) or "that it selects"
+
+
+def _example(daemonset: Mapping[str, Any]) -> str:
+    """Return the labels of the first term, for kubectl label."""
+    spec = _pod_spec(daemonset)
+    first = next((term for term in _terms(spec) if term), None)
+    if first is None:
+        first = [f"{key}={value}" for key, value in as_map(spec.get("nodeSelector")).items()]
+    return " ".join(each for each in first if "=" in each) or "KEY=VALUE"
+
+
+def _terms(spec: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        [_shown(as_map(each)) for each in as_list(as_map(term).get("matchExpressions"))]
+        for term in as_list(as_map(_affinity(spec)).get("nodeSelectorTerms"))
+    ]
+
+
+def _shown(requirement: Mapping[str, Any]) -> str:
+    key, values = requirement.get("key"), as_list(requirement.get("values"))
+    if requirement.get("operator") == "In" and values:
+        return f"{key}={values[0]}"
+    return " ".join(map(str, filter(None, (key, requirement.get("operator"), *values))))
+
+
+def _affinity(spec: Mapping[str, Any]) -> object:
+    node = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
+    return node.get("requiredDuringSchedulingIgnoredDuringExecution")
+
+
+def _pod_spec(daemonset: Mapping[str, Any]) -> Mapping[str, Any]:
+    template = as_map(as_map(daemonset.get("spec")).get("template"))
+    return as_map(template.get("spec"))
+
+
+_MOST_SHOWN: Final = 5
+
+
+def slices_of_node(slices: Sequence[Slice], *, node_name: str) -> Iterator[Finding]:
+    """Judge this driver's slices of one node."""
+    if slices:
+        yield from published_slices(slices, nodes=None)
+        return
+    yield problem(
+        f"ResourceSlices of node {node_name}",
+        "none",
+        expected="at least one: the kubelet deletes the slices of a plugin that is gone for 30 s",
+        cure="check the node plugin's log for publish_retried, and whether the kubelet "
+        "registered it",
+    )
+
+
+def slices_of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[Finding]:
+    """Judge this driver's slices of all nodes.
+
+    Args:
+        slices: This driver's slices.
+        nodes: The names of the cluster's nodes.
+    """
+    if slices:
+        yield from published_slices(slices, nodes=nodes)
+        return
+    yield problem(
+        "ResourceSlices of this driver",
+        "none on any node",
+        expected="at least one on each node with GPUs",
+        cure="install the DaemonSet; if it is there: kubectl get pods -A -l "
+        "app.kubernetes.io/name=tensorfusion-dra, and run tensorfusion-dra doctor on a node",
+    )
+
+
+def published_slices(
+    slices: Sequence[Slice], *, nodes: Collection[str] | None
+) -> Iterator[Finding]:
+    """Yield one finding for each fault, or a single one if there is none."""
+    troubles = [*_incomplete(slices), *_exclusive(slices), *_unowned(slices)]
+    if nodes is not None:
+        troubles += _left_behind(slices, nodes)
+    devices = sum(len(item["spec"].get("devices") or []) for item in slices)
+    found_on = {item["spec"].get("nodeName") for item in slices}
+    yield from troubles or [
+        ok(
+            "ResourceSlices of this driver",
+            f"{len(slices)} on {len(found_on)} nodes, with {devices} devices",
+        )
+    ]
+
+
+def _incomplete(slices: Sequence[Slice]) -> Iterator[Finding]:
+    pools: dict[str, list[Slice]] = {}
+    for item in slices:
+        pools.setdefault(str(item["spec"]["pool"]["name"]), []).append(item)
+    for name, items in sorted(pools.items()):
+        generation = max(int(item["spec"]["pool"]["generation"]) for item in items)
+        current = [i for i in items if i["spec"]["pool"]["generation"] == generation]
+        wanted = current[0]["spec"]["pool"]["resourceSliceCount"]
+        if len(current) != wanted:
+            yield warning(
+                f"pool {name}",
+                f"{len(current)} slices of generation {generation}",
+                expected=f"{wanted}: the scheduler ignores an incomplete pool",
+                cure="wait a moment; if it persists, restart the node plugin of this node",
+            )
+
+
+def _exclusive(slices: Sequence[Slice]) -> Iterator[Finding]:
+    devices = [device for item in slices for device in item["spec"].get("devices") or []]
+    whole = [device["name"] for device in devices if not device.get("allowMultipleAllocations")]
+    if whole:
+        yield problem(
+            "devices of this driver",
+            f"{len(whole)} of {len(devices)} cannot be shared: {', '.join(whole[:_MOST_SHOWN])}",
+            expected="allowMultipleAllocations on each, which the API server keeps with the "
+            "feature gate DRAConsumableCapacity",
+            cure="turn the feature gate on; the node plugins then publish again by themselves",
+        )
+
+
+def _unowned(slices: Sequence[Slice]) -> Iterator[Finding]:
+    unowned = [
+        item["metadata"]["name"]
+        for item in slices
+        if not any(
+            owner.get("kind") == "Node" and owner.get("name") == item["spec"].get("nodeName")
+            for owner in item["metadata"].get("ownerReferences") or []
+        )
+    ]
+    if unowned:
+        yield warning(
+            "ResourceSlices of this driver",
+            f"without their Node as owner: {', '.join(unowned[:_MOST_SHOWN])}",
+            expected="owned by the Node, so that they are deleted with it",
+            cure="find the other writer: kubectl get resourceslice NAME -o yaml "
+            "--show-managed-fields",
+        )
+
+
+def _left_behind(slices: Sequence[Slice], nodes: Collection[str]) -> Iterator[Finding]:
+    gone = sorted({str(item["spec"].get("nodeName")) for item in slices} - set(nodes))
+    if gone:
+        yield warning(
+            "ResourceSlices of this driver",
+            f"of nodes that do not exist: {', '.join(gone[:_MOST_SHOWN])}",
+            expected="none: the garbage collector removes them with their Node",
+            cure="check kube-controller-manager, or delete them",
+        )
+
+
+def device_class(stored: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Judge the DeviceClass; None if there is none."""
+    subject = f"DeviceClass {names.DEVICE_CLASS}"
+    if stored is None:
+        yield problem(
+            subject,
+            "not found",
+            expected="the DeviceClass; until then pods whose claims name it stay Pending",
+            cure="install the driver's DeviceClass (docs/install.md)",
+        )
+        return
+    spec = as_map(stored.get("spec"))
+    expressions = [
+        str(as_map(as_map(selector).get("cel")).get("expression", ""))
+        for selector in as_list(spec.get("selectors"))
+    ]
+    if any(f'"{names.DRIVER}"' in text or f"'{names.DRIVER}'" in text for text in expressions):
+        yield ok(subject, f"selects by {' and '.join(expressions)}")
+    else:
+        yield warning(
+            subject,
+            f"selectors {expressions or 'none'} do not name this driver",
+            expected=f'device.driver == "{names.DRIVER}"',
+            cure="install the driver's DeviceClass (docs/install.md)",
+        )
+    yield from _parameters(subject, spec)
+
+
+def _parameters(subject: str, spec: Mapping[str, object]) -> Iterator[Finding]:
+    for index, config in enumerate(as_list(spec.get("config"))):
+        opaque = as_map(as_map(config).get("opaque"))
+        if opaque.get("driver") != names.DRIVER:
+            continue
+        try:
+            share_parameters.parse(opaque.get("parameters"), trusted=True)
+        except ParameterError as error:
+            yield problem(
+                f"{subject}, config[{index}]",
+                str(error),
+                expected="parameters that the node plugin accepts; until then every claim of the "
+                "class fails",
+                cure=f"kubectl edit deviceclass {names.DEVICE_CLASS}",
+            )
+
+
+def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) -> Iterator[Finding]:
+    """Judge the claim templates that the webhook adds to pods.
+
+    Args:
+        stored: The ResourceClaimTemplates of that name, in all namespaces.
+        classes: Names of the cluster's DeviceClasses.
+    """
+    subject = f"ResourceClaimTemplate {names.CLAIM_TEMPLATE}"
+    if not stored:
+        yield note(
+            subject,
+            "in no namespace",
+            expected="in each namespace whose pods request GPUs by annotations, if the webhook is "
+            "used",
+            cure="kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml",
+        )
+        return
+    for template in stored:
+        namespace = template["metadata"].get("namespace", "")
+        named = sorted(_classes_named(template) - set(classes))
+        if named:
+            yield problem(
+                f"{subject} in {namespace}",
+                f"names DeviceClass {', '.join(named)}, which does not exist",
+                expected=f"deviceClassName: {names.DEVICE_CLASS}",
+                cure=f"kubectl delete -n {namespace} resourceclaimtemplate "
+                f"{names.CLAIM_TEMPLATE}, and apply daemonset/claim-template.yaml there",
+            )
+        else:
+            yield ok(f"{subject} in {namespace}", "names existing classes")
+
+
+def _classes_named(template: Mapping[str, Any]) -> set[str]:
+    devices = as_map(as_map(as_map(template.get("spec")).get("spec")).get("devices"))
+    found: set[str] = set()
+    for request in map(as_map, as_list(devices.get("requests"))):
+        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable"))):
+            if exact is not None:
+                found.add(str(as_map(exact).get("deviceClassName", "")))
+    return found
+
+
+DEFINITIONS: Final = {
+    f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
+    f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
+}
+"""The field of spec that turns DRA on, by CRD name. Tensor Fusion's own CRDs lack it."""
+
+
+def awaited_pool(
+    source: Source, pools: Sequence[Mapping[str, Any]] | None, nodes: Sequence[Mapping[str, Any]]
+) -> Finding | None:
+    """Return why all of these nodes wait for a GPUPool and publish nothing; None if they do not.
+
+    Args:
+        source: The node plugins' settings.
+        pools: The cluster's GPUPools; None if it does not have the kind.
+        nodes: Node objects.
+    """
+    subject = f"GPUPool (pool-source={source.kind})"
+    if source.kind == "settings":
+        return None
+    found = ""
+    if pools is None:
+        found = "the API server has no GPUPools: their CustomResourceDefinition is missing"
+    else:
+        for node in nodes:
+            try:
+                if source.kind == "object":
+                    gpupool.parse(gpupool.named(pools, source.gpupool))
+                else:
+                    gpupool.parse(gpupool.choose(pools, NodeLabels.of(node)))
+            except InputError as error:
+                found = found or str(error)
+            else:
+                return None
+    if not found:
+        return None
+    return problem(
+        subject,
+        f"{found}: the node plugin waits for it and publishes nothing",
+        expected="a GPUPool of the node",
+        cure=gpupool.CURE,
+    )
+
+
+def published_pools(
+    slices: Sequence[Mapping[str, Any]], pools: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Judge whether nodes are in pools by their settings, beside GPUPools of other names.
+
+    Args:
+        slices: This driver's slices of all nodes.
+        pools: The cluster's GPUPools.
+    """
+    names_of_objects = {str(pool["metadata"]["name"]) for pool in pools}
+    by_settings = devices.gpupools(slices) - names_of_objects
+    if not names_of_objects or not by_settings:
+        return
+    yield warning(
+        "GPUPools of the nodes",
+        f"nodes publish {', '.join(sorted(by_settings))}, and the cluster's GPUPools are "
+        f"{', '.join(sorted(names_of_objects))}",
+        expected="the same names: a pod that names a GPUPool which no node publishes waits",
+        cure="set pool-source=node-labels or object on the node plugins, so that their nodes are "
+        "in these GPUPools; or have pods name what the nodes publish",
+    )
+
+
+def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Judge a CustomResourceDefinition; yield nothing if the cluster has none.
+
+    Args:
+        name: One of DEFINITIONS.
+    """
+    if stored is None:
+        return
+    field = DEFINITIONS[name]
+    subject = f"CustomResourceDefinition {name}"
+    if all(
+        _keeps(version, field) for version in as_list(as_map(stored.get("spec")).get("versions"))
+    ):
+        yield ok(subject, f"keeps spec.{field}")
+        return
+    yield note(
+        subject,
+        f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by it",
+        expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
+        cure="annotate the pods, or replace Tensor Fusion's own definition by "
+        f"daemonset/chart/tensor-fusion-crds/{name.partition('.')[0]}.yaml",
+    )
+
+
+def _keeps(version: object, field: str) -> bool:
+    found = as_map(as_map(version).get("schema"))
+    for name in ("openAPIV3Schema", "properties", "spec"):
+        found = as_map(found.get(name))
+    keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
+    return keeps_unknown or field in as_map(found.get("properties"))

@@ -1,0 +1,154 @@
+"""Checks of the enforcer: its files, its life, and the limits of prepared claims."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.app.doctor import limits
+from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.limits import ELF
+from tests.app.doctor.here import context, worst
+from tests.support import enforcer_files
+from tests.support.builders.prepared_claims import limit
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Yield a folder with a path that leaves room for the name of a socket."""
+    with TemporaryDirectory(prefix="tf-") as made:
+        yield Path(made)
+
+
+def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
+    here = context(folder, simulated_gpus="")
+    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
+
+    (missing,) = limits.files(here)
+    limiter_file.parent.mkdir()
+    limiter_file.write_bytes(ELF + bytes(60))
+    limiter_file.chmod(0o644)
+    (there,) = limits.files(here)
+    (simulated,) = limits.files(context(folder))
+
+    assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
+    assert str(limiter_file) in missing.subject
+    assert there.found.startswith("found (64 bytes, of 20")
+
+
+@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
+def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Path) -> None:
+    here = context(
+        folder,
+        simulated_gpus="",
+        enforcer=enforcer,
+        hami_core_library=str(folder / "libvgpu.so.1"),
+        mps_pipes=str(folder / "pipe"),
+        mps_shm=str(folder / "shm"),
+    )
+
+    assert worst(list(limits.files(here))) is Level.PROBLEM
+
+
+def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
+    here = context(
+        folder, simulated_gpus="", enforcer="mps", mps_pipes=str(folder), mps_shm=str(folder)
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(str(folder / "control"))
+        daemon.listen()
+        running = [finding.level for finding in (*limits.files(here), *limits.alive(here))]
+    dead = [*limits.files(here), *limits.alive(here)]
+
+    assert running == [Level.NOTE, Level.OK, Level.OK]
+    assert [finding.level for finding in dead] == [Level.NOTE, Level.PROBLEM, Level.PROBLEM]
+    assert "ended process" in dead[1].found
+
+
+def test_enforcer_is_ok_only_while_it_is_alive(folder: Path, short_folder: Path) -> None:
+    """A limiter without a hypervisor, then with a live one, then with a dead one."""
+    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
+    limiter_file.parent.mkdir()
+    limiter_file.write_bytes(ELF + bytes(60))
+    plugin = short_folder / "tensor-fusion-index-0.sock"
+    here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
+
+    (without,) = limits.alive(here)
+    with socket.socket(socket.AF_UNIX) as hypervisor:
+        hypervisor.bind(str(plugin))
+        hypervisor.listen()
+        (alive,) = limits.alive(here)
+    (dead,) = limits.alive(here)
+    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+
+    assert [without.level, alive.level, dead.level, required.level] == [
+        *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
+    ]
+    assert alive.found == f"device plugin {plugin} answers"
+    assert "ended process" in dead.found
+
+
+def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
+    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
+    limiter_file.parent.mkdir()
+    limiter_file.write_bytes(ELF + bytes(60))
+    address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+
+    (without,) = limits.alive(context(folder, simulated_gpus="", **address))
+    (bridge,) = limits.alive(
+        context(folder, simulated_gpus="", hypervisor_sockets=str(folder), **address)
+    )
+
+    assert "http://127.0.0.1:1/healthz" in without.found
+    assert "http" not in bridge.found
+
+
+def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:
+    (unset,) = limits.address(context(folder, simulated_gpus=""))
+
+    assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
+    assert list(limits.address(context(folder))) == []
+    addressed = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
+    assert list(limits.address(addressed)) == []
+    assert list(limits.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
+
+
+def test_simulated_gpus_need_no_life(folder: Path) -> None:
+    assert list(limits.alive(context(folder))) == []
+
+
+def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
+    setup = Setup(folder)
+    use_real_cards(setup)
+    setup.prepare(put_claim(setup, "a", share_result()))
+    setup.ledger.close()
+    ours = folder / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
+    ours.parent.mkdir(parents=True)
+    (folder / "plugin").rename(ours)
+
+    (missing,) = limits.claims(context(folder, simulated_gpus=""))
+    shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
+    content = enforcer_files.shared_memory(
+        {GPU_0: limit(100, 80)}, heartbeat=int(time.time()) + 1, processes=1
+    )
+    enforcer_files.write_shared_memory(shm, content)
+    (other,) = limits.claims(context(folder, simulated_gpus=""))
+    content = enforcer_files.shared_memory(
+        {GPU_0: limit(33, 16)}, heartbeat=int(time.time()) + 1, processes=1
+    )
+    enforcer_files.write_shared_memory(shm, content)
+    (enforced,) = limits.claims(context(folder, simulated_gpus=""))
+
+    assert (missing.level, "SharedMemoryMissing" in missing.found) == (Level.WARNING, True)
+    assert (other.level, "LimitsDiffer" in other.found) == (Level.WARNING, True)
+    assert (enforced.level, enforced.found) == (Level.OK, "shares that are Enforced: 1")

@@ -1,0 +1,107 @@
+"""The verb `teardown-check`, before and after the pods have ended."""
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+
+from dra_simulator.rest import CLAIMS, PODS, Conditions
+from tensorfusion_dra.core import names
+from tests.support import imports, objects
+from tests.support.gpu_cluster import Cluster, request, two_cards
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_nothing_hangs_in_a_cluster_without_claims_of_the_driver(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("waits", request({"vram": "500Gi"}))
+    cluster.schedule()
+
+    ended = cluster.run(capsys, "teardown-check")
+
+    assert ended.code == 0
+    assert ended.out == "Nothing would hang: no pod uses a claim of this driver.\n"
+
+
+def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    for name in ("a", "b"):
+        keep = {"finalizers": ["example.com/keep"]} if name == "b" else {}
+        cluster.add_pod(name, request({"vram": "1Gi"}), metadata=keep)
+        cluster.schedule()
+    cluster.client.delete(PODS, "b", "default", conditions=Conditions(grace_seconds=30))
+    grace_ends = cluster.client.get(PODS, "b", "default")["metadata"]["deletionTimestamp"]
+
+    code, out, _ = cluster.run(capsys, "teardown-check", "-o", "json")
+    text = cluster.text(capsys, "teardown-check")
+
+    first, second = json.loads(out)["wouldHang"]
+    assert code == 1
+    assert (first["node"], first["pod"], first["state"]) == ("node-01", "a", "Pending")
+    assert first["claims"] == ["a"]
+    assert (second["pod"], second["state"]) == ("b", "Terminating")
+    deleted_at = datetime.fromisoformat(grace_ends) - timedelta(seconds=30)
+    assert second["deletedSince"] == f"{deleted_at:%Y-%m-%dT%H:%M:%SZ}"
+    assert second["finalizers"] == ["example.com/keep"]
+    assert text.startswith("2 pods on 1 node would hang in Terminating")
+
+
+def test_pods_that_are_done_or_gone_do_not_hang(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    for name in ("a", "b"):
+        cluster.add_pod(name, request({"vram": "1Gi"}))
+    cluster.schedule()
+    done = cluster.client.get(PODS, "a", "default")
+    cluster.client.patch(PODS, done, {"status": {"phase": "Succeeded"}}, subresource="status")
+    cluster.client.delete(PODS, "b", "default", conditions=Conditions(grace_seconds=0))
+
+    assert cluster.run(capsys, "teardown-check").code == 0
+
+
+def test_claims_of_other_drivers_do_not_count(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request({"vram": "1Gi"}))
+    cluster.schedule()
+    claim = cluster.client.get(CLAIMS, "a", "default")
+    other = json.loads(json.dumps(claim["status"]).replace(names.DRIVER, "other.example.com"))
+    cluster.client.replace_status(CLAIMS, {**claim, "status": {}})
+    fresh = cluster.client.get(CLAIMS, "a", "default")
+    cluster.client.replace_status(CLAIMS, {**fresh, "status": other})
+
+    assert cluster.run(capsys, "teardown-check").code == 0
+
+
+def test_allocated_claim_without_a_pod_is_a_note(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request({"vram": "1Gi"}))
+    cluster.schedule()
+    claim = cluster.client.get(CLAIMS, "a", "default")
+    claim["status"]["reservedFor"] = []
+    cluster.client.replace_status(CLAIMS, claim)
+
+    ended = cluster.run(capsys, "teardown-check")
+
+    assert ended.code == 0
+    assert "note: allocated claims that no pod uses: default/a" in ended.out
+
+
+def test_foreign_finalizer_of_a_claim_is_a_warning(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    claim = objects.claim(request({"vram": "1Gi"}), name="a")
+    claim["metadata"]["finalizers"] = ["example.com/mine"]
+    cluster.client.create(CLAIMS, claim)
+    cluster.client.create(PODS, objects.pod("a", claim_name="a"))
+    cluster.schedule()
+
+    out = cluster.run(capsys, "teardown-check").out
+
+    assert "warning: finalizers of claims: default/a (example.com/mine)" in out
+
+
+def test_teardown_check_loads_neither_grpc_nor_cel() -> None:
+    statement = "import tensorfusion_dra.app.doctor.teardown"
+
+    assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []

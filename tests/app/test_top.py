@@ -1,0 +1,200 @@
+"""The verb `top` on a cluster with shares."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_simulator.rest import CLAIMS, SLICES
+from tensorfusion_dra import cli
+from tensorfusion_dra.app import top
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import RetryableError
+from tests.support import canned_api, imports, objects
+from tests.support.builders.gpus import gpu
+from tests.support.gpu_cluster import Cluster, request, two_cards
+
+Capture = pytest.CaptureFixture[str]
+UUID = "3a38f1-2650-50ff-9309-5021289a0407"
+
+
+@pytest.fixture
+def shared(cluster: Cluster) -> tuple[str, ...]:
+    """The names of three cards; two pods have shares of the first, and the third is tainted."""
+    first, second = cluster.add_node("node-01", *two_cards())
+    for name in ("a", "b"):
+        cluster.add_pod(name, request({"vram": "20Gi", "tflops": "100"}))
+    cluster.schedule()
+    (third, _) = cluster.add_node("node-02", *two_cards(), taint="xid-79")
+    return first, second, third
+
+
+def test_top_shows_what_is_free_and_who_has_the_rest(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    first, second, third = shared
+
+    lines = cluster.text(capsys, "top").splitlines()
+
+    assert lines == [
+        "2 nodes, 4 GPUs, 2 shares; tflops 736 of 936 free; vram 200Gi of 240Gi free; "
+        "1 GPU tainted, not counted as free",
+        "",
+        "NODE GPU MODEL TFLOPS FREE VRAM FREE SHARES HEALTH",
+        f"node-01 {first} A100 112 of 312 40Gi of 80Gi 2 ok",
+        f"node-01 {second} A100 312 of 312 80Gi of 80Gi 0 ok",
+        f"node-02 {third} A100 312 of 312 80Gi of 80Gi 0 {names.TAINT_UNHEALTHY}=xid-79",
+        f"node-02 {second} A100 312 of 312 80Gi of 80Gi 0 ok",
+        "",
+        "POD NODE GPU TFLOPS VRAM",
+        f"default/a node-01 {first} 100 20Gi",
+        f"default/b node-01 {first} 100 20Gi",
+    ]
+
+
+def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsys: Capture) -> None:
+    cards = [replace(gpu(number), uuid=f"GPU-{number}6{UUID}") for number in (1, 2)]
+    names_of_cards = cluster.add_node("node-01", *cards)
+    cluster.add_pod("a", request({"vram": "20Gi"}))
+    cluster.schedule()
+    cluster.add_pod("b", request({"vram": "70Gi"}, count=2))
+
+    shown = cluster.text(capsys, "top", "-o", "wide") + cluster.text(capsys, "why", "b")
+    programs = cluster.run(capsys, "top", "-o", "json").out
+
+    short = [f"gpu-{number}6{UUID[:2]}" for number in (1, 2)]
+    assert all(f"node-01 {name} A100" in shown for name in short)
+    assert f"default/a node-01 {short[0]} 312 20Gi" in shown
+    assert f"node-01 {short[0]} tflops 312 of 312 taken, 312 more do not fit" in shown
+    assert not any(name in shown for name in names_of_cards)
+    assert all(name in programs for name in names_of_cards)
+
+
+def test_top_of_a_namespace_shows_its_shares_only(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    assert shared[0] in cluster.text(capsys, "top", "-n", "default")
+    assert cluster.text(capsys, "top", "-n", "other").splitlines()[1:] == [
+        "no shares in namespace other"
+    ]
+
+
+@pytest.mark.usefixtures("shared")
+def test_top_for_programs(cluster: Cluster, capsys: Capture) -> None:
+    found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
+
+    card = found["cards"][0]
+    assert found["free"]["vram"] == {"total": "240Gi", "taken": "40Gi", "free": "200Gi"}
+    assert card["capacity"]["tflops"] == {"total": "312", "taken": "200", "free": "112"}
+    assert [share["pods"] for share in card["shares"]] == [["a"], ["b"]]
+    assert yaml.safe_load(cluster.run(capsys, "top", "-o", "yaml").out) == found
+
+
+def test_wide_table_names_claim_and_uuid(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    text = cluster.text(capsys, "top", "-o", "wide")
+
+    assert "SHARES HEALTH POOL UUID" in text
+    assert f"default/a node-01 {shared[0]} 100 20Gi a gpu" in text
+
+
+def test_card_that_is_gone_stays_listed_while_a_claim_holds_it(
+    cluster: Cluster, shared: tuple[str, ...], capsys: Capture
+) -> None:
+    cluster.client.delete(SLICES, "slice-node-01")
+
+    text = cluster.text(capsys, "top")
+
+    assert "1 GPU gone, but held by claims" in text
+    assert f"- {shared[0]} - - - 2 gone" in text
+
+
+def test_whole_card_and_claim_without_a_pod(cluster: Cluster, capsys: Capture) -> None:
+    (first, _) = cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request())
+    cluster.schedule()
+    claim = cluster.client.get(CLAIMS, "a", "default")
+    result = claim["status"]["allocation"]["devices"]["results"][0]
+    del result["shareID"], result["consumedCapacity"]
+    claim["status"]["reservedFor"] = []
+    cluster.client.replace_status(CLAIMS, {**claim, "status": {}})
+    cluster.client.replace_status(
+        CLAIMS,
+        {
+            **claim,
+            "metadata": {**claim["metadata"], "resourceVersion": ""},
+            "status": {"allocation": claim["status"]["allocation"]},
+        },
+    )
+
+    text = cluster.text(capsys, "top")
+
+    assert f"node-01 {first} A100 0 of 312 0 of 80Gi 1 ok" in text
+    assert f"claim default/a (used by no pod) node-01 {first} all all" in text
+
+
+def test_cluster_without_cards(cluster: Cluster, capsys: Capture) -> None:
+    cluster.client.create(CLAIMS, objects.claim())
+
+    assert cluster.text(capsys, "top", "-n", "other").splitlines() == [
+        "0 nodes, 0 GPUs, 0 shares",
+        "no node publishes GPUs: tensorfusion-dra doctor says what is missing",
+    ]
+
+
+def test_watch_prints_again_and_survives_an_error(capsys: Capture) -> None:
+    given: list[str | Exception] = ["one\n", RetryableError("GET x: 503"), "two\n"]
+    answers = iter(given)
+    waits = iter([True, True, False])
+
+    def shown() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    top.watch(shown, wait=lambda: next(waits), is_screen=False)
+
+    assert capsys.readouterr().out == "one\ntensorfusion-dra: GET x: 503\ntwo\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf"])
+def test_interval_that_is_none(cluster: Cluster, capsys: Capture, seconds: str) -> None:
+    ended = cluster.run(capsys, "top", "--watch", "--seconds", seconds)
+
+    assert (ended.code, ended.err) == (
+        2,
+        f"tensorfusion-dra: seconds: found {seconds}, expected 1 to 86400\n",
+    )
+
+
+def test_top_loads_neither_grpc_nor_cel() -> None:
+    statement = "import tensorfusion_dra.app.top"
+
+    assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []
+
+
+@pytest.mark.usefixtures("quiet")
+def test_taint_of_a_rule_counts(tmp_path: Path, capsys: Capture) -> None:
+    taint = {"key": "maintenance", "effect": "NoSchedule"}
+    rules = {"items": [{"spec": {"deviceSelector": {"device": "gpu-0"}, "taint": taint}}]}
+    cards = objects.resource_slice(objects.shared("gpu-0"), objects.shared("gpu-1"))
+    cards["spec"]["driver"] = names.DRIVER
+    group = "GET /apis/resource.k8s.io"
+    answers = {
+        "GET /version": {"gitVersion": "v1.37.2"},
+        group: {"versions": [{"version": "v1"}]},
+        f"{group}/v1/resourceslices": {"items": [cards]},
+        f"{group}/v1/devicetaintrules": rules,
+    }
+    with canned_api.served(answers) as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        code = cli.main(["top", "--kubeconfig", str(kubeconfig)])
+
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert "1 GPU tainted" in shown
+    assert shown.count(" maintenance") == 1
