@@ -226,10 +226,7 @@ class DeviceCatalog:
         for device in (
             devices.with_health(each, cards.sick.get(each.name), effect=effect) for each in extended
         ):
-            reasons = device_rules.violations(device.as_api())
-            if any(device.name == other.name for other in valid):
-                reasons = (*reasons, "found a second card of this UUID, expected one")
-            if reasons:
+            if reasons := device_rules.violations(device.as_api()):
                 left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
             else:
                 valid.append(device)
