@@ -18,7 +18,7 @@ from dra_simulator.api.schema import part
 from dra_simulator.api.service import Service
 from dra_simulator.api.store import Store
 from dra_simulator.api.strategies import Setting
-from dra_simulator.api.webhooks import Admitting, Condition, Webhooks, no_condition
+from dra_simulator.api.webhooks import Admitting, Condition, no_condition
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP, TENSOR_FUSION_VERSION
 
 
@@ -78,7 +78,7 @@ class ApiServer:
             served=served,
             openapi=OpenApi(served.versions),
             bookmark_seconds=bookmark_seconds,
-            admitting=Admitting(writer, Webhooks(self._store, SCHEMA, condition_holds)),
+            admitting=Admitting(writer, condition_holds),
         )
         self._service: Final = service
         self._listener = self._bound(port)

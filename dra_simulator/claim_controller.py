@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from dra_simulator import podclaims
 from dra_simulator.events import Recorder
-from dra_simulator.loop import Loop, Watched
-from dra_simulator.podclaims import FINALIZER, POD_CLAIM_ANNOTATION
+from dra_simulator.loop import Loop, LoopComponent, Watched
+from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import (
     CLAIMS,
     PODS,
@@ -21,6 +21,7 @@ from dra_simulator.rest import (
     Json,
     RestError,
 )
+from tensorfusion_dra.core.kubernetes import pod_claims
 
 Document = Mapping[str, Any]
 
@@ -28,29 +29,14 @@ _MAX_BASE: Final = 57
 _NOT_FOUND: Final = 404
 
 
-class ClaimController:
+class ClaimController(LoopComponent):
     """Resource claim controller of kube-controller-manager."""
 
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
         self._recorder: Final = Recorder(self._client, "resource_claim")
         watched = [Watched(CLAIMS), Watched(PODS), Watched(TEMPLATES)]
-        self._loop: Final = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
-
-    def start(self) -> None:
-        """Start reconciling claims."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop, and return once all threads have ended."""
-        self._loop.stop()
-
-    def __enter__(self) -> "ClaimController":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._loop = Loop("claim-controller", self._client, watched=watched, sync=self._sync)
 
     def _sync(self) -> None:
         # Claims before pods: a consumer that is not among the pods is then gone, and cannot be one
@@ -174,44 +160,23 @@ class ClaimController:
 
 
 def generated_claim(pod: Document, name: str, template: Document) -> Json:
-    """Return the claim of a template for an entry of a pod.
-
-    Labels and annotations come from the template's spec.metadata, not from its own metadata.
-    """
-    spec = template["spec"]
-    copied = spec.get("metadata") or {}
+    """Return the claim of a template for an entry of a pod."""
     base = f"{pod['metadata']['name']}-{name}-"
     if len(base) > _MAX_BASE:
         # Shorten both names in proportion, so that a part of each remains.
         part = len(base)
         whole = pod["metadata"]["name"]
         base = f"{whole[: len(whole) * _MAX_BASE // part]}-{name[: len(name) * _MAX_BASE // part]}"
-    metadata: Json = {
-        "generateName": base,
-        "namespace": pod["metadata"]["namespace"],
-        "annotations": {**(copied.get("annotations") or {}), POD_CLAIM_ANNOTATION: name},
-        "ownerReferences": [
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "name": pod["metadata"]["name"],
-                "uid": podclaims.uid(pod),
-                "controller": True,
-            }
-        ],
-    }
-    if copied.get("labels"):
-        metadata["labels"] = dict(copied["labels"])
-    return {
-        "apiVersion": CLAIMS.api_version,
-        "kind": CLAIMS.kind,
-        "metadata": metadata,
-        "spec": spec["spec"],
-    }
+    made = pod_claims.created(pod, name, template)
+    del made["metadata"]["name"]
+    made["metadata"]["generateName"] = base
+    return made
 
 
 def _pod_claim(claim: Document) -> str | None:
-    name: str | None = (claim["metadata"].get("annotations") or {}).get(POD_CLAIM_ANNOTATION)
+    name: str | None = (claim["metadata"].get("annotations") or {}).get(
+        pod_claims.POD_CLAIM_ANNOTATION
+    )
     return name
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Event, Lock, Thread
-from typing import Final
+from typing import Final, Self
 
 from dra_simulator.rest import Client, Json, Resource, RestError, Watch
 
@@ -139,3 +139,28 @@ class Loop:
             with self._lock:
                 self._watches.discard(watch)
             watch.release()
+
+
+class LoopComponent:
+    """A component of the cluster that is one loop, from `start` or `with` until `stop`."""
+
+    _loop: Loop
+
+    def start(self) -> None:
+        """Start acting on the objects of the API server."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop, and return once all threads have ended."""
+        self._loop.stop()
+
+    def catch_up(self, *, seconds: float) -> bool:
+        """Wait until the component has seen all changes so far; return False if that is late."""
+        return self._loop.catch_up(seconds=seconds)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

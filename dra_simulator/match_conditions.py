@@ -7,7 +7,7 @@ from typing import Any, Final
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 
-from dra_simulator.api.webhooks import ConditionError
+from dra_simulator.api.webhooks import WebhookError
 
 _CACHED: Final = 64
 _STRINGS_VERSION: Final = 2
@@ -17,11 +17,11 @@ def holds(expression: str, variables: Mapping[str, object]) -> bool:
     """Return True if an expression holds for object, oldObject and request.
 
     Raises:
-        ConditionError: It cannot be compiled or evaluated, or its result is not a bool.
+        WebhookError: It cannot be compiled or evaluated, or its result is not a bool.
     """
     result = _program(expression).eval(data=dict(variables))
     if result.type() != cel.Type.BOOL:
-        raise ConditionError(f"{expression}: {result.value()}")
+        raise WebhookError(f"{expression}: {result.value()}")
     return bool(result.value())
 
 
@@ -30,7 +30,7 @@ def _program(expression: str) -> Any:
     try:
         return _environment().compile(expression)
     except RuntimeError as error:
-        raise ConditionError(f"{expression}: {error}") from error
+        raise WebhookError(f"{expression}: {error}") from error
 
 
 @functools.cache

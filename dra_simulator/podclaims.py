@@ -6,13 +6,12 @@ from typing import Any, Final
 
 from dra_simulator.rest import Json
 from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import pod_claims
 
 Document = Mapping[str, Any]
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 """Set on every allocated claim, so that it stays until it is released (resource/v1 Finalizer)."""
-
-POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
 
 _TERMINAL: Final = {"Succeeded", "Failed"}
 
@@ -40,13 +39,10 @@ def claim_name(pod: Document, entry: Document) -> str | None:
     Raises:
         ClaimNotCreatedError: The claim has not been created from its template yet.
     """
-    if entry.get("resourceClaimName"):
-        return str(entry["resourceClaimName"])
-    for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
-        if status["name"] == entry["name"]:
-            name: str | None = status.get("resourceClaimName")
-            return name
-    raise ClaimNotCreatedError(f'pod "{text(pod)}": ResourceClaim not created yet')
+    name = pod_claims.stored_name(pod, entry)
+    if name == "":
+        raise ClaimNotCreatedError(f'pod "{text(pod)}": ResourceClaim not created yet')
+    return name
 
 
 def claim_entries(pod: Document) -> tuple[Document, ...]:

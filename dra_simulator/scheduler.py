@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dra_simulator import podclaims
 from dra_simulator.events import Recorder
-from dra_simulator.loop import Loop, Watched
+from dra_simulator.loop import Loop, LoopComponent, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
@@ -42,7 +42,7 @@ class _Snapshot:
         self.claims[claim["metadata"]["namespace"], claim["metadata"]["name"]] = claim
 
 
-class Scheduler:
+class Scheduler(LoopComponent):
     """Scheduler of every pending pod, whatever its schedulerName, in the order of creation."""
 
     def __init__(self, url: str) -> None:
@@ -54,26 +54,7 @@ class Scheduler:
             Watched(PODS, on_event=self._on_pod_event),
             *(Watched(resource) for resource in (CLAIMS, SLICES, CLASSES, NODES)),
         ]
-        self._loop: Final = Loop("scheduler", self._client, watched=watched, sync=self._sync)
-
-    def start(self) -> None:
-        """Start scheduling pods."""
-        self._loop.start()
-
-    def stop(self) -> None:
-        """Stop, and return once all threads have ended."""
-        self._loop.stop()
-
-    def catch_up(self, *, seconds: float) -> bool:
-        """Wait until every pending pod was tried with the current objects; return False if late."""
-        return self._loop.catch_up(seconds=seconds)
-
-    def __enter__(self) -> "Scheduler":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._loop = Loop("scheduler", self._client, watched=watched, sync=self._sync)
 
     def _on_pod_event(self, event: Json) -> None:
         """Number new pods, as creationTimestamp has only whole seconds; forget deleted ones."""

@@ -33,13 +33,13 @@ from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcers.by_index import limits as limits_by_index
 from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Edits,
+    EnforcerSettings,
     Folder,
     Needs,
     TextFile,
     enforced,
     is_simulated,
 )
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare

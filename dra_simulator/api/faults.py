@@ -155,21 +155,16 @@ class Faults:
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Received requests: the count by verb and resource as in RBAC, and each distinct request."""
+    """Received requests: how many of each, and how many of a User-Agent's were answered."""
 
     _lock: Lock = field(default_factory=Lock)
-    _counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    _distinct: set[Asked] = field(default_factory=set)
-    _received: Counter[str] = field(default_factory=Counter)  # by User-Agent, as is the next one
+    _asked: Counter[Asked] = field(default_factory=Counter)
     _answered: Counter[str] = field(default_factory=Counter)
 
     def add(self, asked: Asked) -> None:
         """Count a request."""
-        key = asked.verb, asked.resource
         with self._lock:
-            self._counts[key] = self._counts.get(key, 0) + 1
-            self._distinct.add(asked)
-            self._received[asked.agent] += 1
+            self._asked[asked] += 1
 
     def add_answered(self, asked: Asked) -> None:
         """Count a request that is being answered; watches are not counted here."""
@@ -178,8 +173,7 @@ class RequestCounts:
 
     def received(self, agent: str) -> int:
         """Return the number of requests of the clients with this User-Agent."""
-        with self._lock:
-            return self._received[agent]
+        return sum(n for asked, n in self._all() if asked.agent == agent)
 
     def answered(self, agent: str) -> int:
         """Return the number of these requests that have an answer, without watches."""
@@ -188,33 +182,33 @@ class RequestCounts:
 
     def asked(self, agent: str) -> frozenset[Asked]:
         """Return the distinct requests of the clients with this User-Agent."""
-        with self._lock:
-            return frozenset(asked for asked in self._distinct if asked.agent == agent)
+        return frozenset(asked for asked, _ in self._all() if asked.agent == agent)
 
     def count(self, verb: str = ANY, resource: str = ANY) -> int:
         """Return the number of requests of this verb and resource."""
-        with self._lock:
-            return sum(
-                number
-                for (found_verb, found_resource), number in self._counts.items()
-                if verb in (ANY, found_verb) and resource in (ANY, found_resource)
-            )
+        return sum(
+            n
+            for asked, n in self._all()
+            if verb in (ANY, asked.verb) and resource in (ANY, asked.resource)
+        )
 
     def writes(self) -> int:
         """Return the number of requests that are not reads."""
-        with self._lock:
-            reads = {"get", "list", "watch"}
-            return sum(number for (verb, _), number in self._counts.items() if verb not in reads)
+        return self.count() - sum(map(self.count, ("get", "list", "watch")))
 
     def all(self) -> dict[tuple[str, str], int]:
         """Return every count, by verb and resource."""
-        with self._lock:
-            return dict(self._counts)
+        found = Counter[tuple[str, str]]()
+        for asked, n in self._all():
+            found[asked.verb, asked.resource] += n
+        return dict(found)
 
     def reset(self) -> None:
         """Forget all requests."""
         with self._lock:
-            self._counts.clear()
-            self._distinct.clear()
-            self._received.clear()
+            self._asked.clear()
             self._answered.clear()
+
+    def _all(self) -> list[tuple[Asked, int]]:
+        with self._lock:
+            return list(self._asked.items())

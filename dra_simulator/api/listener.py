@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from dra_simulator.api import failures, faults
 from dra_simulator.api.faults import Action, Faults, RequestCounts
+from dra_simulator.api.rendering import Watch
 from dra_simulator.api.requests import Asked, Request, route
 from dra_simulator.api.service import Answer, Service, answer_of
-from dra_simulator.api.watching import Watch
 
 _POLL_SECONDS: Final = 0.05
 

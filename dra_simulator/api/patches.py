@@ -2,14 +2,14 @@
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from dra_simulator.api import failures
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.requests import Request
-from dra_simulator.api.schema import ANY, Schema, Type, elements
+from dra_simulator.api.schema import Schema, Type, elements
 
 Json = dict[str, object]
 
@@ -21,16 +21,8 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 _DELETE_FROM: Final = "$deleteFromPrimitiveList/"
 
 
-class Patch(Protocol):
-    """A change to an object."""
-
-    def applied(self, document: Json) -> Json:
-        """Return the object after the change.
-
-        Raises:
-            ApiError: The change does not fit the object.
-        """
-        ...
+Patch = Callable[[Json], Json]
+"""Returns an object after a change; raises ApiError if the change does not fit the object."""
 
 
 def types(kind: Kind) -> tuple[str, ...]:
@@ -57,27 +49,16 @@ def parse(request: Request, content_type: str, *, schema: Schema, kind: Kind) ->
     except ValueError as error:
         raise failures.bad_request(f"error decoding patch: {error}") from error
     if content_type == JSON_PATCH and isinstance(body, list):
-        return JsonPatch(tuple(body))
+        return JsonPatch(tuple(body)).applied
     if content_type == MERGE_PATCH and isinstance(body, dict):
-        return MergePatch(body)
+        return lambda document: merged(document, body)
     if content_type == STRATEGIC_PATCH and isinstance(body, dict):
-        return StrategicPatch(body, schema, kind.struct)
+        return lambda document: _strategic(schema, kind.struct, document=document, patch=body)
     raise failures.bad_request(f"error decoding patch: found {type(body).__name__}")
 
 
-@dataclass(frozen=True, slots=True)
-class MergePatch:
-    """A JSON merge patch (RFC 7386)."""
-
-    body: Mapping[str, object]
-
-    def applied(self, document: Json) -> Json:
-        """Return the object with the fields of the patch; null removes a field."""
-        return merged(document, self.body)
-
-
 def merged(document: object, patch: Mapping[str, object]) -> Json:
-    """Return a document after a merge patch."""
+    """Return a document after a JSON merge patch (RFC 7386); null removes a field."""
     result = dict(document) if isinstance(document, dict) else {}
     for name, value in patch.items():
         if value is None:
@@ -89,32 +70,19 @@ def merged(document: object, patch: Mapping[str, object]) -> Json:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class StrategicPatch:
-    """A merge patch that merges some lists instead of replacing them, as the schema defines.
-
-    Attributes:
-        struct: Name of the patched object's struct in the schema.
-    """
-
-    body: Mapping[str, object]
-    schema: Schema
-    struct: str
-
-    def applied(self, document: Json) -> Json:
-        """Return the object with the fields of the patch."""
-        return _strategic(self.schema, self.struct, document=document, patch=self.body)
-
-
 def _strategic(
     schema: Schema, struct: str, *, document: object, patch: Mapping[str, object]
 ) -> Json:
-    """Merge a patch into an object of a struct; "" if the schema does not know its fields."""
+    """Merge a patch that merges some lists instead of replacing them, as the schema defines.
+
+    Args:
+        struct: Name of the object's struct; "" if the schema does not know its fields.
+    """
     result = dict(document) if isinstance(document, dict) else {}
     if patch.get("$patch") == "replace":
         return {name: value for name, value in patch.items() if name != "$patch"}
     for name, value in patch.items():
-        found = schema.field(struct, name) if struct else ANY
+        found = schema.field(struct, name)
         if name.startswith(_DELETE_FROM) and isinstance(value, list):
             listed = name.removeprefix(_DELETE_FROM)
             result[listed] = [item for item in _list(result.get(listed)) if item not in value]
@@ -123,8 +91,7 @@ def _strategic(
         elif value is None:
             result.pop(name, None)
         elif isinstance(value, dict):
-            inner = found.base if found.shape == "struct" else ""
-            result[name] = _strategic(schema, inner, document=result.get(name), patch=value)
+            result[name] = _strategic(schema, found.base, document=result.get(name), patch=value)
         elif isinstance(value, list) and found.merged and found.keys:
             result[name] = _strategic_list(schema, found, current=result.get(name), patch=value)
         elif isinstance(value, list) and found.merged:

@@ -1,7 +1,8 @@
-"""Rendering of stored objects as JSON: single objects, lists, watch events and Tables."""
+"""Answers: stored objects as JSON, in lists and Tables, and the lines of a watch."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,10 +11,12 @@ from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.requests import Request
 from dra_simulator.api.schema import Schema, part
-from dra_simulator.api.store import Stored
+from dra_simulator.api.selectors import Selector
+from dra_simulator.api.store import Event, Store, Stored
 
 Json = dict[str, object]
 
+_IDLE_SECONDS: Final = 0.5
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _JSON: Final = {"application/json", "application/*", "*/*"}
 
@@ -128,12 +131,12 @@ def _fields(stored: Stored, kind: Kind) -> str:
     return text(kind.outward(stored.document))[1:] if kind.renamed else stored.fields_text
 
 
-def event(change: str, object_text: str) -> bytes:
+def _event(change: str, object_text: str) -> bytes:
     """Return one line of a watch."""
     return f'{{"type":"{change}","object":{object_text}}}\n'.encode()
 
 
-def bookmark(schema: Schema, kind: Kind, latest: int, *, first: bool) -> Stored:
+def _bookmark_object(schema: Schema, kind: Kind, latest: int, *, first: bool) -> Stored:
     """Return the object of a bookmark, which has only a resourceVersion.
 
     The first bookmark ends the initial events.
@@ -143,3 +146,92 @@ def bookmark(schema: Schema, kind: Kind, latest: int, *, first: bool) -> Stored:
         metadata["annotations"] = {_INITIAL_EVENTS_END: "true"}
     document = schema.stored(kind.struct, {"metadata": metadata})
     return Stored("", "", latest, document)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """One watch request.
+
+    Attributes:
+        namespace: "" for all namespaces.
+        since: resourceVersion to continue from; None to begin with the existing objects.
+        seconds: Time after which the server ends the watch.
+        bookmarks: The client wants BOOKMARK events.
+        bookmark_seconds: Interval of bookmarks; the API server sends one a minute.
+    """
+
+    store: Store
+    schema: Schema
+    view: View
+    namespace: str
+    selector: Selector
+    since: int | None
+    seconds: float
+    bookmarks: bool
+    bookmark_seconds: float
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the events as they happen, until the time is over or the store is closed.
+
+        An empty line means that nothing happened for a while, so that the caller can check if the
+        client is still connected.
+        """
+        ends = time.monotonic() + self.seconds
+        kind, show = self.view.kind, self.view.stream()
+        cursor = self.since
+        if cursor is None:
+            found, cursor = self.store.listed(kind.storage, self.namespace or None)
+            for stored in found:
+                if self.selector.chooses(stored.document):
+                    yield _event("ADDED", show(stored))
+            if self.bookmarks:
+                yield self._bookmark(cursor, show, first=True)
+        next_bookmark = time.monotonic() + self.bookmark_seconds
+
+        while not self.store.closed:
+            wait = min(ends, next_bookmark) - time.monotonic()
+            try:
+                events, latest = self.store.events_after(
+                    kind.storage, cursor, wait_seconds=min(wait, _IDLE_SECONDS)
+                )
+            except ApiError as error:
+                yield self.error_line(error)
+                return
+            for event in events:
+                yield from self._line(event, show)
+            if not events:
+                yield b""
+            cursor = max(cursor, latest)
+            now = time.monotonic()
+            over = now >= ends
+            if now >= next_bookmark or over:
+                next_bookmark = now + self.bookmark_seconds
+                if self.bookmarks:
+                    yield self._bookmark(cursor, show, first=False)
+            if over:
+                return
+
+    def error_line(self, error: ApiError) -> bytes:
+        """Return the event that ends a watch with an error."""
+        return _event("ERROR", text(error.status()))
+
+    def _bookmark(self, latest: int, show: Callable[[Stored], str], *, first: bool) -> bytes:
+        stored = _bookmark_object(self.schema, self.view.kind, latest, first=first)
+        return _event("BOOKMARK", show(stored))
+
+    def _line(self, event: Event, show: Callable[[Stored], str]) -> Iterator[bytes]:
+        """Yield the event as the selector sees it: an object that no longer matches is DELETED."""
+        if self.namespace and event.stored.namespace != self.namespace:
+            return
+        is_chosen = event.change != "DELETED" and self.selector.chooses(event.stored.document)
+        was_chosen = event.before is not None and self.selector.chooses(event.before.document)
+        if not is_chosen and not was_chosen:
+            return
+        shown = event.stored
+        if is_chosen:
+            change = "MODIFIED" if was_chosen else "ADDED"
+        else:
+            change = "DELETED"
+            if event.change != "DELETED" and event.before is not None:
+                shown = event.before.at_version(event.version)
+        yield _event(change, show(shown))

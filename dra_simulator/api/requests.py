@@ -1,9 +1,19 @@
-"""HTTP requests, and the resource and verb of each in terms of RBAC."""
+"""HTTP requests: the resource and the verb of each as in RBAC, its parameters and its body."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
+
+from dra_simulator.api import failures, kinds, schema
+from dra_simulator.api.failures import ApiError
+from dra_simulator.api.kinds import Kind
+from dra_simulator.api.registry import DeleteOptions, WriteOptions
+from dra_simulator.api.schema import DecodeError, Json, Schema, part
+from tensorfusion_dra.core.kubernetes.field_errors import invalid, not_supported, required, too_long
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -124,4 +134,233 @@ def route(path: str) -> Route | None:
         namespace=namespace,
         name=name,
         subresource=subresource,
+    )
+
+
+_VALIDATIONS: Final = ("", "Ignore", "Strict", "Warn")
+_MOST_MANAGER_BYTES: Final = 128
+_YAML_TYPES: Final = {"application/yaml", "application/apply-patch+yaml"}
+
+
+def write_options(request: Request, kind: str) -> WriteOptions:
+    """Parse the parameters of a create, update or patch; kind names them in errors.
+
+    Raises:
+        ApiError: 422 if one has an unknown value or is too long.
+    """
+    errors = []
+    dry_run = request.query.get("dryRun", "")
+    if dry_run not in {"", "All"}:
+        errors.append(not_supported("dryRun", [dry_run], ["All"]))
+    validation = request.query.get("fieldValidation", "")
+    if validation not in _VALIDATIONS:
+        errors.append(not_supported("fieldValidation", validation, _VALIDATIONS))
+    if len(request.query.get("fieldManager", "").encode()) > _MOST_MANAGER_BYTES:
+        errors.append(too_long("fieldManager", _MOST_MANAGER_BYTES))
+    if errors:
+        raise failures.invalid(kind, "meta.k8s.io", "", errors)
+    return WriteOptions(manager=request.query.get("fieldManager", ""), dry_run=dry_run == "All")
+
+
+def apply_options(request: Request) -> WriteOptions:
+    """Parse the parameters of a server-side apply.
+
+    Raises:
+        ApiError: 422 if fieldManager is missing, or if one has an unknown value or is too long.
+    """
+    if not request.query.get("fieldManager"):
+        error = required("fieldManager", "is required for apply patch")
+        raise failures.invalid("PatchOptions", "meta.k8s.io", "", [error])
+    return write_options(request, "PatchOptions")
+
+
+def check_version(text: str, latest: int | None) -> None:
+    """Check that a list or watch may request this resourceVersion.
+
+    Args:
+        latest: The current version; None if the request may wait for a later one.
+
+    Raises:
+        ApiError: 500 if the text is not a number, 504 if the version lies in the future.
+    """
+    if not text:
+        return
+    if not (text.isascii() and text.isdigit()):
+        raise ApiError(
+            500,
+            "",
+            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}":'
+            " invalid syntax",
+        )
+    if latest is not None and int(text) > latest:
+        raise ApiError(
+            504,
+            "Timeout",
+            f"Timeout: Too large resource version: {text}, current: {latest}",
+            details={
+                "causes": [
+                    {
+                        "reason": "ResourceVersionTooLarge",
+                        "message": "Too large resource version",
+                    }
+                ]
+            },
+            retry_after_seconds=1,
+        )
+
+
+def document(request: Request, expected: str) -> Json:
+    """Parse the body into a JSON object; it may be YAML if the content type is.
+
+    Raises:
+        ApiError: 400 if the body cannot be parsed, 415 for an unknown content type.
+    """
+    content_type = request.headers.get("content-type", "application/json").partition(";")[0]
+    text = request.body.decode("utf-8", errors="replace")
+    if not content_type.endswith(("json", "yaml", "form-urlencoded")):
+        raise failures.unsupported_media(
+            "the body of the request was in an unknown format - accepted media types include:"
+            " application/json, application/yaml"
+        )
+    try:
+        found = json.loads(text, object_pairs_hook=schema.object_of_pairs)
+    except ValueError as error:
+        found = _yaml(text) if content_type in _YAML_TYPES else None
+        if found is None:
+            raise failures.bad_request(
+                f"the object provided is unrecognized (must be of type {expected}): couldn't get"
+                f" version/kind; json parse error: {error} ({text[:64] or '<empty>'})"
+            ) from error
+    if not isinstance(found, dict):
+        raise failures.bad_request(
+            f"the object provided is unrecognized (must be of type {expected}): expected an object"
+        )
+    return found
+
+
+def _yaml(text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+
+
+def decode(
+    known: Schema, request: Request, kind: Kind, version: str
+) -> tuple[Json, tuple[str, ...]]:
+    """Return the object in a body without unknown fields, and the warnings about these fields.
+
+    Raises:
+        ApiError: 400 if the object is of another kind, has a value of the wrong type or, in a
+            strict request, an unknown field.
+    """
+    return _checked(known, request, document(request, kind.kind), kind, version)
+
+
+def applied(known: Schema, request: Request, kind: Kind, version: str) -> Json:
+    """Decode an applied object, like decode; it must name its type and may not own its owners.
+
+    Raises:
+        ApiError: As for decode; 500 for an unknown field, whatever the validation.
+    """
+    body = document(request, kind.kind)
+    if not (body.get("apiVersion") and body.get("kind")):
+        raise failures.bad_request("invalid object type: /, Kind=")
+    if "managedFields" in part(body, "metadata"):
+        raise failures.bad_request("metadata.managedFields must be nil")
+    warned = replace(request, query={**request.query, "fieldValidation": "Warn"})
+    decoded, complaints = _checked(known, warned, body, kind, version)
+    if complaints:
+        raise ApiError(500, "", f"failed to create typed patch object: {', '.join(complaints)}")
+    return decoded
+
+
+def patched(
+    known: Schema, request: Request, body: Json, kind: Kind, version: str
+) -> tuple[Json, tuple[str, ...]]:
+    """Decode the result of a patch, like decode.
+
+    Raises:
+        ApiError: 422 where decode raises 400.
+    """
+    try:
+        return _checked(known, request, body, kind, version)
+    except ApiError as error:
+        complaint = error.message.rpartition("cannot be handled as a ")[2]
+        wrong = invalid("patch", "<value omitted>", complaint.partition(": ")[2])
+        raise failures.invalid("", "", "", [wrong]) from error
+
+
+def _checked(
+    known: Schema, request: Request, body: Mapping[str, object], kind: Kind, version: str
+) -> tuple[Json, tuple[str, ...]]:
+    expected = kinds.api_version(kind.group, version)
+    found_version, found_kind = body.get("apiVersion", expected), body.get("kind", kind.kind)
+    if found_kind != kind.kind:
+        raise failures.bad_request(
+            f'{found_kind} in version "{version}" cannot be handled as a {kind.kind}: no kind'
+            f' "{found_kind}" is registered for version "{found_version}"'
+        )
+    if found_version != expected:
+        raise failures.bad_request(
+            f"the API version in the data ({found_version}) does not match the expected API"
+            f" version ({expected})"
+        )
+    where = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}'
+    foreign = set(kind.renamed.values())
+    fields = {n: v for n, v in body.items() if n not in {"apiVersion", "kind"} | foreign}
+    marked = schema.Duplicated(kind.inward(fields))
+    marked.names = getattr(body, "names", ())
+    try:
+        decoded, complaints = known.decode(kind.struct, marked)
+    except DecodeError as error:
+        raise failures.bad_request(f"{where}: {error}") from error
+    complaints += tuple(f'unknown field "{name}"' for name in body if name in foreign)
+    validation = request.query.get("fieldValidation") or "Warn"
+    if complaints and validation == "Strict":
+        raise failures.bad_request(f"{where}: strict decoding error: {', '.join(complaints)}")
+    return decoded, complaints if validation == "Warn" else ()
+
+
+def binding_node(known: Schema, request: Request) -> str:
+    """Return the name of the node in a Binding.
+
+    Raises:
+        ApiError: 400 if the body cannot be decoded, 500 if it names no node.
+    """
+    body = document(request, "Binding")
+    fields = {name: value for name, value in body.items() if name not in {"apiVersion", "kind"}}
+    try:
+        binding, _ = known.decode("Binding", fields)
+    except DecodeError as error:
+        raise failures.bad_request(str(error)) from error
+    name = part(binding, "target").get("name")
+    if not isinstance(name, str) or not name:
+        raise ApiError(500, "", str(required("target.name")))
+    return name
+
+
+def delete_options(known: Schema, request: Request) -> DeleteOptions:
+    """Parse the DeleteOptions in the body, completed by the query parameters.
+
+    Raises:
+        ApiError: 400 if the body cannot be decoded.
+    """
+    options: Json = {}
+    if request.body:
+        try:
+            options, _ = known.decode("DeleteOptions", document(request, "DeleteOptions"))
+        except DecodeError as error:
+            raise failures.bad_request(str(error)) from error
+    grace = options.get("gracePeriodSeconds")
+    text = request.query.get("gracePeriodSeconds", "")
+    if grace is None and text.isascii() and text.isdigit():
+        grace = int(text)
+    conditions = part(options, "preconditions")
+    uid, version = conditions.get("uid"), conditions.get("resourceVersion")
+    return DeleteOptions(
+        uid=uid if isinstance(uid, str) else None,
+        version=version if isinstance(version, str) else None,
+        grace_seconds=grace if isinstance(grace, int) else None,
+        dry_run=options.get("dryRun") == ["All"] or request.query.get("dryRun") == "All",
     )

@@ -5,16 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from dra_simulator.api import bodies, failures, patches, rendering, selectors
+from dra_simulator.api import failures, patches, rendering, requests, selectors
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind, Served
 from dra_simulator.api.openapi import OpenApi
 from dra_simulator.api.registry import Registry, Target
-from dra_simulator.api.rendering import View
+from dra_simulator.api.rendering import View, Watch
 from dra_simulator.api.requests import Request, Route, route
 from dra_simulator.api.schema import Schema, part
 from dra_simulator.api.store import Store, Stored
-from dra_simulator.api.watching import Watch
 from dra_simulator.api.webhooks import Admitting, Write
 
 Json = dict[str, object]
@@ -121,7 +120,7 @@ class Service:
         kind = target.kind
         selector = self._selector(request, view)
         found, latest = self.store.listed(kind.storage, target.namespace or None)
-        bodies.check_version(request.query.get("resourceVersion", ""), latest)
+        requests.check_version(request.query.get("resourceVersion", ""), latest)
         chosen = [stored for stored in found if selector.chooses(stored.document)]
         return Answer(200, view.many(chosen, latest).encode())
 
@@ -135,7 +134,7 @@ class Service:
 
     def _watch(self, request: Request, target: Target, view: View) -> Watch:
         since = request.query.get("resourceVersion", "")
-        bodies.check_version(since, latest=None)
+        requests.check_version(since, latest=None)
         seconds = request.query.get("timeoutSeconds", "")
         bookmarks = request.flag("allowWatchBookmarks")
         return Watch(
@@ -151,16 +150,16 @@ class Service:
         )
 
     def _create(self, request: Request, target: Target, view: View) -> Answer:
-        options = bodies.write_options(request, "CreateOptions")
-        decoded, complaints = bodies.decode(self.schema, request, target.kind, view.version)
+        options = requests.write_options(request, "CreateOptions")
+        decoded, complaints = requests.decode(self.schema, request, target.kind, view.version)
         warnings = list(complaints)
         with _warned(warnings):
             stored = self.admitting.create(Write(target, view.version, options, warnings), decoded)
         return _object(stored, view, code=201, warnings=warnings)
 
     def _update(self, request: Request, target: Target, view: View) -> Answer:
-        options = bodies.write_options(request, "UpdateOptions")
-        decoded, complaints = bodies.decode(self.schema, request, target.kind, view.version)
+        options = requests.write_options(request, "UpdateOptions")
+        decoded, complaints = requests.decode(self.schema, request, target.kind, view.version)
         if not part(decoded, "metadata").get("name"):
             raise failures.bad_request(
                 f"the name of the object ({target.name} based on URL) was undeterminable: name"
@@ -174,7 +173,7 @@ class Service:
         return _object(stored, view, warnings=warnings)
 
     def _patch(self, request: Request, target: Target, view: View) -> Answer:
-        options = bodies.write_options(request, "PatchOptions")
+        options = requests.write_options(request, "PatchOptions")
         content_type = request.headers.get("content-type", "").partition(";")[0]
         if content_type == patches.APPLY_PATCH:
             return self._apply(request, target, view)
@@ -183,8 +182,10 @@ class Service:
         warnings: list[str] = []
 
         def changed(before: Stored) -> Json:
-            document = patch.applied(kind.outward(before.document))
-            decoded, complaints = bodies.patched(self.schema, request, document, kind, view.version)
+            document = patch(kind.outward(before.document))
+            decoded, complaints = requests.patched(
+                self.schema, request, document, kind, view.version
+            )
             warnings.extend(complaints)
             return decoded
 
@@ -193,8 +194,8 @@ class Service:
         return _object(stored, view, warnings=warnings)
 
     def _apply(self, request: Request, target: Target, view: View) -> Answer:
-        options = bodies.apply_options(request)
-        decoded = bodies.applied(self.schema, request, target.kind, view.version)
+        options = requests.apply_options(request)
+        decoded = requests.applied(self.schema, request, target.kind, view.version)
         warnings: list[str] = []
         with _warned(warnings):
             write = Write(target, view.version, options, warnings)
@@ -202,13 +203,13 @@ class Service:
         return _object(stored, view, code=201 if is_new else 200, warnings=warnings)
 
     def _bind(self, request: Request, target: Target, _: View) -> Answer:
-        options = bodies.write_options(request, "CreateOptions")
-        self.registry.bind(target, bodies.binding_node(self.schema, request), options)
+        options = requests.write_options(request, "CreateOptions")
+        self.registry.bind(target, requests.binding_node(self.schema, request), options)
         return Answer(201, _text(failures.success({}, 201)))
 
     def _delete(self, request: Request, target: Target, view: View) -> Answer:
         kind = target.kind
-        options = bodies.delete_options(self.schema, request)
+        options = requests.delete_options(self.schema, request)
         stored, gone = self.registry.delete(target, options)
         if not gone or kind.answers_deleted:
             return _object(stored, view)
@@ -218,7 +219,7 @@ class Service:
         return Answer(200, _text(failures.success(shown)))
 
     def _delete_collection(self, request: Request, target: Target, view: View) -> Answer:
-        options = bodies.delete_options(self.schema, request)
+        options = requests.delete_options(self.schema, request)
         selector = self._selector(request, view)
         found = self.registry.delete_collection(target, selector, options)
         return Answer(200, view.many(found, self.store.version).encode())

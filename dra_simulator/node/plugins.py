@@ -333,9 +333,9 @@ class PluginSockets:
         plugin = self._info(channel, path)
         endpoint = plugin.endpoint or str(path)
         try:
-            self._validate_and_register(plugin, endpoint, path)
+            self._add(plugin, endpoint)
         except PluginError as error:
-            text = f"{_ERROR} {error}"
+            text = f"{_ERROR} plugin registration failed with err: {error}"
             self._notify(channel, pb.RegistrationStatus(plugin_registered=False, error=text))
             raise PluginError(text) from error
         try:
@@ -344,6 +344,12 @@ class PluginSockets:
             self._plugins.deregister(plugin.name, endpoint)
             raise
         return plugin.name, endpoint
+
+    def _add(self, plugin: pb.PluginInfo, endpoint: str) -> None:
+        if plugin.type != _PLUGIN_TYPE:
+            text = f"no handler registered for plugin type: {plugin.type} at {endpoint}"
+            raise PluginError(text)
+        self._plugins.register(plugin.name, endpoint, plugin.supported_versions)
 
     def _info(self, channel: grpc.Channel, path: Path) -> pb.PluginInfo:
         """Call GetInfo, repeatedly until a process listens on the socket or the time is over."""
@@ -365,20 +371,6 @@ class PluginSockets:
                     f"{_ERROR} failed to get plugin info using RPC GetInfo at socket {path},"
                     f" err: {rpc_text(error)}"
                 ) from error
-
-    def _validate_and_register(self, plugin: pb.PluginInfo, endpoint: str, path: Path) -> None:
-        if plugin.type != _PLUGIN_TYPE:
-            raise PluginError(
-                f"no handler registered for plugin type: {plugin.type} at socket {path}"
-            )
-        try:
-            chosen_services(plugin.name, endpoint, plugin.supported_versions)
-        except PluginError as error:
-            raise PluginError(f"plugin validation failed with err: {error}") from error
-        try:
-            self._plugins.register(plugin.name, endpoint, plugin.supported_versions)
-        except PluginError as error:
-            raise PluginError(f"plugin registration failed with err: {error}") from error
 
     def _notify(self, channel: grpc.Channel, status: pb.RegistrationStatus) -> None:
         notify = channel.unary_unary(

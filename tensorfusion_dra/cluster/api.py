@@ -1,22 +1,28 @@
-"""The Kubernetes API over plain dicts, so that no field of an answer is lost."""
+"""The API server's API over plain dicts, so that no field of an answer is lost.
+
+Api sends requests and opens watches; ResourceApi knows the paths of resource.k8s.io; RetriedReads
+repeats reads after transient faults, for calls that the kubelet waits for.
+"""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports.cluster import Exchanges, UnreadableError
+from tensorfusion_dra.driver.ports.cluster import Exchanges, MissingRightError, UnreadableError
+from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, WaitingCalls
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.cluster.connections import Answer
-    from tensorfusion_dra.cluster.login import Login
+    from tensorfusion_dra.cluster.connections import Answer, Connections
 
 READ_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
@@ -79,11 +85,11 @@ class Api:
         self._user_agent = user_agent
         self._exchanges = tuple(exchanges)
         self._connecting = Lock()  # guards changes of all below
-        self._login: Login | None = None
+        self._login: Connections | None = None
         self._was_connected = False
         self._old_secrets: frozenset[str] = frozenset()
 
-    def connect(self) -> "Login":
+    def connect(self) -> "Connections":
         """Log in at the first call, and return the login.
 
         Not before, because the libraries take a while to load.
@@ -214,7 +220,7 @@ class Api:
         if answer.status == _UNAUTHORIZED:
             # The next request logs in again: the library never reads a kubeconfig's token again.
             with self._connecting:
-                self._old_secrets = login.secrets()
+                self._old_secrets = login.credentials.secrets()
                 if self._login is login:
                     self._login = None
             login.close()
@@ -258,7 +264,7 @@ class Api:
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
         login = self._login
-        return self._old_secrets | (login.secrets() if login else frozenset())
+        return self._old_secrets | (login.credentials.secrets() if login else frozenset())
 
 
 class WatchStream:
@@ -335,3 +341,126 @@ def _excerpt(text: bytes) -> str:
     if len(text) >= _MOST_ERROR_BYTES:
         text = text[:_MOST_ERROR_BYTES].rpartition(b" ")[0] or text[:_MOST_ERROR_BYTES]
     return text.decode(errors="replace")
+
+
+_GROUP: Final = "/apis/resource.k8s.io"
+_VERSION_SECONDS: Final = 5.0
+_VERSIONS: Final = ("v1", "v1beta2")
+"""In order of preference. Both have the same JSON for the fields used here; v1beta1 differs."""
+
+
+class ResourceApi:
+    """Paths of resource.k8s.io; the version is requested from the API server once."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self._asking = Lock()  # guards _version
+        self._version = ""
+
+    def version(self, *, wait_seconds: float = _VERSION_SECONDS) -> str:
+        """Return ``v1`` if the API server serves it, else ``v1beta2``.
+
+        Args:
+            wait_seconds: For the first call, which sends a request to the API server.
+
+        Raises:
+            RetryableError: The API server serves neither, or did not answer.
+        """
+        if self._version:
+            return self._version
+        ends = time.monotonic() + min(wait_seconds, _VERSION_SECONDS)
+        # A call that waits for another one's answer keeps its own deadline.
+        if not self._asking.acquire(timeout=max(0.0, ends - time.monotonic())):
+            raise RetryableError(f"GET {_GROUP}: no answer within the time")
+        try:
+            if not self._version:
+                group = self.api.call("GET", _GROUP, wait_seconds=ends - time.monotonic())
+                served = [item.get("version") for item in group.get("versions") or []]
+                self._version = next((v for v in _VERSIONS if v in served), "")
+                if not self._version:
+                    raise RetryableError(
+                        f"resource.k8s.io: found {served}, expected one of {list(_VERSIONS)}"
+                    )
+            return self._version
+        finally:
+            self._asking.release()
+
+    def api_version(self) -> str:
+        """Return the value of the field apiVersion in objects."""
+        return f"resource.k8s.io/{self.version()}"
+
+    def slices(self, name: str = "") -> str:
+        """Return the path of all ResourceSlices, or of the one with this name."""
+        collection = f"{_GROUP}/{self.version()}/resourceslices"
+        return f"{collection}/{segment(name)}" if name else collection
+
+    def claims(self) -> str:
+        """Return the path of the ResourceClaims of all namespaces."""
+        return f"{_GROUP}/{self.version()}/resourceclaims"
+
+    def claim(self, namespace: str, name: str) -> str:
+        """Return the path of one ResourceClaim."""
+        return (
+            f"{_GROUP}/{self.version()}/namespaces/{segment(namespace)}"
+            f"/resourceclaims/{segment(name)}"
+        )
+
+
+Result = TypeVar("Result")
+
+_ALL_SECONDS: Final = 15.0
+"""The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
+call takes a worker from the calls that need no API server."""
+_TRY_SECONDS: Final = 5.0
+"""A connection that died silently never answers, but a new one may."""
+_LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
+"""HTTP statuses that a quick retry does not change."""
+
+
+class RetriedReads:
+    """Retries of reads after transient faults, for a bounded number of callers at a time."""
+
+    def __init__(self, *, most: int = MOST_READING) -> None:
+        self._waiting = WaitingCalls(most, reason="wait for the API server")
+
+    def with_retries(
+        self, subject: str, ask: Callable[[float], Result], *, wait_seconds: float
+    ) -> Result:
+        """Return the result of ask(), which is called again after a transient fault.
+
+        Args:
+            subject: Prefix of error texts.
+            ask: Sends the request. Its argument is the number of seconds that it may take.
+            wait_seconds: For all tries together.
+
+        Raises:
+            UnreadableError: The answer cannot be read.
+            RetryableError: The API server did not answer within the time or refused, or too many
+                callers are waiting already.
+        """
+        with self._waiting.slot(subject):
+            return _answered(subject, ask, wait_seconds=wait_seconds)
+
+
+def _answered(subject: str, ask: Callable[[float], Result], *, wait_seconds: float) -> Result:
+    deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
+    backoff = Backoff(first_seconds=0.2, longest_seconds=2)
+    answer: StatusError | None = None  # the last one of the API server
+    while True:
+        try:
+            return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
+        except UnreadableError as error:
+            raise UnreadableError(f"{subject}: {error}") from error
+        except RetryableError as error:
+            answer = error if isinstance(error, StatusError) else answer
+            delay = backoff.failed(at_least=error.after_seconds)
+            if _is_lasting(error) or time.monotonic() + delay >= deadline:
+                # An answer says more than the silence of a last try for which no time was left.
+                raise RetryableError(f"{subject}: {answer or error}") from error
+            time.sleep(delay)
+
+
+def _is_lasting(error: RetryableError) -> bool:
+    if isinstance(error, StatusError):
+        return error.status in _LASTING
+    return isinstance(error, MissingRightError)

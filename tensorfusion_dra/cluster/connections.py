@@ -13,20 +13,20 @@ import io
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.exceptions import IncompleteRead as IncompleteAnswer
 from urllib3.exceptions import TimeoutError as HTTPTimeoutError
-from urllib3.util import Retry, Timeout, parse_url
+from urllib3.util import Retry, Timeout, create_urllib3_context, parse_url
 
 from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.cluster.api import TooLargeError
@@ -82,66 +82,46 @@ class Deadline:
         return left
 
 
-class Tls:
-    """The TLS context that new connections share, made again when one of its files has changed.
+class Credentials:
+    """The Authorization header of requests. Any thread may ask for it."""
 
-    urllib3 would load the certificates into the context for each connection. If two threads do that
-    at a time, OpenSSL frees what the other one is using, and the process crashes. Therefore nothing
-    changes a context here once it is in use.
-    """
-
-    def __init__(
-        self,
-        *,
-        authority_file: str | None,
-        certificate_file: str | None = None,
-        key_file: str | None = None,
-        verifies: bool = True,
-    ) -> None:
-        """Store the arguments; no file is read yet.
+    def __init__(self, read: Callable[[], str | None]) -> None:
+        """Store the argument; nothing is read yet.
 
         Args:
-            authority_file: Certificates that certify the server; None for those of the system.
-            certificate_file, key_file: The client's own; None if it does not need them.
-            verifies: False accepts every server.
+            read: Returns the header's value, None if requests carry no credentials. It may renew a
+                token, and take its time for it.
         """
-        self._authority_file = authority_file
-        self._certificate_file = certificate_file
-        self._key_file = key_file
-        self._verifies = verifies
-        self._making = Lock()  # guards both below
-        self._context: ssl.SSLContext | None = None
-        self._state: tuple[object, ...] = ()
+        self._read = read
+        self._reading = Lock()  # guards _seen, and calls of _read
+        self._seen: deque[str] = deque(maxlen=2)
 
-    def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; any thread may ask.
+    def header(self, *, wait_seconds: float) -> dict[str, str]:
+        """Return the header; empty if requests carry no credentials.
+
+        Args:
+            wait_seconds: While another thread renews the token.
 
         Raises:
-            OSError: A file cannot be read, or has no certificate or key.
+            TimeoutError: The other thread was not ready within the time.
+            RetryableError: The token cannot be read or renewed.
+            ValueError: The token has characters that no token has.
         """
-        files = (self._authority_file, self._certificate_file, self._key_file)
-        with self._making:
-            stats = [Path(file).stat() for file in files if file]
-            state = tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in stats)
-            if self._context is None or state != self._state:
-                self._context, self._state = self._new(), state
-            return self._context
+        if not self._reading.acquire(timeout=wait_seconds):
+            raise TimeoutError
+        try:
+            value = (self._read() or "").strip()
+            if value and value not in self._seen:
+                self._seen.append(value)
+        finally:
+            self._reading.release()
+        if not value.isprintable():
+            raise ValueError("credentials: found a control character in the token")
+        return {"Authorization": value} if value else {}
 
-    def _new(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self._authority_file)
-        # From Python 3.13 on, certificates must follow RFC 5280 strictly by default. Cluster CAs
-        # need not: every Go client accepts one without key usage, and so does this one. Chain,
-        # names and dates are still verified.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if not self._verifies:
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        if self._certificate_file:
-            context.load_cert_chain(self._certificate_file, self._key_file, password=_refuse)
-        context.set_alpn_protocols(["http/1.1"])
-        # urllib3 calls these for each connection, although the context has their effect already.
-        repeated = ("load_verify_locations", "load_cert_chain", "set_alpn_protocols")
-        vars(context).update(dict.fromkeys(repeated, lambda *_arguments: None))
-        return context
+    def secrets(self) -> frozenset[str]:
+        """Return the latest credentials, which must never appear in a log."""
+        return frozenset(value.rpartition(" ")[2] for value in tuple(self._seen))
 
 
 class Answer:
@@ -214,22 +194,32 @@ class Answer:
 
 
 class Connections:
-    """The connections to one API server. Any thread may send."""
+    """The connections to one API server with one login. Any thread may send.
+
+    Attributes:
+        credentials: Of every request.
+    """
 
     def __init__(
-        self, url: str, manager: urllib3.PoolManager, tls: Tls, *, user_agent: str
+        self,
+        url: str,
+        manager: urllib3.PoolManager,
+        credentials: Credentials,
+        *,
+        user_agent: str,
     ) -> None:
         """Store the arguments; nothing is opened yet.
 
         Args:
             url: The server's URL, which may end with a path.
-            manager: Has the settings for proxies and sockets.
+            manager: Has the settings for proxies, TLS and sockets.
 
         Raises:
             ValueError: The URL is malformed.
         """
+        self.credentials: Final = credentials
         pools = manager.pool_classes_by_scheme
-        manager.pool_classes_by_scheme = {name: _bounded(pools[name], tls) for name in pools}
+        manager.pool_classes_by_scheme = {name: _bounded(pools[name]) for name in pools}
         self._pool: Final = manager.connection_from_url(url)
         server = parse_url(url)
         path = (server.path or "").rstrip("/")
@@ -267,12 +257,14 @@ class Connections:
         Raises:
             TimeoutError: There was no answer within the time.
             OSError: There was no connection, it broke, or its certificate is not trusted.
+            RetryableError: The token cannot be read or renewed.
             ValueError: The request cannot be written.
         """
         target = f"{self._prefix}{path}"
         if query:
             target = f"{target}?{urlencode(query, quote_via=quote)}"
         deadline = Deadline(seconds)
+        credentials = self.credentials.header(wait_seconds=seconds)
 
         def once() -> Answer:
             left = deadline.seconds_left()
@@ -282,7 +274,7 @@ class Connections:
                     method,
                     target,
                     content,
-                    {**self._headers, **headers},
+                    {**self._headers, **headers, **credentials},
                     _ONCE,
                     redirect=False,
                     assert_same_host=False,
@@ -323,14 +315,21 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def _bounded(pool: type[Any], tls: Tls) -> type[Any]:
-    """Return a subclass of a pool class whose connections have deadlines and this TLS context."""
-    base = pool.ConnectionCls
+def _bounded(pool: type[Any]) -> type[Any]:
+    """Return a subclass of a pool class whose connections have deadlines and a TLS context each."""
 
-    class Bounded(base):  # type: ignore[misc, valid-type] # known at run time only
+    class Bounded(pool.ConnectionCls):  # type: ignore[misc, name-defined] # known at run time only
         def connect(self) -> None:
             if hasattr(self, "ssl_context"):
-                self.ssl_context = tls.context()
+                # urllib3 loads the certificates into the context. If two threads did that with one
+                # context, OpenSSL would free what the other one is using, and the process crash.
+                self.ssl_context = context = create_urllib3_context(cert_reqs=self.cert_reqs)
+                # From Python 3.13 on, certificates must follow RFC 5280 strictly by default.
+                # Cluster CAs need not: every Go client accepts one without key usage, and so does
+                # this one. Chain, names and dates are still verified.
+                context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+                if not self.ca_certs:
+                    context.load_default_certs()
             super().connect()
 
         def response_class(self, source: socket.socket, **more: Any) -> HTTPResponse:
@@ -362,8 +361,3 @@ def _cause(error: BaseException) -> BaseException:
     nested = (argument for argument in error.args if isinstance(argument, Exception))
     inner = error.__cause__ or next(nested, None)
     return error if inner is None or isinstance(error, _ENDED) else _cause(inner)
-
-
-def _refuse() -> NoReturn:
-    # Without a password function, OpenSSL asks for one at the terminal.
-    raise ValueError("client key: found one with a password, expected one without")

@@ -6,96 +6,23 @@ library takes 20 MB of memory and a fifth of a second to load.
 """
 
 import os
-from collections import deque
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 import urllib3
 
-from tensorfusion_dra.cluster import error_text, kubeconfig_files
-from tensorfusion_dra.cluster.connections import MOST_IDLE, Answer, Connections, Tls
+from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.cluster.connections import MOST_IDLE, Connections, Credentials
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts it into each container."""
 
 
-class Login:
-    """Connections to one API server with the credentials of one login. Any thread may send."""
-
-    def __init__(self, connections: Connections, read: Callable[[], str | None]) -> None:
-        """Store the arguments; nothing is read yet.
-
-        Args:
-            read: Returns the value of the header Authorization, None if requests carry no
-                credentials. It may renew a token, and take its time for it.
-        """
-        self._connections = connections
-        self._read = read
-        self._reading = Lock()  # guards _seen, and calls of _read
-        self._seen: deque[str] = deque(maxlen=2)
-
-    def send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None,
-        content: bytes | None,
-        headers: Mapping[str, str],
-        seconds: float,
-    ) -> Answer:
-        """Send a request with the credentials; see Connections.send.
-
-        Raises:
-            RetryableError: The token cannot be read or renewed.
-        """
-        authorization = self.authorization(wait_seconds=seconds)
-        return self._connections.send(
-            method,
-            path,
-            query=query,
-            content=content,
-            headers={**headers, **authorization},
-            seconds=seconds,
-        )
-
-    def authorization(self, *, wait_seconds: float) -> dict[str, str]:
-        """Return the header with the credentials; empty if requests carry none.
-
-        Args:
-            wait_seconds: While another thread renews the token.
-
-        Raises:
-            TimeoutError: The other thread was not ready within the time.
-            RetryableError: The token cannot be read or renewed.
-            ValueError: The token has characters that no token has.
-        """
-        if not self._reading.acquire(timeout=wait_seconds):
-            raise TimeoutError
-        try:
-            value = (self._read() or "").strip()
-            if value and value not in self._seen:
-                self._seen.append(value)
-        finally:
-            self._reading.release()
-        if not value.isprintable():
-            raise ValueError("credentials: found a control character in the token")
-        return {"Authorization": value} if value else {}
-
-    def secrets(self) -> frozenset[str]:
-        """Return the latest credentials, which must never appear in a log."""
-        return frozenset(value.rpartition(" ")[2] for value in tuple(self._seen))
-
-    def close(self) -> None:
-        """Close the idle connections, and each other one when its answer is closed."""
-        self._connections.close()
-
-
-def log_in(kubeconfig: Path | None, *, user_agent: str) -> Login:
-    """Return a login, whose requests are bounded in time and size.
+def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
+    """Return the connections to the API server, with the login.
 
     Args:
         kubeconfig: None selects the pod's service account.
@@ -110,8 +37,8 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Login:
 
 def of_service_account(
     *, user_agent: str, folder: Path = _SERVICE_ACCOUNT, scheme: str = "https"
-) -> Login:
-    """Return the login of a pod. Its token is read for each request, since Kubernetes renews it."""
+) -> Connections:
+    """Return the connections of a pod; its token is read for each request, as it is renewed."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     token, authority = folder / "token", folder / "ca.crt"
     if not (host and port and token.is_file() and authority.is_file()):
@@ -130,14 +57,13 @@ def of_service_account(
         return f"Bearer {text}"
 
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-    manager = urllib3.PoolManager(maxsize=MOST_IDLE)
-    tls = Tls(authority_file=str(authority))
-    return Login(Connections(url, manager, tls, user_agent=user_agent), read)
+    manager = urllib3.PoolManager(maxsize=MOST_IDLE, ca_certs=str(authority))
+    return Connections(url, manager, Credentials(read), user_agent=user_agent)
 
 
-def _of_kubeconfig(path: Path, *, user_agent: str) -> Login:
+def _of_kubeconfig(path: Path, *, user_agent: str) -> Connections:
     # Read to the last one, so that a file that is too large is found.
-    for _ in kubeconfig_files.texts(path):
+    for _ in kubeconfig_texts(path):
         pass
     # Imported here, because a login in a pod does without them.
     import yaml  # noqa: PLC0415
@@ -164,16 +90,39 @@ def _of_kubeconfig(path: Path, *, user_agent: str) -> Login:
         config.load_kube_config(
             config_file=str(path), client_configuration=settings, persist_config=False
         )
-        tls = Tls(
-            authority_file=settings.ssl_ca_cert,
-            certificate_file=settings.cert_file,
-            key_file=settings.key_file,
-            verifies=settings.verify_ssl,
-        )
         manager = client.rest.RESTClientObject(settings).pool_manager
-        return Login(Connections(settings.host, manager, tls, user_agent=user_agent), read)
+        return Connections(settings.host, manager, Credentials(read), user_agent=user_agent)
     except accidents as error:
         text = "a field has the wrong type or form; compare the file with kubectl config view"
         raise InputError(f"kubeconfig {path}: {text}") from error
     except failures as error:
         raise InputError(f"kubeconfig {path}: {error}") from error
+
+
+_MOST_KUBECONFIG_BYTES: Final = 4 * 2**20
+"""One cluster with its certificates takes 10 KB."""
+
+
+def kubeconfig_texts(kubeconfig: Path) -> Iterator[bytes]:
+    """Yield the text of each file; a file that cannot be opened is left out.
+
+    Args:
+        kubeconfig: One path or, as in $KUBECONFIG, several with colons in between.
+
+    Raises:
+        InputError: A file has no end, like a device, or is too large.
+    """
+    for part in filter(None, str(kubeconfig).split(os.pathsep)):
+        try:
+            file = Path(part).expanduser()
+            if not stat.S_ISREG(file.stat().st_mode):
+                text = "found no regular file, expected a kubeconfig"
+                raise InputError(f"kubeconfig {file}: {text}")
+            with file.open("rb") as opened:
+                found = opened.read(_MOST_KUBECONFIG_BYTES + 1)
+        except (OSError, RuntimeError):
+            continue
+        if len(found) > _MOST_KUBECONFIG_BYTES:
+            text = f"found more than {_MOST_KUBECONFIG_BYTES} bytes, expected a kubeconfig"
+            raise InputError(f"kubeconfig {file}: {text}")
+        yield found

@@ -135,7 +135,7 @@ class WorkerKeeper:
         lost = [each for each in every if names[str(each.pod)] == 1 and not _is_kept(workers, each)]
         before, self._lost = self._lost, {worker.pod.uid for worker in lost}
         self._ended &= self._lost
-        self._throttle.keep_only({*self._lost, "", "removed"})
+        self._throttle.keep_only({*self._lost, ""})
         for worker in lost:
             if worker.pod.uid in before - self._ended:
                 self._repair_one(workers, worker)
@@ -154,22 +154,9 @@ class WorkerKeeper:
             if self._throttle.is_new(str(error), key=worker.pod.uid):
                 log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
 
-    def delete_removed(self, workers: Workers) -> None:
-        """Delete what is left of released workers; log how much cannot be deleted.
-
-        Raises:
-            RetryableError: The ledger cannot be read now.
-            FatalError: A newer release has changed the ledger.
-        """
-        left = workers.delete_removed()
-        if not left:
-            self._throttle.over(key="removed")
-        elif self._throttle.is_new(str(len(left)), key="removed"):
-            log.warning("worker_memory_left", folders=len(left), error=left[0])
-
     def _look(self, workers: Workers) -> None:
         try:
-            self.delete_removed(workers)
+            workers.forget_gone()
             self.repair(workers)
         except RetryableError as error:
             if self._throttle.is_new(str(error)):

@@ -31,7 +31,7 @@ hypervisor regulates the rate of kernels, follows by another thread (worker_keep
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
@@ -152,13 +152,13 @@ class Workers:
             else:
                 self._memory.forget(pod)
 
-    def delete_removed(self) -> Sequence[str]:
-        """Free the room of released shared memory; return why some of it cannot be deleted.
+    def forget_gone(self) -> None:
+        """Remove what was noted of pods without a claim.
 
         Raises:
             RetryableError: The ledger cannot be read now.
         """
-        return self._memory.delete_removed(_pods(self._ledger.claims()))
+        self._memory.forget_others(_pod_uids(self._ledger.claims()))
 
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
@@ -289,7 +289,8 @@ class Workers:
         with self._choosing:
             every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
-            own = _pods(filter(workers.soft_shares, self._ledger.claims()))
+            # Read after the list: a claim is recorded before its pod is marked.
+            own = _pod_uids(filter(workers.soft_shares, self._ledger.claims()))
             worker_conflicts.check_holders(worker, stored, others, own)
             marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
             if workers.is_marked(stored):
@@ -326,6 +327,6 @@ class Workers:
             )
 
 
-def _pods(claims: Iterable[PreparedClaim]) -> Set[str]:
+def _pod_uids(claims: Iterable[PreparedClaim]) -> Set[str]:
     """Return the UIDs of the pods that use these claims."""
     return {pod.uid for claim in claims for pod in claim.pods}

@@ -7,8 +7,7 @@ from threading import Thread
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tests.support.answers import Answers
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -8,9 +8,8 @@ import pytest
 from dra_simulator.api.faults import Refuse
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.doctor.rights import Right

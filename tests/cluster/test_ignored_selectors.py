@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.object_cache import ObjectCache
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.watch import ObjectCache
 from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support import canned_api
 from tests.support.answers import SLICES_PATH

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensorfusion_dra.cluster.known_slices import KnownSlices
+from tensorfusion_dra.cluster.slices import KnownSlices
 
 
 def stored(version: int, *, name: str = "a", uid: str = "") -> dict[str, Any]:

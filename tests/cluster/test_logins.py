@@ -4,7 +4,7 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,10 @@ from threading import Event
 from typing import Any
 
 import pytest
-from urllib3 import PoolManager
 
 from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.connections import Connections, Tls
-from tensorfusion_dra.cluster.login import Login
+from tensorfusion_dra.cluster.connections import Credentials
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing
 from tests.support.raw_server import head, served
@@ -177,7 +175,7 @@ import os, pathlib, sys
 from tensorfusion_dra.cluster import login
 os.environ |= {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 folder = pathlib.Path(sys.argv[1])
-assert login.of_service_account(user_agent="a", folder=folder).authorization(wait_seconds=1)
+assert login.of_service_account(user_agent="a", folder=folder).credentials.header(wait_seconds=1)
 assert not {"kubernetes", "pydantic", "requests", "yaml"} & set(sys.modules)
 """
     (tmp_path / "token").write_text("first\n")
@@ -190,30 +188,22 @@ assert not {"kubernetes", "pydantic", "requests", "yaml"} & set(sys.modules)
     )
 
 
-def with_credentials(read: Callable[[], str | None]) -> Login:
-    """Return a login at a server that is not there."""
-    connections = Connections(
-        "http://127.0.0.1:1", PoolManager(), Tls(authority_file=None), user_agent="test"
-    )
-    return Login(connections, read)
-
-
 def test_line_break_in_a_token_is_refused_without_the_token() -> None:
-    login = with_credentials(lambda: "Bearer s3cr3t\r\nX-Remote-User: root")
+    found = Credentials(lambda: "Bearer s3cr3t\r\nX-Remote-User: root")
 
     with pytest.raises(ValueError, match="control character") as caught:
-        login.authorization(wait_seconds=1)
+        found.header(wait_seconds=1)
 
     assert "s3cr3t" not in str(caught.value)
 
 
 def test_latest_two_tokens_are_secrets() -> None:
     values = iter(["Bearer a", "Bearer b", "Bearer b", "Basic c"])
-    login = with_credentials(lambda: next(values))
+    found = Credentials(lambda: next(values))
     for _ in range(4):
-        login.authorization(wait_seconds=1)
+        found.header(wait_seconds=1)
 
-    assert login.secrets() == {"b", "c"}
+    assert found.secrets() == {"b", "c"}
 
 
 def test_others_wait_for_a_renewal_within_their_time() -> None:
@@ -224,12 +214,12 @@ def test_others_wait_for_a_renewal_within_their_time() -> None:
         assert ready.wait(PATIENCE_SECONDS)
         return "Bearer a"
 
-    login = with_credentials(read)
+    found = Credentials(read)
     with ThreadPoolExecutor(1) as thread:
-        renewal = thread.submit(login.authorization, wait_seconds=1)
+        renewal = thread.submit(found.header, wait_seconds=1)
         assert asked.wait(PATIENCE_SECONDS)
         with pytest.raises(TimeoutError):
-            login.authorization(wait_seconds=0.01)
+            found.header(wait_seconds=0.01)
         ready.set()
 
         assert renewal.result() == {"Authorization": "Bearer a"}

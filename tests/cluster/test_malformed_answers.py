@@ -9,8 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing

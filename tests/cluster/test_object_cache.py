@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from dra_simulator.api.faults import Cut, Refuse
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, NODES, Client
-from tensorfusion_dra.cluster import object_cache, watch
+from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.object_cache import ObjectCache
+from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -69,7 +69,7 @@ def cached_names(found: ObjectCache) -> list[str] | None:
 def test_cache_follows_additions_changes_and_deletions(api: Api, client: Client) -> None:
     stored = client.create(GPUPOOLS, POOL)
     changes = Changes()
-    with following(object_cache.gpupools(api, on_change=changes.wake)) as pools:
+    with following(watch.gpupools(api, on_change=changes.wake)) as pools:
         assert eventually(lambda: cached_names(pools) == ["prod"])
         assert pools.items()[0]["spec"] == POOL["spec"]
         client.create(GPUPOOLS, OTHER)
@@ -84,7 +84,7 @@ def test_cache_follows_additions_changes_and_deletions(api: Api, client: Client)
 
 def test_cache_for_one_name_ignores_other_objects(api: Api, client: Client) -> None:
     client.create(GPUPOOLS, OTHER)
-    with following(object_cache.gpupools(api, name="prod", on_change=lambda: None)) as pools:
+    with following(watch.gpupools(api, name="prod", on_change=lambda: None)) as pools:
         assert eventually(lambda: cached_names(pools) == [])
         client.create(GPUPOOLS, POOL)
 
@@ -93,7 +93,7 @@ def test_cache_for_one_name_ignores_other_objects(api: Api, client: Client) -> N
 
 def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
     node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-    with following(object_cache.nodes(api, name="n", on_change=lambda: None)) as nodes:
+    with following(watch.nodes(api, name="n", on_change=lambda: None)) as nodes:
         assert eventually(lambda: cached_names(nodes) == ["n"])
 
         client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
@@ -102,7 +102,7 @@ def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
 
 
 def test_items_are_unavailable_before_the_first_list(api: Api) -> None:
-    pools = object_cache.gpupools(api, on_change=lambda: None)
+    pools = watch.gpupools(api, on_change=lambda: None)
 
     with pytest.raises(RetryableError, match="/gpupools: not listed by the API server yet"):
         pools.items()
@@ -114,7 +114,7 @@ def test_object_deleted_while_the_watch_was_broken_is_removed(
     monkeypatch.setattr(watch, "_RETURN_SECONDS", 0.2)
     client.create(GPUPOOLS, POOL)
     server.faults.add("watch", "gpupools", Cut(carried_out=True), times=1)
-    with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:
+    with following(watch.gpupools(api, on_change=lambda: None)) as pools:
         client.delete(GPUPOOLS, "prod")
 
         assert eventually(lambda: cached_names(pools) == [])
@@ -124,7 +124,7 @@ def test_cache_keeps_objects_while_the_server_fails(
     server: ApiServer, api: Api, client: Client
 ) -> None:
     client.create(GPUPOOLS, POOL)
-    with following(object_cache.gpupools(api, on_change=lambda: None)) as pools:
+    with following(watch.gpupools(api, on_change=lambda: None)) as pools:
         assert eventually(lambda: cached_names(pools) == ["prod"])
         server.faults.add("list", "gpupools", Refuse(500))
         server.faults.add("watch", "gpupools", Refuse(500))
@@ -142,7 +142,7 @@ def test_missing_resource_is_polled_with_growing_delays_and_no_warnings(
     with ApiServer() as bare, capture_logs() as logs:
         api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
         changes = Changes()
-        pools = object_cache.gpupools(api, on_change=changes.wake)
+        pools = watch.gpupools(api, on_change=changes.wake)
 
         pools.run()
 
@@ -156,7 +156,7 @@ def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, clien
     client.create(GPUPOOLS, POOL)
     absent = server.faults.add("list", "gpupools", Refuse(404))
     changes = Changes()
-    with following(object_cache.gpupools(api, on_change=changes.wake)) as pools:
+    with following(watch.gpupools(api, on_change=changes.wake)) as pools:
         assert eventually(lambda: changes.count == 1)
         assert cached_names(pools) is None
 

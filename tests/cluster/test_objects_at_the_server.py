@@ -7,10 +7,9 @@ import pytest
 
 from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
 from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import slices as planning

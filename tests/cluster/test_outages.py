@@ -8,10 +8,10 @@ from structlog.testing import capture_logs
 
 from dra_simulator.api.faults import HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster import retries, watch
-from tensorfusion_dra.cluster.api import Api, WatchStream
+from tensorfusion_dra.cluster import api as cluster_api
+from tensorfusion_dra.cluster import watch
+from tensorfusion_dra.cluster.api import Api, ResourceApi, WatchStream
 from tensorfusion_dra.cluster.claims import Claims
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -70,7 +70,7 @@ def test_claim_read_honours_retry_after(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.faults.add("get", "resourceclaims", Refuse(429, "", 1))
-    monkeypatch.setattr(retries, "time", VirtualClock())
+    monkeypatch.setattr(cluster_api, "time", VirtualClock())
 
     with pytest.raises(RetryableError, match=r"claim default/a: .*429"):
         Claims(resource_api).fetch(REF, wait_seconds=3.5)
@@ -90,7 +90,7 @@ def test_missing_right_is_not_retried(server: ApiServer, resource_api: ResourceA
 def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "_TRY_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_api, "_TRY_SECONDS", 0.5)
     created = resource_api.api.call(
         "POST",
         "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
@@ -109,8 +109,8 @@ def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
 def test_unreadable_claim_fails_long_before_the_kubelet_deadline(
     server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "time", VirtualClock())
-    monkeypatch.setattr(retries, "_TRY_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_api, "time", VirtualClock())
+    monkeypatch.setattr(cluster_api, "_TRY_SECONDS", 0.1)
     server.faults.add("get", "resourceclaims", HalfOpen())
 
     with pytest.raises(RetryableError, match="no answer within the time"):

@@ -4,8 +4,8 @@ import pytest
 
 from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.published_slices import PublishedSlices
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
+from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.core.errors import RetryableError
 from tests.core.devices.slice_documents import plain_device, slice_spec
 

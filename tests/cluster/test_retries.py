@@ -2,8 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.cluster.api import StatusError
-from tensorfusion_dra.cluster.retries import RetriedReads
+from tensorfusion_dra.cluster.api import RetriedReads, StatusError
 from tensorfusion_dra.core.errors import RetryableError
 
 NO_ANSWER = RetryableError("no answer within the time")

@@ -9,7 +9,7 @@ import pytest
 from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import Watch
 from tests.cluster.test_objects_at_the_server import t4_slice

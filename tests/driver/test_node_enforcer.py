@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcement.signs import FileSign, NodeSigns, Places, Signs
-from tensorfusion_dra.driver.node_enforcer import LOOK_SECONDS, NodeEnforcer
+from tensorfusion_dra.driver.enforcement_watch import NODE_LOOK_SECONDS, NodeEnforcer
 from tests.driver.watched_node import START
 from tests.support.ports import EventsInMemory
 
@@ -48,7 +48,7 @@ class Watched:
             clock=lambda: self.seconds,
         )
 
-    def look(self, signs: NodeSigns, after_seconds: float = LOOK_SECONDS) -> None:
+    def look(self, signs: NodeSigns, after_seconds: float = NODE_LOOK_SECONDS) -> None:
         self.seconds += after_seconds
         self.signs.now = signs
         self.enforcer.look(self.events)

@@ -83,7 +83,7 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
 
     assert isinstance(node.prepare(again), PreparedClaim)
-    node.keeper.delete_removed(node.workers)
+    node.workers.forget_gone()
 
     notes = node.hypervisor.shm / ".tensorfusion-dra"
     assert [note.name for note in notes.iterdir()] == ["uid-of-the-next"]

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tensorfusion_dra.cluster.retries import RetriedReads
+from tensorfusion_dra.cluster.api import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tests.kubelet.test_plugin_servers import Instance

@@ -16,7 +16,7 @@ from benchmark.fleet.traffic import CountedApi, Sent, Traffic
 from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.shared import logging
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.runtime.supervisor import Supervisor
 

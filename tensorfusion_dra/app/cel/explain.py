@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.shared.tables import table
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import DriverError, InputError

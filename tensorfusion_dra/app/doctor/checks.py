@@ -1,16 +1,16 @@
 """Checks of the doctor: where it runs, what it can reach from there, and how it runs them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.app.shared import kubectl
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.cluster_probe import ClusterProbe
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
@@ -22,12 +22,17 @@ class Place(StrEnum):
     WORKSTATION = "workstation"
 
 
+_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
+_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of one run.
+class Context:
+    """Settings, surroundings and flags that the checks read.
 
     Attributes:
-        place: None detects it.
+        in_pod: Whether this process runs in a pod, with a service account of its own.
+        api: None if there is no kubeconfig.
         host_root: Folder where the host's root is mounted.
         runtime_config: The runtime's configuration file; None searches the usual paths.
         namespace: Namespace of the dry-run writes.
@@ -35,31 +40,14 @@ class Options:
             the pod's own, or outside of a pod the DaemonSet's.
     """
 
-    place: Place | None = None
+    settings: Settings
+    place: Place
+    in_pod: bool
+    api: Api | None
     host_root: Path = Path("/")
     runtime_config: Path | None = None
     namespace: str = "default"
     service_account: tuple[str, str] | None = None
-
-
-_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
-_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Settings, options and surroundings that the checks read.
-
-    Attributes:
-        in_pod: Whether this process runs in a pod, with a service account of its own.
-        api: None if there is no kubeconfig.
-    """
-
-    settings: Settings
-    options: Options
-    place: Place
-    in_pod: bool
-    api: Api | None
 
     @property
     def probe(self) -> ClusterProbe:
@@ -79,49 +67,31 @@ class Context:
 
     def on_host(self, path: str) -> Path:
         """Return the path under which this process sees a path of the host."""
-        return self.options.host_root / path.lstrip("/")
+        return self.host_root / path.lstrip("/")
 
     @property
     def sees_host(self) -> bool:
         """Return True if all paths of the host can be read, not only those mounted in this pod."""
-        return not self.in_pod or self.options.host_root != Path("/")
+        return not self.in_pod or self.host_root != Path("/")
 
 
-def detect(settings: Settings, options: Options, environment: Mapping[str, str]) -> Context:
-    """Return the context of this process.
-
-    Unless the options name the place, a pod or a machine with the kubelet's registration folder
-    counts as a node, and any other machine as a workstation.
-    """
-    in_pod = bool(environment.get(_IN_CLUSTER)) and _TOKEN.exists()
-    place = options.place
-    if place is None:
-        is_node = in_pod or settings.registry_folder.is_dir()
-        place = Place.NODE if is_node else Place.WORKSTATION
-    return Context(
-        settings=settings,
-        options=options,
-        place=place,
-        in_pod=in_pod,
-        api=_api(settings, environment, in_pod=in_pod),
-    )
+def in_pod() -> bool:
+    """Return True if this process runs in a pod that has a service account."""
+    return bool(os.environ.get(_IN_CLUSTER)) and _TOKEN.exists()
 
 
-def _api(settings: Settings, environment: Mapping[str, str], *, in_pod: bool) -> Api | None:
+def api(settings: Settings, *, in_pod: bool) -> Api | None:
     """Return a client by the first of these that is there; None if none is.
 
     The order is --kubeconfig, the pod's service account, KUBECONFIG, ~/.kube/config.
     """
-    if settings.kubeconfig:
-        return Api(Path(settings.kubeconfig))
-    if in_pod:
+    if in_pod and not settings.kubeconfig:
         return Api(None)
-    named = [part for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part]
-    if named:
-        return Api(Path(named[0]))
-    home = environment.get("HOME")
-    default = Path(home) / ".kube" / "config" if home else None
-    return Api(default) if default and default.exists() else None
+    home = os.environ.get("HOME")
+    is_there = home is not None and (Path(home) / ".kube" / "config").exists()
+    if settings.kubeconfig or os.environ.get("KUBECONFIG") or is_there:
+        return kubectl.api(settings.kubeconfig)
+    return None
 
 
 CheckFunction = Callable[[Context], Iterable[Finding]]

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tensorfusion_dra.app.doctor import (
     checks,
@@ -22,12 +22,14 @@ from tensorfusion_dra.app.doctor import (
     sockets,
     webhook,
 )
-from tensorfusion_dra.app.doctor.checks import Check, Context, Options, Place, Result, run_checks
+from tensorfusion_dra.app.doctor.checks import Check, Context, Place, Result, run_checks
 from tensorfusion_dra.app.shared import logging, node_settings, streams, version
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.doctor import finding as findings
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
+from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Level
 from tensorfusion_dra.core.errors import InputError
 
+_WIDTH: Final = max(len(level) for level in Level)
 _FORMS: Final = ("table", "json")
 _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
@@ -101,23 +103,38 @@ def run(flags: argparse.Namespace) -> int:
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="critical", form="console")
-    here = checks.detect(settings, _options(flags), os.environ)
+    here = _context(flags, settings)
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
+    worst = findings.worst(found for result in results for found in result.findings)
     if flags.form == "json":
-        text = json.dumps(_document(results, here), indent=2)
+        document = {
+            "version": version.current(),
+            "place": here.place.value,
+            "node": settings.node_name if here.place is Place.NODE else None,
+            "worst": worst.value,
+            "exitCode": EXIT_CODES[worst],
+            "findings": [
+                {"theme": result.theme, **found.as_json()}
+                for result in results
+                for found in result.findings
+            ],
+        }
+        text = json.dumps(document, indent=2)
     else:
         text = "\n".join(_report(results, here))
     sys.stdout.write(text + "\n")
-    worst = findings.worst(found for result in results for found in result.findings)
     return EXIT_CODES[worst]
 
 
-def _options(flags: argparse.Namespace) -> Options:
-    """Return the options in the flags, checked.
+def _context(flags: argparse.Namespace, settings: Settings) -> Context:
+    """Return what the flags say, and what this machine is.
+
+    Unless a flag names the place, a pod or a machine with the kubelet's registration folder counts
+    as a node, and any other machine as a workstation.
 
     Raises:
-        InputError: An option cannot be used.
+        InputError: A flag cannot be used.
     """
     account = None
     if flags.service_account is not None:
@@ -129,34 +146,21 @@ def _options(flags: argparse.Namespace) -> Options:
         account = (namespace, name)
     if flags.runtime_config and not Path(flags.runtime_config).is_file():
         raise InputError(f"runtime-config: {flags.runtime_config}: expected a file")
-    return Options(
-        place=Place(flags.on) if flags.on else None,
+    in_pod = checks.in_pod()
+    place = flags.on
+    if place is None:
+        is_node = in_pod or settings.registry_folder.is_dir()
+        place = Place.NODE if is_node else Place.WORKSTATION
+    return Context(
+        settings=settings,
+        place=Place(place),
+        in_pod=in_pod,
+        api=checks.api(settings, in_pod=in_pod),
         host_root=Path(flags.host_root),
         runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,
         service_account=account,
     )
-
-
-_WIDTH = max(len(level) for level in Level)
-
-
-def _document(results: Sequence[Result], context: Context) -> dict[str, Any]:
-    """Return the report as a JSON object."""
-    on_node = context.place is Place.NODE
-    worst = findings.worst(f for result in results for f in result.findings)
-    return {
-        "version": version.current(),
-        "place": context.place.value,
-        "node": context.settings.node_name if on_node else None,
-        "worst": worst.value,
-        "exitCode": EXIT_CODES[worst],
-        "findings": [
-            {"theme": result.theme, **found.as_json()}
-            for result in results
-            for found in result.findings
-        ],
-    }
 
 
 def _report(results: Sequence[Result], context: Context) -> Iterator[str]:
@@ -173,19 +177,10 @@ def _report(results: Sequence[Result], context: Context) -> Iterator[str]:
             yield ""
             yield theme
         for found in result.findings:
-            yield from _lines(found)
+            yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
+            for name, text in (("expected", found.expected), ("cure", found.cure)):
+                if text:
+                    yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
     yield ""
-    yield _summary([found for result in results for found in result.findings])
-
-
-def _lines(found: Finding) -> Iterator[str]:
-    yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
-    for name, text in (("expected", found.expected), ("cure", found.cure)):
-        if text:
-            yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
-
-
-def _summary(found: Sequence[Finding]) -> str:
-    """Return the number of findings by level: ``1 problem, 2 warning, 20 ok``."""
-    counts = Counter(item.level for item in found)
-    return ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])
+    counts = Counter(found.level for result in results for found in result.findings)
+    yield ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])

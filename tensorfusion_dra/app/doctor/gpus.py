@@ -15,8 +15,7 @@ from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.gpus import Access
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
-from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.providers import Report
 
 
@@ -24,13 +23,20 @@ def cards(context: Context) -> Iterator[Finding]:
     """Check what NVML answers, which cards are published, and how containers access them."""
     settings = context.settings
     with node_parts.discovery(settings) as discovery:
+        reader = DeviceCatalog(
+            discovery,
+            node_parts.node(settings),
+            host=HostSizes(settings.disk_folder),
+            providers=providers.load(settings),
+        )
         try:
             yield from rules.library(discovery.raw())
-            reader = _reader(context, discovery)
-            catalog = _catalog(reader)
+            reader.refresh()
         except (RetryableError, FatalError) as error:
             yield rules.unreadable(str(error))
             return
+    catalog = reader.current()
+    assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
     yield from rules.cards(gpus, catalog.left_out)
     yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.host_size_errors)
@@ -59,23 +65,6 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
         )
     except StatusError:
         return None
-
-
-def _reader(context: Context, discovery: Discovery) -> DeviceCatalog:
-    settings = context.settings
-    return DeviceCatalog(
-        discovery,
-        node_parts.node(settings),
-        host=HostSizes(settings.disk_folder),
-        providers=providers.load(settings),
-    )
-
-
-def _catalog(reader: DeviceCatalog) -> Catalog:
-    reader.refresh()
-    catalog = reader.current()
-    assert catalog is not None  # it was just read
-    return catalog
 
 
 def _providers(reports: Sequence[Report]) -> Iterator[Finding]:

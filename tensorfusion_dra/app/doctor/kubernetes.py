@@ -45,7 +45,7 @@ def slice_gates(context: Context) -> Iterator[Finding]:
 
 def claim_gates(context: Context) -> Iterator[Finding]:
     """Check which fields the API server keeps of a ResourceClaim in a dry run."""
-    namespace = context.options.namespace
+    namespace = context.namespace
     resource_api = context.resource_api
     path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
     kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}

@@ -26,7 +26,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
     the user of the kubeconfig. With the DaemonSet's account its settings count, too.
     """
     settings = {name: str(getattr(context.settings, name)) for name in _DECISIVE}
-    account = context.options.service_account
+    account = context.service_account
     if account is None and not context.in_pod:
         for installed in objects.installed(context)[:1]:
             account = _account(installed)

@@ -42,7 +42,7 @@ def cdi(context: Context) -> Iterator[Finding]:
 def _settings(context: Context, runtime_version: str) -> CdiSettings | None:
     """Return the CDI settings in the runtime's files; None if there is no file."""
     name, release = rules.release_of(runtime_version)
-    named = context.options.runtime_config
+    named = context.runtime_config
     if name == "cri-o":
         main = named or context.on_host(_CRIO)
         folder = context.on_host(_CRIO_FOLDER)

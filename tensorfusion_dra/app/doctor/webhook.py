@@ -67,7 +67,7 @@ def _endpoints(context: Context, service: Service) -> Iterator[Finding]:
 
 
 def _dry_run(context: Context) -> Iterator[Finding]:
-    namespace = context.options.namespace
+    namespace = context.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
         pod = context.probe.dry_run(path, rules.trial_pod(namespace))

@@ -6,8 +6,7 @@ from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.node_enforcer import NodeEnforcer
+from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnforcer
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.runtime.supervisor import Supervisor

@@ -4,10 +4,8 @@ from functools import partial
 from pathlib import Path
 
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import RetriedReads
-from tensorfusion_dra.cluster.worker_pods import WorkerPods
+from tensorfusion_dra.cluster.api import ResourceApi, RetriedReads
+from tensorfusion_dra.cluster.pods import Pods, WorkerPods
 from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.supervisor import Supervisor

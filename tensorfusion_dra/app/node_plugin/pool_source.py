@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tensorfusion_dra.app.node_plugin import node_events
 from tensorfusion_dra.app.shared import enforcer_kinds
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster import object_cache
+from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import (
@@ -37,8 +37,8 @@ def follow(
         follower.wake()
 
     by_name = settings.gpupool if settings.pool_source == "object" else ""
-    pools = object_cache.gpupools(api, name=by_name, on_change=wake)
-    nodes = object_cache.nodes(api, name=name, on_change=wake)
+    pools = watch.gpupools(api, name=by_name, on_change=wake)
+    nodes = watch.nodes(api, name=name, on_change=wake)
     source: PoolSource
     if by_name:
         source = NamedPool(pools=pools, nodes=nodes, gpupool=by_name, node_name=name)

@@ -27,13 +27,10 @@ from tensorfusion_dra.app.node_plugin.observing import Observing
 from tensorfusion_dra.app.shared import process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.claim_status import ClaimStatus
-from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
+from tensorfusion_dra.cluster.claims import Claims, ClaimStatus
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import RetriedReads
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.driver.card_watch import CardWatch

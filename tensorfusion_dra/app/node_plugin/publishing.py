@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from tensorfusion_dra.app.node_plugin import node_events, pool_source
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.resource_api import ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import PoolFollower

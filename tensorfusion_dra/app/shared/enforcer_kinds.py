@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerKind
+from tensorfusion_dra.core.claims.enforcers.enforcer import EnforcerKind
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError
 

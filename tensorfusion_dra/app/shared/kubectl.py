@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.cluster import kubeconfig_files
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import InputError
 
@@ -71,7 +70,10 @@ def namespace(kubeconfig: str | None) -> str:
 
 def _texts(kubeconfig: str | None) -> Iterator[bytes]:
     with suppress(InputError):
-        yield from kubeconfig_files.texts(Path(_path(kubeconfig)))
+        # Imported here: most commands parse their flags without it.
+        from tensorfusion_dra.cluster import login  # noqa: PLC0415
+
+        yield from login.kubeconfig_texts(Path(_path(kubeconfig)))
 
 
 def _path(kubeconfig: str | None) -> str:

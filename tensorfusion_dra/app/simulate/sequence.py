@@ -13,13 +13,12 @@ from signal import SIGINT, SIGTERM
 from typing import Final
 
 from dra_simulator.rest import Json
-from tensorfusion_dra.app.simulate import observed, report, text
+from tensorfusion_dra.app.simulate import report, text
 from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedCluster
-from tensorfusion_dra.app.simulate.options import Options
+from tensorfusion_dra.app.simulate.command import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
-from tensorfusion_dra.app.simulate.progress import Progress
 from tensorfusion_dra.app.simulate.report import Report
-from tensorfusion_dra.app.simulate.workload import GeneratedPods, Workload
+from tensorfusion_dra.app.simulate.workload import GeneratedPods, Progress, Workload
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _INTERRUPTED: Final = 128 + SIGINT
@@ -165,20 +164,20 @@ def _start(
 
 def _result(cluster: SimulatedCluster, workload: Workload, settled: Mapping[str, Json]) -> Report:
     """Return the report of the settled pods, without teardown and times."""
-    cdi_file, cdi_spec = observed.first_spec(cluster, list(settled.values()))
+    cdi_file, cdi_spec = report.first_spec(cluster, list(settled.values()))
     slices = tuple(cluster.slices())
     return Report(
         node=cluster.node_name,
         pool=slices[0]["spec"]["pool"]["name"],
         slices=slices,
         pods=tuple(
-            observed.pod_report(cluster, pod, workload.requested(cluster, name))
+            report.pod_report(cluster, pod, workload.requested(cluster, name))
             for name, pod in settled.items()
         ),
         admissions=tuple(workload.admissions(cluster)),
         cdi_file=cdi_file,
         cdi_spec=cdi_spec,
-        left=tuple(observed.free_capacities(slices, cluster.claims())),
+        left=tuple(report.free_capacities(slices, cluster.claims())),
         left_behind=(),
         kept_in="",
         seconds={},
@@ -193,16 +192,15 @@ def _wait_settled(
 
     def settled() -> bool:
         found.update({name: cluster.pod(name) for name in pods})
-        done = [pod for pod in found.values() if observed.is_settled(pod)]
+        done = [pod for pod in found.values() if report.is_settled(pod)]
         progress.show(f"{len(done)} of {len(pods)} pods settled")
         return len(done) == len(pods)
 
     def unsettled() -> list[str]:
         return [
-            f"{name}: {observed.phase(pod)}; "
-            f"{observed.waits_for(pod) or 'no message of the scheduler'}"
+            f"{name}: {report.phase(pod)}; {report.waits_for(pod) or 'no message of the scheduler'}"
             for name, pod in found.items()
-            if not observed.is_settled(pod)
+            if not report.is_settled(pod)
         ]
 
     cluster.until("pods", settled, explain=unsettled)

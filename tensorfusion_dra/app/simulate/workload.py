@@ -1,12 +1,36 @@
-"""Workloads of a simulation: its pods, and the objects that they need."""
+"""Workloads of a simulation: its pods, the objects that they need, and the progress line."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO
 
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.options import Options, ShareRequest
-from tensorfusion_dra.app.simulate.progress import Progress
+from tensorfusion_dra.app.simulate.command import Options, ShareRequest
 from tensorfusion_dra.app.simulate.report import Admission
+
+_CLEAR: Final = "\r\x1b[K"
+
+
+class Progress:
+    """A line on the stream that shows the current step; nothing if that is not a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: Final = stream
+        self._live: Final = stream.isatty()
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        """Replace the line by this text."""
+        if self._live and text != self._shown:
+            self._shown = text
+            self._stream.write(f"{_CLEAR}{text} ...")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line, so that other output can be written."""
+        if self._live and self._shown:
+            self._shown = ""
+            self._stream.write(_CLEAR)
+            self._stream.flush()
 
 
 class Workload(Protocol):

@@ -15,12 +15,11 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
-from tensorfusion_dra.cluster import object_cache
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.object_cache import ObjectCache
+from tensorfusion_dra.cluster import watch
+from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.pods import Pods
-from tensorfusion_dra.cluster.published_slices import PublishedSlices
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.slices import PublishedSlices
+from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
@@ -73,8 +72,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     api.connect()
     process_memory.finish_start()
     objects = {
-        "gpupool-watch": object_cache.gpupools(api, on_change=_nothing),
-        "template-watch": object_cache.scheduling_config_templates(api, on_change=_nothing),
+        "gpupool-watch": watch.gpupools(api, on_change=_nothing),
+        "template-watch": watch.scheduling_config_templates(api, on_change=_nothing),
     }
     pools, templates = objects.values()
     admission = _admission(settings, api, pools=pools, templates=templates)

@@ -1,6 +1,6 @@
 """Interfaces to Tensor Fusion's hypervisor on this node."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from tensorfusion_dra.core.claims.claim import PodRef
@@ -105,11 +105,6 @@ class WorkerMemory(Protocol):
         """
         ...
 
-    def delete_removed(self, used: Collection[str]) -> Sequence[str]:
-        """Free the room of removed folders, a part per call; return why some cannot be deleted.
-
-        Also delete what was noted of pods other than those with the UIDs `used`. A container may
-        have made its files such that only a process with more rights than the driver has can delete
-        them.
-        """
+    def forget_others(self, used: Collection[str]) -> None:
+        """Remove what was noted of pods other than those with these UIDs."""
         ...

@@ -105,12 +105,11 @@ class WorkerMemory:
         except OSError as error:
             raise RetryableError(f"{note}: {error.strerror or error}") from error
 
-    def delete_removed(self, used: Collection[str]) -> Sequence[str]:
+    def forget_others(self, used: Collection[str]) -> None:
         for note in self._notes():
             if claims.is_uid(note.name) and note.name not in used:
                 with suppress(OSError):
                     note.unlink()
-        return folders.delete_removed(self._root.glob(f"*/{folders.REMOVED}"))
 
     def _notes(self) -> Sequence[Path]:
         try:

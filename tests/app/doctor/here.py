@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tensorfusion_dra.app.doctor.checks import Context, Options, Place
+from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
@@ -15,7 +15,8 @@ def context(
     api: Api | None = None,
     place: Place = Place.NODE,
     in_pod: bool = False,
-    options: Options | None = None,
+    host_root: Path | None = None,
+    service_account: tuple[str, str] | None = None,
     **settings: Any,
 ) -> Context:
     """Return a context whose folders are all in this one, except for those that settings name."""
@@ -34,7 +35,8 @@ def context(
     }
     return Context(
         settings=Settings(**{**given, **settings}),
-        options=options or Options(host_root=folder / "host"),
+        host_root=host_root or folder / "host",
+        service_account=service_account,
         place=place,
         in_pod=in_pod,
         api=api,

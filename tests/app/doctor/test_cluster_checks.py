@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
-from tensorfusion_dra.app.doctor.checks import Context, Options, Place
+from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tests.app.doctor.here import context, worst
@@ -104,9 +104,8 @@ def test_the_settings_of_the_daemonset_decide_about_its_rights(
 
 def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[OTHERS] = allowed()
-    options = Options(service_account=("a", "b"))
 
-    (granted,) = rights.of_node_plugin(here(options=options))
+    (granted,) = rights.of_node_plugin(here(service_account=("a", "b")))
 
     assert "a/b" in granted.subject
 

@@ -44,22 +44,15 @@ def test_a_missing_registration_folder_is_a_problem_and_a_missing_data_folder_is
     assert not (folder / "cdi").exists()
 
 
-def test_a_world_writable_cdi_folder_is_a_warning(folder: Path) -> None:
-    (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+def test_mode_and_kind_of_a_folder_are_read(folder: Path) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi").chmod(0o777)
+    (folder / "tensor-fusion").write_text("")
 
-    found = of(list(folders.folders(context(folder))), "CDI folder")
+    found = list(folders.folders(context(folder)))
 
-    assert (found.level, "0777" in found.found) == (Level.WARNING, True)
-
-
-def test_a_file_where_a_folder_should_be_is_a_problem(folder: Path) -> None:
-    (folder / "cdi").write_text("")
-
-    found = of(list(folders.folders(context(folder))), "CDI folder")
-
-    assert (found.level, found.found) == (Level.PROBLEM, "not a folder")
+    assert "0777" in of(found, "CDI folder").found
+    assert of(found, "hypervisor's folder").found == "not a folder"
 
 
 def prepared(folder: Path) -> Setup:

@@ -2,7 +2,9 @@
 
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,6 +21,13 @@ from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, u
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Yield a folder with a path that leaves room for the name of a socket."""
+    with TemporaryDirectory(prefix="tf-") as made:
+        yield Path(made)
 
 
 def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
@@ -66,13 +75,12 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
     assert "ended process" in dead[1].found
 
 
-def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
+def test_enforcer_is_ok_only_while_it_is_alive(folder: Path, short_folder: Path) -> None:
     """A limiter without a hypervisor, then with a live one, then with a dead one."""
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
     limiter_file.parent.mkdir()
     limiter_file.write_bytes(ELF + bytes(60))
-    plugin = folder / "device-plugins" / "tensor-fusion-index-0.sock"
-    plugin.parent.mkdir()
+    plugin = short_folder / "tensor-fusion-index-0.sock"
     here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
 
     (without,) = limits.alive(here)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app.doctor import runtime
-from tensorfusion_dra.app.doctor.checks import Options
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
@@ -37,8 +36,8 @@ def cdi_findings(
         "status": {"nodeInfo": {"containerRuntimeVersion": version}},
     }
     api = Api(canned.kubeconfig(folder / "kubeconfig"))
-    options = Options() if in_pod else Options(host_root=folder / "host")
-    here = context(folder, api=api, in_pod=in_pod, options=options, cdi_dir="/var/run/cdi")
+    root = Path("/") if in_pod else folder / "host"
+    here = context(folder, api=api, in_pod=in_pod, host_root=root, cdi_dir="/var/run/cdi")
     return list(runtime.cdi(here))
 
 

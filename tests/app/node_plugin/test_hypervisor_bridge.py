@@ -4,9 +4,7 @@ from pathlib import Path
 
 from tensorfusion_dra.app.node_plugin import hypervisor_bridge
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.resource_api import ResourceApi
-from tensorfusion_dra.cluster.retries import RetriedReads
+from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state.ledger import Ledger

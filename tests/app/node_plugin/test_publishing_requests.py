@@ -15,8 +15,7 @@ from dra_simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json
 from tensorfusion_dra.app.node_plugin import node_base, publishing
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import USER_AGENT, Api
-from tensorfusion_dra.cluster.resource_api import ResourceApi
+from tensorfusion_dra.cluster.api import USER_AGENT, Api, ResourceApi
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher

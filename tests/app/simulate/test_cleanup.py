@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app.simulate import sequence
-from tensorfusion_dra.app.simulate.options import Options
+from tensorfusion_dra.app.simulate.command import Options
 
 OPTIONS = Options(
     gpus="1xT4",

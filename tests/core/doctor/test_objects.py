@@ -1,6 +1,7 @@
 """Findings about this driver's objects in the cluster."""
 
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,12 +10,14 @@ import yaml
 
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import objects
-from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.doctor.objects import Source
+from tests.support import findings
 from tests.support.builders.devices import NODE
 from tests.support.builders.devices import published_devices as devices
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpus
+from tests.support.findings import Expected
 
 CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
 
@@ -109,45 +112,12 @@ def test_pools_of_settings_beside_gpupools_of_other_names_are_a_warning(
 
 
 DRIVER = "tensor-fusion.ai.dra-driver"
+OK = (Level.OK, "")
 
 
 def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
     selectors = [{"cel": {"expression": text}} for text in expressions]
     return {"spec": {"selectors": selectors, "config": config or []}}
-
-
-@pytest.mark.parametrize(
-    ("stored", "level"),
-    [
-        (class_with_selectors(f'device.driver == "{DRIVER}"'), Level.OK),
-        (class_with_selectors("true", f"device.driver=='{DRIVER}'"), Level.OK),
-        (class_with_selectors('device.driver == "gpu.nvidia.com"'), Level.WARNING),
-        (class_with_selectors(), Level.WARNING),
-        (None, Level.PROBLEM),
-    ],
-)
-def test_class_must_exist_and_select_this_driver(
-    stored: dict[str, Any] | None, level: Level
-) -> None:
-    (finding,) = objects.device_class(stored)
-
-    assert finding.level is level
-
-
-def test_malformed_parameters_are_a_problem() -> None:
-    good = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "isolation": "hard"}
-    config = [
-        {"opaque": {"driver": DRIVER, "parameters": good}},
-        {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
-        {"opaque": {"driver": DRIVER, "parameters": {**good, "isolation": "hardest"}}},
-    ]
-    stored = class_with_selectors(f'device.driver == "{DRIVER}"', config=config)
-
-    fine, wrong = objects.device_class(stored)
-
-    assert (fine.level, wrong.level) == (Level.OK, Level.PROBLEM)
-    assert "config[2]" in wrong.subject
-    assert "hardest" in wrong.found
 
 
 def template_for_class(namespace: str, class_name: str) -> dict[str, Any]:
@@ -156,30 +126,48 @@ def template_for_class(namespace: str, class_name: str) -> dict[str, Any]:
     return {"metadata": {"namespace": namespace}, "spec": {"spec": {"devices": devices}}}
 
 
-def test_templates_must_name_existing_classes() -> None:
-    stored = [
-        template_for_class("a", "tensor-fusion.ai"),
-        template_for_class("b", "tensor-fusion-gpu"),
-    ]
-
-    fine, wrong = objects.templates(stored, classes=["tensor-fusion.ai"])
-
-    assert (fine.level, wrong.level) == (Level.OK, Level.PROBLEM)
-    assert "tensor-fusion-gpu" in wrong.found
-
-
-def test_classes_of_subrequests_are_checked_too() -> None:
-    stored = template_for_class("a", "tensor-fusion.ai")
-    (request,) = stored["spec"]["spec"]["devices"]["requests"]
-    request["firstAvailable"] = [{"name": "x", **request.pop("exactly")}]
-
-    assert [f.level for f in objects.templates([stored], classes=[])] == [Level.PROBLEM]
+SELECTS = f'device.driver == "{DRIVER}"'
+GOOD = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "isolation": "hard"}
+CONFIG = [
+    {"opaque": {"driver": DRIVER, "parameters": GOOD}},
+    {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
+    {"opaque": {"driver": DRIVER, "parameters": {**GOOD, "isolation": "hardest"}}},
+]
+SUBREQUEST = {"firstAvailable": [{"name": "x", "deviceClassName": "tensor-fusion.ai"}]}
+OF_SUBREQUEST = {
+    "metadata": {"namespace": "a"},
+    "spec": {"spec": {"devices": {"requests": [SUBREQUEST]}}},
+}
 
 
-def test_missing_template_is_only_a_note() -> None:
-    (finding,) = objects.templates([], classes=[])
-
-    assert finding.level is Level.NOTE
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (objects.device_class(class_with_selectors(SELECTS)), [OK]),
+        (objects.device_class(class_with_selectors("true", f"device.driver=='{DRIVER}'")), [OK]),
+        (
+            objects.device_class(class_with_selectors('device.driver == "gpu.nvidia.com"')),
+            [(Level.WARNING, "do not name this driver")],
+        ),
+        (objects.device_class(class_with_selectors()), [(Level.WARNING, "selectors none")]),
+        (objects.device_class(None), [(Level.PROBLEM, "not found")]),
+        (
+            objects.device_class(class_with_selectors(SELECTS, config=CONFIG)),
+            [OK, (Level.PROBLEM, "config[2]: isolation: found 'hardest'")],
+        ),
+        (
+            objects.templates(
+                [template_for_class("a", "tensor-fusion.ai"), template_for_class("b", "other")],
+                classes=["tensor-fusion.ai"],
+            ),
+            [OK, (Level.PROBLEM, "names DeviceClass other, which does not exist")],
+        ),
+        (objects.templates([OF_SUBREQUEST], classes=[]), [(Level.PROBLEM, "tensor-fusion.ai")]),
+        (objects.templates([], classes=[]), [(Level.NOTE, "in no namespace")]),
+    ],
+)
+def test_class_and_templates(found: Iterable[Finding], expected: list[Expected]) -> None:
+    findings.check(found, expected)
 
 
 LABEL: Final = "nvidia.com/gpu.present"
@@ -264,43 +252,41 @@ def stored(count: int = 1) -> list[Any]:
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 
-def levels(found: list[Any], nodes: tuple[str, ...] = ("node-01",)) -> list[Level]:
-    return [finding.level for finding in objects.slices_of_cluster(found, nodes=nodes)]
-
-
-def test_slices_of_the_driver_are_fine() -> None:
-    (finding,) = objects.slices_of_node(stored(2), node_name="node-01")
-
-    assert (finding.level, finding.found) == (Level.OK, "1 on 1 nodes, with 2 devices")
-    assert levels(stored(130)) == [Level.OK]
-
-
-def test_missing_slices_are_a_problem_for_a_node_and_for_a_cluster() -> None:
-    (of_node,) = objects.slices_of_node([], node_name="node-01")
-
-    assert of_node.level is Level.PROBLEM
-    assert "node-01" in of_node.subject
-    assert levels([]) == [Level.PROBLEM]
-
-
-def test_incomplete_pool_is_a_warning() -> None:
-    assert levels(stored(130)[:1]) == [Level.WARNING]
-
-
-def test_devices_without_allow_multiple_allocations_are_a_problem() -> None:
+def changed(*, shared: bool = True, owned: bool = True) -> list[Any]:
+    """Return a slice of two devices without what one of these adds."""
     (item,) = stored(2)
-    for device in item["spec"]["devices"]:
-        del device["allowMultipleAllocations"]
+    if not shared:
+        for device in item["spec"]["devices"]:
+            del device["allowMultipleAllocations"]
+    if not owned:
+        item["metadata"]["ownerReferences"] = []
+    return [item]
 
-    (finding,) = objects.slices_of_cluster([item], nodes=["node-01"])
 
-    assert finding.level is Level.PROBLEM
-    assert finding.found.startswith("2 of 2 cannot be shared")
-
-
-def test_slice_without_owner_or_of_a_missing_node_is_a_warning() -> None:
-    (item,) = stored()
-    item["metadata"]["ownerReferences"] = []
-
-    assert levels([item]) == [Level.WARNING]
-    assert levels(stored(), nodes=()) == [Level.WARNING]
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (objects.slices_of_node(stored(2), node_name="a"), (Level.OK, "1 on 1 nodes, with 2 dev")),
+        (objects.slices_of_node([], node_name="a"), (Level.PROBLEM, "of node a: none")),
+        (objects.slices_of_cluster(stored(130), nodes=["node-01"]), OK),
+        (objects.slices_of_cluster([], nodes=["node-01"]), (Level.PROBLEM, "none on any node")),
+        (
+            objects.slices_of_cluster(stored(130)[:1], nodes=["node-01"]),
+            (Level.WARNING, "the scheduler ignores an incomplete pool"),
+        ),
+        (
+            objects.slices_of_cluster(changed(shared=False), nodes=["node-01"]),
+            (Level.PROBLEM, "2 of 2 cannot be shared"),
+        ),
+        (
+            objects.slices_of_cluster(changed(owned=False), nodes=["node-01"]),
+            (Level.WARNING, "without their Node as owner"),
+        ),
+        (
+            objects.slices_of_cluster(stored(), nodes=[]),
+            (Level.WARNING, "of nodes that do not exist: node-01"),
+        ),
+    ],
+)
+def test_slices(found: Iterable[Finding], expected: Expected) -> None:
+    findings.check(found, [expected])

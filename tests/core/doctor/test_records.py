@@ -7,89 +7,74 @@ import pytest
 from tensorfusion_dra.core.doctor import records
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.doctor.records import LedgerFacts, SpecFile
+from tests.support import findings
+from tests.support.findings import Expected
 
 LEDGER = "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver/ledger.sqlite3"
-OURS = "/var/run/cdi/tensor-fusion.ai-vgpu_uid-a.json"
-TOOLKIT = "/var/run/cdi/nvidia.yaml"
 CLAIMS = {"uid-a": "default/a"}
 
 
 @pytest.mark.parametrize(
-    ("facts", "level"),
+    ("facts", "level", "text"),
     [
-        ({"version": 1, "claims": CLAIMS, "size_bytes": 40960}, Level.OK),
-        ({"version": 1, "claims": CLAIMS, "size_bytes": 2**30}, Level.NOTE),
-        ({"exists": False}, Level.NOTE),
-        ({"trouble": "Permission denied"}, Level.COULD_NOT_LOOK),
-        ({"damage": "database disk image is malformed"}, Level.PROBLEM),
-        ({"version": 2, "claims": {}}, Level.PROBLEM),
+        ({"version": 1, "claims": CLAIMS, "size_bytes": 40960}, Level.OK, "40 KiB, 1 claims"),
+        ({"version": 1, "claims": CLAIMS, "size_bytes": 2**30}, Level.NOTE, "large"),
+        ({"exists": False}, Level.NOTE, "no node plugin has run here"),
+        ({"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
+        ({"damage": "image is malformed"}, Level.PROBLEM, "image is malformed"),
+        ({"version": 2, "claims": {}}, Level.PROBLEM, "a newer release wrote it"),
     ],
 )
 def test_ledger_must_be_readable_and_of_a_known_version(
-    facts: dict[str, Any], level: Level
+    facts: dict[str, Any], level: Level, text: str
 ) -> None:
-    (finding,) = records.ledger(LedgerFacts(path=LEDGER, **facts), version=1)
-
-    assert finding.level is level
+    findings.check(records.ledger(LedgerFacts(path=LEDGER, **facts), version=1), [(level, text)])
 
 
-def found_spec(path: str = OURS, **facts: Any) -> SpecFile:
-    return SpecFile(path=path, **facts)
+def spec(name: str, *, folder: str = "/var/run/cdi", **facts: Any) -> SpecFile:
+    return SpecFile(path=f"{folder}/{name}", **facts)
 
 
-def levels(*files: SpecFile, claims: dict[str, str] | None) -> list[Level]:
-    return [finding.level for finding in records.specs(files, claims)]
+def with_device(name: str, *, folder: str = "/var/run/cdi") -> SpecFile:
+    return spec(name, folder=folder, kind="v/c", devices=("v/c=a",))
 
 
-def test_one_spec_for_each_record_is_fine() -> None:
-    ours = found_spec(kind="tensor-fusion.ai/vgpu", devices=("tensor-fusion.ai/vgpu=uid-a-gpu",))
-    toolkit = found_spec(TOOLKIT, kind="nvidia.com/gpu", devices=("nvidia.com/gpu=0",))
-
-    (finding,) = records.specs([ours, toolkit], CLAIMS)
-
-    assert (finding.level, finding.found) == (Level.OK, "1 of this driver, 1 of others")
+OURS = spec("tensor-fusion.ai-vgpu_uid-a.json")
+TOOLKIT = spec("nvidia.yaml", kind="nvidia.com/gpu", devices=("nvidia.com/gpu=0",))
 
 
-def test_spec_without_a_record_and_record_without_a_spec_are_warnings() -> None:
-    assert levels(found_spec(), claims={}) == [Level.WARNING]
-    (missing,) = records.specs([], CLAIMS)
-
-    assert missing.level is Level.WARNING
-    assert "default/a" in missing.found
-
-
-def test_specs_are_not_compared_with_an_unreadable_ledger() -> None:
-    assert levels(found_spec(), claims=None) == [Level.OK]
-
-
-def test_broken_spec_is_a_problem_if_it_is_this_drivers_else_a_warning() -> None:
-    broken, foreign = found_spec(trouble="no devices"), found_spec(TOOLKIT, trouble="no devices")
-
-    assert levels(broken, claims=CLAIMS) == [Level.PROBLEM]
-    assert levels(found_spec(), foreign, claims=CLAIMS) == [Level.WARNING]
-
-
-def test_this_drivers_kind_in_a_foreign_file_is_a_warning() -> None:
-    foreign = found_spec("/var/run/cdi/old.json", kind="tensor-fusion.ai/vgpu")
-
-    assert levels(found_spec(), foreign, claims=CLAIMS) == [Level.WARNING]
-
-
-def test_device_in_two_files_of_a_folder_is_a_problem() -> None:
-    one, two = (
-        found_spec(f"/var/run/cdi/{name}.json", kind="v/c", devices=("v/c=a",)) for name in "ab"
-    )
-    elsewhere = found_spec("/etc/cdi/a.json", kind="v/c", devices=("v/c=a",))
-
-    assert levels(one, two, claims={}) == [Level.PROBLEM]
-    assert levels(one, elsewhere, claims={}) == [Level.OK]
-
-
-def test_spec_with_missing_host_paths_is_a_warning() -> None:
-    stale = found_spec(TOOLKIT, missing_paths=("/usr/lib/libcuda.so.550",))
-
-    (finding,) = records.specs([stale], {})
-
-    assert finding.level is Level.WARNING
-    assert "libcuda.so.550" in finding.found
-    assert "nvidia-ctk" in finding.cure
+@pytest.mark.parametrize(
+    ("files", "claims", "expected"),
+    [
+        ([OURS, TOOLKIT], CLAIMS, [(Level.OK, "1 of this driver, 1 of others")]),
+        ([OURS], {}, [(Level.WARNING, "of a claim that is not in the ledger")]),
+        ([], CLAIMS, [(Level.WARNING, "none for 1 prepared claims: default/a")]),
+        ([OURS], None, [(Level.OK, "")]),
+        (
+            [spec("tensor-fusion.ai-vgpu_uid-a.json", trouble="no devices")],
+            CLAIMS,
+            [(Level.PROBLEM, "no devices")],
+        ),
+        ([OURS, spec("a.yaml", trouble="no devices")], CLAIMS, [(Level.WARNING, "no devices")]),
+        (
+            [OURS, spec("old.json", kind="tensor-fusion.ai/vgpu")],
+            CLAIMS,
+            [(Level.WARNING, "not a file of this driver")],
+        ),
+        (
+            [with_device("a.json"), with_device("b.json")],
+            {},
+            [(Level.PROBLEM, "in /var/run/cdi/a.json and /var/run/cdi/b.json")],
+        ),
+        ([with_device("a.json"), with_device("a.json", folder="/etc/cdi")], {}, [(Level.OK, "")]),
+        (
+            [spec("nvidia.yaml", missing_paths=("/usr/lib/libcuda.so.550",))],
+            {},
+            [(Level.WARNING, "names 1 host paths that do not exist: /usr/lib/libcuda.so.550")],
+        ),
+    ],
+)
+def test_specs(
+    files: list[SpecFile], claims: dict[str, str] | None, expected: list[Expected]
+) -> None:
+    findings.check(records.specs(files, claims), expected)

@@ -1,13 +1,16 @@
 """Findings about the webhook and a dry run of a pod."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core.doctor import webhook
-from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.doctor.webhook import Bundle, Service
+from tests.support import findings
+from tests.support.findings import Expected
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SERVICE = Service(namespace="tensorfusion-dra", name="tensorfusion-dra-webhook")
@@ -57,9 +60,7 @@ def test_missing_webhook_is_only_a_note() -> None:
 def test_ca_bundle_must_be_valid_for_two_more_weeks(text: str, found: Bundle, level: Level) -> None:
     (item,) = webhook.ours([configuration("pods.dra.tensor-fusion.ai", ca_bundle=text)])
 
-    (finding,) = webhook.bundle(item, found, now=NOW)
-
-    assert finding.level is level
+    findings.check(webhook.bundle(item, found, now=NOW), [(level, "")])
 
 
 def endpoint_slice(*conditions: dict[str, bool]) -> dict[str, Any]:
@@ -80,21 +81,20 @@ def endpoint_slice(*conditions: dict[str, bool]) -> dict[str, Any]:
 def test_at_least_one_endpoint_must_be_ready(
     slices: list[dict[str, Any]] | None, level: Level
 ) -> None:
-    (finding,) = webhook.endpoints(SERVICE, slices)
-
-    assert finding.level is level
+    findings.check(webhook.endpoints(SERVICE, slices), [(level, "")])
 
 
-def test_dry_run_of_a_pod_must_return_a_claim() -> None:
-    (unchanged,) = webhook.admitted(webhook.trial_pod("default"))
-    (changed,) = webhook.admitted({"spec": {"resourceClaims": [{"name": "tensor-fusion-gpu"}]}})
-
-    assert (unchanged.level, changed.level) == (Level.PROBLEM, Level.OK)
-    assert "tensor-fusion-gpu" in changed.found
-
-
-def test_refusal_for_lack_of_an_answer_is_a_problem_and_by_a_rule_a_warning() -> None:
-    silent = webhook.refused('500: failed calling webhook "pods.dra.tensor-fusion.ai": refused')
-    ruled = webhook.refused("403: exceeded quota")
-
-    assert (silent.level, ruled.level) == (Level.PROBLEM, Level.WARNING)
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (webhook.admitted(webhook.trial_pod("default")), (Level.PROBLEM, "added no claim")),
+        (webhook.admitted({"spec": {"resourceClaims": [{"name": "gpu"}]}}), (Level.OK, "gpu")),
+        (
+            [webhook.refused('500: failed calling webhook "pods.dra.tensor-fusion.ai": refused')],
+            (Level.PROBLEM, "port 9443"),
+        ),
+        ([webhook.refused("403: exceeded quota")], (Level.WARNING, "exceeded quota")),
+    ],
+)
+def test_dry_run_of_a_pod(found: Iterable[Finding], expected: Expected) -> None:
+    findings.check(found, [expected])

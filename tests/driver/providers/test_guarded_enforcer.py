@@ -10,8 +10,13 @@ from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.enforcers.enforcer import (
+    Edits,
+    EnforcerSettings,
+    Folder,
+    Needs,
+    TextFile,
+)
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError

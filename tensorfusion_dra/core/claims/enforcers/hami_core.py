@@ -24,8 +24,7 @@ from typing import ClassVar, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -84,12 +83,7 @@ class HamiCore:
             ClaimError: The claim's limits cannot be expressed by card index.
         """
         by_index.check(claim)
-        requests = [
-            request
-            for request, shares in enforcer.enforced(claim).items()
-            if by_index.limits(shares) and not enforcer.is_simulated(shares)
-        ]
-        if not requests:
+        if not _limited(claim):
             return Needs()
         return Needs(
             files=(self.library,),
@@ -98,11 +92,7 @@ class HamiCore:
         )
 
     def places(self, claim: PreparedClaim) -> Places:
-        limited = [
-            request
-            for request, shares in enforcer.enforced(claim).items()
-            if by_index.limits(shares) and not enforcer.is_simulated(shares)
-        ]
+        limited = _limited(claim)
         if not limited:
             return Places()
         folder = self._caches(claim)
@@ -148,6 +138,15 @@ class HamiCore:
 
     def _caches(self, claim: PreparedClaim) -> str:
         return f"{self.claims_root}/{claim.ref.uid}"
+
+
+def _limited(claim: PreparedClaim) -> Sequence[str]:
+    """Return the requests with limits on real cards."""
+    return [
+        request
+        for request, shares in enforcer.enforced(claim).items()
+        if by_index.limits(shares) and not enforcer.is_simulated(shares)
+    ]
 
 
 def _cache_file(request: str) -> str:

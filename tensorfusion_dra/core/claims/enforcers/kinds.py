@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerKind
+from tensorfusion_dra.core.claims.enforcers.enforcer import EnforcerKind
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion

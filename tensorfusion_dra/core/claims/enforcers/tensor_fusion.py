@@ -17,8 +17,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import compact_json, limits
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import enforcer
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.enforcer_settings import EnforcerSettings
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
