@@ -48,7 +48,7 @@ def test_without_a_namespace_it_is_default(tmp_path: Path, text: str) -> None:
         ("", "variable", False, True, "kubeconfig {}/variable"),
         ("", "", True, True, "kubeconfig {}/.kube/config"),
         ("", "", False, False, "kubeconfig {}/.kube/config"),
-        ("", "", False, True, "service account"),
+        ("", "", False, True, "in-cluster configuration"),
     ],
 )
 def test_service_account_is_used_in_a_pod_without_a_kubeconfig(
