@@ -120,36 +120,3 @@ def ratios(
         "min": round(min(each), 3),
         "max": round(max(each), 3),
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A figure of one call of one driver by the number of claims held.
-
-    Attributes:
-        label: The driver, and the other settings that differ between series.
-        points: Number of claims held and figure, ascending.
-    """
-
-    label: str
-    call: str
-    points: Sequence[tuple[int, float]]
-
-
-def series(rows: Sequence[Mapping[str, Any]], figure: str) -> Sequence[Series]:
-    """Return every series of these rows, call by call."""
-    settings = [name for name in rows[0] if name not in {"held", "figures", "ratios"}]
-    varying = [name for name in settings if len({row[name] for row in rows}) > 1]
-    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for call in CALLS:
-        for row in rows:
-            for driver, figures in row["figures"].items():
-                others = [f"{name.replace('_', ' ')} {row[name]:g}" for name in varying]
-                value = figures[call][figure]
-                if value is not None:
-                    key = call, ", ".join((driver, *others))
-                    points.setdefault(key, []).append((row["held"], value))
-    return [
-        Series(label=label, call=call, points=sorted(found))
-        for (call, label), found in points.items()
-    ]

@@ -226,12 +226,21 @@ def simulated(gpus: str, *, with_pods: bool, with_stages: bool) -> Iterator[Live
     """Yield the node plugin of this checkout, under the simulated API server."""
     with node.running(gpus) as cluster:
         cluster.start_plugin()
-        api = target.api_of(cluster.kubeconfig)
-        claims = Claims(api, cluster.target, with_pods=with_pods)
-        marks = Marks(cluster.log_file) if with_stages else None
-        live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster, marks=marks)
-        live.facts["gpus"] = gpus
-        try:
+        with of_node(cluster, with_pods=with_pods, with_stages=with_stages) as live:
+            live.facts["gpus"] = gpus
             yield live
-        finally:
-            live.close()
+
+
+@contextmanager
+def of_node(
+    cluster: BareNode, *, with_pods: bool = True, with_stages: bool = False
+) -> Iterator[Live]:
+    """Yield the node plugin that runs on a simulated node."""
+    api = target.api_of(cluster.kubeconfig)
+    claims = Claims(api, cluster.target, with_pods=with_pods)
+    marks = Marks(cluster.log_file) if with_stages else None
+    live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster, marks=marks)
+    try:
+        yield live
+    finally:
+        live.close()

@@ -1,9 +1,9 @@
-"""Figures as tables and bars for a terminal."""
+"""Figures as tables for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchmark.figures import CALLS, PROCESS, series
+from benchmark.figures import CALLS, PROCESS
 from benchmark.stages import NAMES
 
 _SETTINGS: Final = (
@@ -14,7 +14,6 @@ _SETTINGS: Final = (
     ("at_a_time", "at a time"),
 )
 _FIGURES: Final = ("p50_ms", "p95_ms", "p99_ms", "claims_per_s")
-_BAR: Final = 50
 
 Row = Mapping[str, Any]
 
@@ -98,22 +97,6 @@ def comparison(rows: Sequence[Row]) -> str:
             cells = "".join(f"{_ratio(row['ratios'][call][name]):>24}" for name in _FIGURES)
             lines.append(f"{settings}   {call:10}{cells}")
     return "\n".join(lines)
-
-
-def bars(rows: Sequence[Row], figure: str = "p50_ms") -> str:
-    """Return a bar for each number of claims held; the bars of one call have the same scale."""
-    lines: list[str] = []
-    every = series(rows, figure)
-    for call in CALLS:
-        of_call = [each for each in every if each.call == call]
-        highest = max((value for each in of_call for _, value in each.points), default=0.0) or 1.0
-        for each in of_call:
-            lines.append(f"{call}, {figure.replace('_', ' ')} by claims held: {each.label}")
-            for held, value in each.points:
-                bar = "#" * max(1, round(value / highest * _BAR))
-                lines.append(f"{held:>8}  {bar} {value:g}")
-            lines.append("")
-    return "\n".join(lines).rstrip()
 
 
 def _number(value: float | None) -> str:
