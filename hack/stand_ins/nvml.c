@@ -59,7 +59,6 @@ EXPORT Return nvmlInitWithFlags(unsigned flags)
 {
     Return result = SUCCESS;
 
-    (void)flags;
     pthread_mutex_lock(&lock);
     if (!machine.state && !machine_open(&machine))
         result = DRIVER_NOT_LOADED;
@@ -94,7 +93,6 @@ EXPORT Return nvmlShutdown(void)
 
 EXPORT const char *nvmlErrorString(Return result)
 {
-    (void)result;
     return "an error of the stand-in";
 }
 
@@ -196,21 +194,18 @@ EXPORT Return nvmlDeviceGetPciInfo_v2(Device device, PciInfo *pci)
 
 EXPORT Return nvmlDeviceGetBrand(Device device, unsigned *brand)
 {
-    (void)device;
     *brand = TESLA;
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetArchitecture(Device device, unsigned *architecture)
 {
-    (void)device;
     *architecture = AMPERE;
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
 {
-    (void)device;
     *major = 8;
     *minor = 0;
     return SUCCESS;
@@ -218,8 +213,6 @@ EXPORT Return nvmlDeviceGetCudaComputeCapability(Device device, int *major, int 
 
 EXPORT Return nvmlDeviceGetMaxClockInfo(Device device, int type, unsigned *clock)
 {
-    (void)device;
-    (void)type;
     *clock = 1410;
     return SUCCESS;
 }
@@ -232,21 +225,18 @@ EXPORT Return nvmlDeviceGetNumGpuCores(Device device, unsigned *cores)
 
 EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
 {
-    (void)device;
     *current = *pending = 0;
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetComputeMode(Device device, unsigned *mode)
 {
-    (void)device;
     *mode = 0;
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values)
 {
-    (void)device;
     for (int i = 0; i < count; i++)
         values[i].result = NOT_SUPPORTED;
     return SUCCESS;
@@ -341,7 +331,6 @@ EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, un
 {
     unsigned count = 0;
 
-    (void)last_seen_us;
     if (!samples) {
         *room = MAX_PROCESSES;
         return INSUFFICIENT_SIZE;
@@ -388,23 +377,17 @@ EXPORT Return nvmlEventSetFree(void *set)
 
 EXPORT Return nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *types)
 {
-    (void)device;
     *types = 0xffff;
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, void *set)
 {
-    (void)device;
-    (void)types;
-    (void)set;
     return SUCCESS;
 }
 
 EXPORT Return nvmlEventSetWait_v2(void *set, void *event, unsigned timeout_ms)
 {
-    (void)set;
-    (void)event;
     usleep(timeout_ms * 1000);
     return TIMEOUT;
 }
