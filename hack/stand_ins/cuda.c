@@ -14,6 +14,7 @@
  * Numbers and layouts: cuda.h.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,7 +146,7 @@ EXPORT Result cuInit(unsigned flags)
 
     pthread_mutex_lock(&lock);
     if (!self) {
-        if (machine_open(&machine)) {
+        if (machine_read(&machine) && machine_map(&machine, O_CREAT)) {
             find_devices();
             read_mps_limits();
             if (device_count) {
