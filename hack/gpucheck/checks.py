@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpucheck.enforcers import HAMI_CORE, TENSOR_FUSION, Enforcer
 from gpucheck.steps import CheckError, Deadline, Json, SkipError, Step
-from gpucheck.tenant import Place, Tenant
+from gpucheck.tenant import Environment, Tenant
 from gpucheck.workplace import Measured, Workplace
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Checks:
         """Measure a tenant alone, beside another tenant, and beside a process without limits."""
         base = self._work.unlimited(deadline)
         with self._limited(50) as place, self._limited(50) as greedy:
-            neighbours: Mapping[str, Place | None] = {
+            neighbours: Mapping[str, Environment | None] = {
                 "alone": None,
                 "beside a tenant": greedy,
                 "beside an unlimited process": self._work.bare(),
@@ -166,7 +166,7 @@ class Checks:
             f"{p50[1]:.1f} us instead of {p50[0]:.1f} us (median)"
         )
 
-    def _limited(self, percent: int) -> AbstractContextManager[Place]:
+    def _limited(self, percent: int) -> AbstractContextManager[Environment]:
         return self._work.limited(
             self._enforcer.node, percent=percent, vram_bytes=self._limit_bytes()
         )

@@ -21,10 +21,10 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.node.context import Timings
 from dra_simulator.node.plugin import ClaimRef, Plugin, PluginError, is_served
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, SLICES, Client, Json
-from gpucheck import edits
-from gpucheck.edits import Edits
+from gpucheck import tenant
 from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline
+from gpucheck.tenant import Edits
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -154,7 +154,7 @@ class Node:
             ids = [each for device in devices for each in device.cdi_ids]
             try:
                 yield Prepared(
-                    edits=edits.of(ids, self._cdi),
+                    edits=tenant.edits_of(ids, self._cdi),
                     spec=json.loads(next(self._cdi.glob(f"*{ref.uid}*.json")).read_bytes()),
                     seconds=seconds,
                 )
