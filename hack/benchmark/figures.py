@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 CALLS: Final = ("prepare", "again", "unprepare")
@@ -20,14 +20,12 @@ class Sample:
         seconds: From the start of the first call to the end of the last.
         claims: Claims of the calls that succeeded.
         errors: Text of each call that failed.
-        stages: Milliseconds of each stage of the calls that succeeded; empty if not measured.
     """
 
     milliseconds: Sequence[float]
     seconds: float
     claims: int
     errors: Sequence[str] = ()
-    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +52,6 @@ def joined(samples: Iterable[Sample]) -> Sample:
         seconds=sum(sample.seconds for sample in each),
         claims=sum(sample.claims for sample in each),
         errors=[error for sample in each for error in sample.errors],
-        stages={
-            name: [value for sample in each for value in sample.stages.get(name, ())]
-            for name in each[0].stages
-        },
     )
 
 
@@ -72,8 +66,6 @@ def summary(sample: Sample) -> dict[str, Any]:
     }
     if sample.errors:
         found["first_error"] = sample.errors[0][:300]
-    if sample.stages:
-        found["stages"] = {name: _percentiles(values) for name, values in sample.stages.items()}
     return found
 
 
@@ -87,10 +79,6 @@ def process_summary(measurements: Sequence[Measured]) -> dict[str, float | None]
         "cpu_ms_per_claim": round(sum(cpu) / claims * 1000, 2) if known and claims else None,
         "rss_mib": round(statistics.median(memory), 1) if known else None,
     }
-
-
-def _percentiles(milliseconds: Sequence[float]) -> dict[str, float | None]:
-    return {f"p{percent}_ms": percentile(milliseconds, percent) for percent in (50, 95, 99)}
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -57,6 +57,9 @@ class Checks:
             facts["spec"] = prepared.spec
             facts["prepare_ms"] = round(prepared.seconds * 1000, 1)
             made = prepared.edits
+        facts["warnings"] = node.plugin().problems()
+        if any("card_events" in each for each in facts["warnings"]):
+            raise CheckError("; ".join(facts["warnings"]))
         return (
             f"{len(made.env)} variables, {len(made.mounts)} mounts and {len(made.device_nodes)} "
             f"device nodes, prepared in {facts['prepare_ms']:.0f} ms"

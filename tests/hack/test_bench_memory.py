@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmark import memory, node
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
@@ -71,20 +69,6 @@ def test_start_ends_when_the_client_is_loaded() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("begin", "kib", "name", "kind"),
-    [
-        (0x5000, 4000, "[heap]", "malloc, main arena"),
-        (64 * 2**20, 132, "", "malloc, other arenas"),
-        (2**20, 8192, "", "thread stacks"),
-        (2**20, 1024, "", "Python objects"),
-        (2**20, 1024, "/usr/lib/libssl.so.3", "libssl.so.3"),
-    ],
-)
-def test_mappings_are_told_apart(begin: int, kib: int, name: str, kind: str) -> None:
-    assert memory.kind_of(begin, begin + kib * 1024, name) == kind
-
-
 def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
     found = bench("--memory", "--claims", "2", "--held", "1")["memory"]
 
@@ -100,8 +84,6 @@ def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
         # What imports added is most of what the process has.
         assert sum(weights.values()) > moment["rss_kib"] / 2
         assert moment["private_dirty_kib"] < moment["rss_kib"]
-    assert found["mappings"]["Python objects"] > 1000
-    assert sum(found["threads"].values()) > 10
 
 
 def test_node_plugin_of_the_bench_is_registered_and_keeps_its_socket() -> None:

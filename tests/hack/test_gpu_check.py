@@ -67,7 +67,7 @@ def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
     assert whole.code == 0, whole.printed
     limits = ("prepare", "memory", "compute", "tenants", "neighbour", "cost")
     assert whole.states() == {
-        **dict.fromkeys(("discovery", "events", "baseline", "tensor-fusion:prepare"), "ok"),
+        **dict.fromkeys(("discovery", "baseline", "tensor-fusion:prepare"), "ok"),
         "tensor-fusion:limits": "skipped",
         **{f"{name}:{step}": "ok" for name in ("hami-core", "mps") for step in limits},
     }
