@@ -17,7 +17,7 @@ PYTEST := $(PY) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorde
 # Some images set it, but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test types suite test-faults e2e bench soak image manifests protos lock clean
+.PHONY: demo test types suite test-faults e2e bench image manifests protos lock clean
 
 demo: $(VENV)/demo.stamp  ## Run a whole node on this machine, without GPU or cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
@@ -48,14 +48,10 @@ test-faults: $(VENV)/dev.stamp  ## Run all fault tests (kills, damaged files, od
 e2e: $(VENV)/dev.stamp  ## Run the tests on the real cluster that KUBECONFIG names; ARGS="--driver host" runs without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)
 
-bench: $(VENV)/demo.stamp  ## Measure start time, memory, latencies and API writes of the node plugin, and check its budgets.
+bench: $(VENV)/demo.stamp  ## Measure start time, memory, latencies and API writes of the node plugin.
 	@$(PY) hack/bench $(ARGS)
-	@$(PY) hack/budgets
 
-soak: $(VENV)/demo.stamp  ## Check that files, threads and memory stay constant while pods come and go.
-	@$(PY) hack/soak $(ARGS)
-
-image:  ## Build the image without a registry or a daemon (needs root, buildah, debootstrap, runc) as dist/image.tar.
+image:  ## Build the image without a registry or a daemon (needs root, buildah, debootstrap) as dist/image.tar.
 	@hack/image --check
 	@$(MAKE) --no-print-directory $(VENV)/demo.stamp
 	hack/image $(ARGS)

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 CALLS: Final = ("prepare", "again", "unprepare")
@@ -20,14 +20,12 @@ class Sample:
         seconds: From the start of the first call to the end of the last.
         claims: Claims of the calls that succeeded.
         errors: Text of each call that failed.
-        stages: Milliseconds of each stage of the calls that succeeded; empty if not measured.
     """
 
     milliseconds: Sequence[float]
     seconds: float
     claims: int
     errors: Sequence[str] = ()
-    stages: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +52,6 @@ def joined(samples: Iterable[Sample]) -> Sample:
         seconds=sum(sample.seconds for sample in each),
         claims=sum(sample.claims for sample in each),
         errors=[error for sample in each for error in sample.errors],
-        stages={
-            name: [value for sample in each for value in sample.stages.get(name, ())]
-            for name in each[0].stages
-        },
     )
 
 
@@ -72,8 +66,6 @@ def summary(sample: Sample) -> dict[str, Any]:
     }
     if sample.errors:
         found["first_error"] = sample.errors[0][:300]
-    if sample.stages:
-        found["stages"] = {name: _percentiles(values) for name, values in sample.stages.items()}
     return found
 
 
@@ -87,10 +79,6 @@ def process_summary(measurements: Sequence[Measured]) -> dict[str, float | None]
         "cpu_ms_per_claim": round(sum(cpu) / claims * 1000, 2) if known and claims else None,
         "rss_mib": round(statistics.median(memory), 1) if known else None,
     }
-
-
-def _percentiles(milliseconds: Sequence[float]) -> dict[str, float | None]:
-    return {f"p{percent}_ms": percentile(milliseconds, percent) for percent in (50, 95, 99)}
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -120,36 +108,3 @@ def ratios(
         "min": round(min(each), 3),
         "max": round(max(each), 3),
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A figure of one call of one driver by the number of claims held.
-
-    Attributes:
-        label: The driver, and the other settings that differ between series.
-        points: Number of claims held and figure, ascending.
-    """
-
-    label: str
-    call: str
-    points: Sequence[tuple[int, float]]
-
-
-def series(rows: Sequence[Mapping[str, Any]], figure: str) -> Sequence[Series]:
-    """Return every series of these rows, call by call."""
-    settings = [name for name in rows[0] if name not in {"held", "figures", "ratios"}]
-    varying = [name for name in settings if len({row[name] for row in rows}) > 1]
-    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for call in CALLS:
-        for row in rows:
-            for driver, figures in row["figures"].items():
-                others = [f"{name.replace('_', ' ')} {row[name]:g}" for name in varying]
-                value = figures[call][figure]
-                if value is not None:
-                    key = call, ", ".join((driver, *others))
-                    points.setdefault(key, []).append((row["held"], value))
-    return [
-        Series(label=label, call=call, points=sorted(found))
-        for (call, label), found in points.items()
-    ]

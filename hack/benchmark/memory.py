@@ -1,4 +1,4 @@
-"""Memory of the node plugin: by import, by moment of its life, and by kind of mapping.
+"""Memory of the node plugin: by import, and by moment of its life.
 
 Two node plugins run under the simulator, one after the other. The first weighs its imports
 (weighed_plugin.py); the second is measured as it is, when it is idle and after claims were
@@ -8,11 +8,10 @@ RSS counts pages of libraries that other processes of the node share; private me
 """
 
 import json
-import re
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,8 +30,6 @@ _PACKAGE: Final = "tensorfusion_dra"
 _AT_A_TIME: Final = (1, 8, 64)
 _SETTLE_SECONDS: Final = 4.0
 _SHOWN_KIB: Final = 200
-_ARENA_BYTES: Final = 64 * 2**20
-_STACK: Final = "thread stacks"
 
 Figures = dict[str, Any]
 
@@ -63,14 +60,11 @@ def measured(*, gpus: str, claims: int, held: int, python: str) -> Figures:
                 moments[f"after {claims} claims, {callers} at a time"] = memory(pid)
         finally:
             plugin.close()
-        kinds, threads = mappings(pid), thread_names(pid)
     return {
         "memory": {
             "starts": start(lines),
             "imports": by_package(lines),
             "moments": moments,
-            "mappings": kinds,
-            "threads": threads,
         }
     }
 
@@ -147,40 +141,6 @@ def memory(pid: int) -> Figures:
     }
 
 
-def mappings(pid: int) -> Mapping[str, int]:
-    """Return the resident KiB of each kind of mapping, largest first."""
-    kinds: Counter[str] = Counter()
-    kind = ""
-    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
-        if head := _HEAD.match(line):
-            kind = kind_of(int(head[1], 16), int(head[2], 16), head[3])
-        elif line.startswith("Rss:"):
-            kinds[kind] += int(line.split()[1])
-    return dict(kinds.most_common())
-
-
-_HEAD: Final = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)$")
-
-
-def kind_of(begin: int, end: int, name: str) -> str:
-    """Return the kind of a mapping: a file's name, or what allocated the memory."""
-    if name == "[heap]":
-        return "malloc, main arena"
-    if name:
-        return Path(name).name
-    if begin % _ARENA_BYTES == 0 and end - begin < _ARENA_BYTES:
-        return "malloc, other arenas"
-    if 7 * 2**20 <= end - begin <= 9 * 2**20:
-        return _STACK
-    return "Python objects"
-
-
-def thread_names(pid: int) -> Mapping[str, int]:
-    """Return the number of threads of each name; Python's have the program's before 3.14."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return dict(Counter((task / "comm").read_text().strip() for task in tasks).most_common())
-
-
 def _fields(file: Path) -> Mapping[str, int]:
     """Return the fields of a file in /proc that are a number, in KiB if they have a unit."""
     pairs = (line.partition(":") for line in file.read_text(encoding="utf-8").splitlines())
@@ -191,9 +151,7 @@ def _fields(file: Path) -> Mapping[str, int]:
 def text(figures: Figures) -> str:
     """Return the tables of all figures."""
     found = figures["memory"]
-    return "\n\n".join(
-        (_starts(found["starts"]), _imports(found["imports"]), _moments(found), _kinds(found))
-    )
+    return "\n\n".join((_starts(found["starts"]), _imports(found["imports"]), _moments(found)))
 
 
 def _starts(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -226,15 +184,3 @@ def _moments(found: Figures) -> str:
         values = "".join(f"{row[f'{name}_kib'] / 1024:>15.1f}" for name in names)
         lines.append(f"{moment:<{width}}{values}{row['threads']:>9}")
     return "\n".join(lines)
-
-
-def _kinds(found: Figures) -> str:
-    shown = {
-        name: kib for name, kib in found["mappings"].items() if kib >= _SHOWN_KIB or name == _STACK
-    }
-    width = max(map(len, shown)) + 2
-    lines = [f"{'at the end, resident KB':<{width}}"]
-    lines += [f"{name:<{width}}{kib:>8}" for name, kib in shown.items()]
-    count = sum(found["threads"].values())
-    named = ", ".join(f"{number} {name}" for name, number in found["threads"].items())
-    return "\n".join([*lines, f"{count} threads: {named}"])

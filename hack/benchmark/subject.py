@@ -12,7 +12,6 @@ from benchmark.cells import Cell
 from benchmark.figures import CALLS, Measured, Sample, joined
 from benchmark.node import BareNode
 from benchmark.process import Usage
-from benchmark.stages import Marks, Span
 from benchmark.target import Claims, Target, TargetError
 from dra_simulator.api.faults import ANY, Delay
 from dra_simulator.node.plugin import ClaimRef, Plugin, PluginError
@@ -51,13 +50,11 @@ class Live:
         *,
         claims: Claims,
         cluster: BareNode | None = None,
-        marks: Marks | None = None,
     ) -> None:
         """Connect.
 
         Args:
             cluster: The simulated node of the driver; None with a real API server.
-            marks: The stages of its calls; None if they are not measured.
         """
         self.name = name
         self.facts: dict[str, Any] = {
@@ -71,7 +68,6 @@ class Live:
         }
         self._claims = claims
         self._cluster = cluster
-        self._marks = marks
         self._socket = at.socket
         self._plugin: Plugin = target.connected(at)
         self._held: list[ClaimRef] = []
@@ -111,7 +107,7 @@ class Live:
     ) -> Mapping[str, Sample]:
         acts = (self._plugin.prepare, self._plugin.prepare, self._plugin.unprepare)
         return {
-            name: timed(act, groups, at_a_time=at_a_time, marks=self._marks)
+            name: timed(act, groups, at_a_time=at_a_time)
             for name, act in zip(CALLS, acts, strict=True)
         }
 
@@ -151,10 +147,9 @@ def timed(
     groups: Sequence[Sequence[ClaimRef]],
     *,
     at_a_time: int,
-    marks: Marks | None = None,
 ) -> Sample:
     """Call once with each group and return the times."""
-    spans: list[Span] = []
+    milliseconds: list[float] = []
     errors: list[str] = []
 
     def call(group: Sequence[ClaimRef]) -> int:
@@ -164,11 +159,9 @@ def timed(
         except PluginError as error:
             errors.append(str(error))
             return 0
-        spans.append(Span(uid=group[-1].uid, began=began, ended=time.monotonic()))
+        milliseconds.append((time.monotonic() - began) * 1000)
         return len(group)
 
-    if marks:
-        marks.skip()
     start = time.monotonic()
     if at_a_time == 1:
         claims = sum(map(call, groups))
@@ -176,11 +169,10 @@ def timed(
         with ThreadPoolExecutor(at_a_time) as callers:
             claims = sum(callers.map(call, groups))
     return Sample(
-        milliseconds=[(span.ended - span.began) * 1000 for span in spans],
+        milliseconds=milliseconds,
         seconds=time.monotonic() - start,
         claims=claims,
         errors=errors,
-        stages=marks.take(spans) if marks else {},
     )
 
 
@@ -222,16 +214,22 @@ def at_socket(at: Target, kubeconfig: Path, *, namespace: str, with_pods: bool) 
 
 
 @contextmanager
-def simulated(gpus: str, *, with_pods: bool, with_stages: bool) -> Iterator[Live]:
+def simulated(gpus: str, *, with_pods: bool) -> Iterator[Live]:
     """Yield the node plugin of this checkout, under the simulated API server."""
     with node.running(gpus) as cluster:
         cluster.start_plugin()
-        api = target.api_of(cluster.kubeconfig)
-        claims = Claims(api, cluster.target, with_pods=with_pods)
-        marks = Marks(cluster.log_file) if with_stages else None
-        live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster, marks=marks)
-        live.facts["gpus"] = gpus
-        try:
+        with of_node(cluster, with_pods=with_pods) as live:
+            live.facts["gpus"] = gpus
             yield live
-        finally:
-            live.close()
+
+
+@contextmanager
+def of_node(cluster: BareNode, *, with_pods: bool = True) -> Iterator[Live]:
+    """Yield the node plugin that runs on a simulated node."""
+    api = target.api_of(cluster.kubeconfig)
+    claims = Claims(api, cluster.target, with_pods=with_pods)
+    live = Live("simulated", cluster.target, api, claims=claims, cluster=cluster)
+    try:
+        yield live
+    finally:
+        live.close()

@@ -1,10 +1,9 @@
-"""Figures as tables and bars for a terminal."""
+"""Figures as tables for a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from benchmark.figures import CALLS, PROCESS, series
-from benchmark.stages import NAMES
+from benchmark.figures import CALLS, PROCESS
 
 _SETTINGS: Final = (
     ("held", "held"),
@@ -14,7 +13,6 @@ _SETTINGS: Final = (
     ("at_a_time", "at a time"),
 )
 _FIGURES: Final = ("p50_ms", "p95_ms", "p99_ms", "claims_per_s")
-_BAR: Final = 50
 
 Row = Mapping[str, Any]
 
@@ -66,24 +64,6 @@ def processes(rows: Sequence[Row]) -> str:
     return "\n".join(lines) if len(lines) > 1 else ""
 
 
-def stages(rows: Sequence[Row]) -> str:
-    """Return a table with a line for each call and a column for each stage; "" if not measured."""
-    shown = [name for name in NAMES if any(_took_time(row, name) for row in rows)]
-    lines = [
-        "".join(f"{title:>11}" for _, title in _SETTINGS)
-        + f"   {'p50/p95/p99 ms':15}"
-        + "".join(f"{name:>18}" for name in shown)
-    ]
-    for row in rows:
-        settings = "".join(f"{row[name]:>11g}" for name, _ in _SETTINGS)
-        for figures in row["figures"].values():
-            for call in CALLS:
-                found = figures[call].get("stages") or {}
-                cells = "".join(f"{_percentiles(found[name]):>18}" for name in shown if found)
-                lines += [f"{settings}   {call:15}{cells}"] if found else []
-    return "\n".join(lines) if len(lines) > 1 else ""
-
-
 def comparison(rows: Sequence[Row]) -> str:
     """Return a table of the ratios of the first driver to the second, with their range."""
     first, second = rows[0]["figures"]
@@ -100,33 +80,8 @@ def comparison(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def bars(rows: Sequence[Row], figure: str = "p50_ms") -> str:
-    """Return a bar for each number of claims held; the bars of one call have the same scale."""
-    lines: list[str] = []
-    every = series(rows, figure)
-    for call in CALLS:
-        of_call = [each for each in every if each.call == call]
-        highest = max((value for each in of_call for _, value in each.points), default=0.0) or 1.0
-        for each in of_call:
-            lines.append(f"{call}, {figure.replace('_', ' ')} by claims held: {each.label}")
-            for held, value in each.points:
-                bar = "#" * max(1, round(value / highest * _BAR))
-                lines.append(f"{held:>8}  {bar} {value:g}")
-            lines.append("")
-    return "\n".join(lines).rstrip()
-
-
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _took_time(row: Row, stage: str) -> bool:
-    found = (figures[call].get("stages") for figures in row["figures"].values() for call in CALLS)
-    return any(each[stage]["p99_ms"] for each in found if each)
-
-
-def _percentiles(stage: Mapping[str, float | None]) -> str:
-    return "/".join(map(_number, stage.values()))
 
 
 def _ratio(ratio: Mapping[str, float] | None) -> str:

@@ -99,13 +99,20 @@ class Claims:
     """Claims that are written with their allocation, as a scheduler does."""
 
     def __init__(
-        self, api: Api, target: Target, *, namespace: str = "default", with_pods: bool = True
+        self,
+        api: Api,
+        target: Target,
+        *,
+        namespace: str = "default",
+        with_pods: bool = True,
+        only: str = "",
     ) -> None:
         """Read the driver's devices.
 
         Args:
             with_pods: Reserve each claim for a pod of its own, as in a cluster. The pods have a
                 scheduling gate, so that they never run.
+            only: Name of the device to allocate; "" for all of them.
 
         Raises:
             TargetError: The driver has published no devices.
@@ -114,7 +121,8 @@ class Claims:
         self._target = target
         self._namespace = namespace
         self._with_pods = with_pods
-        self._devices = list(_devices(api, target.driver))
+        found = _devices(api, target.driver)
+        self._devices = [each for each in found if only in ("", each[1]["name"])]
         if not self._devices:
             raise TargetError(f"{target.driver}: found no devices in ResourceSlices, expected some")
         self._next = 0

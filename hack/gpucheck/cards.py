@@ -1,4 +1,4 @@
-"""Steps about the cards: what NVML answers, what the driver publishes of it, and NVML's events."""
+"""Steps about the cards: what NVML answers, and what the driver publishes of it."""
 
 import json
 import subprocess
@@ -15,9 +15,6 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.discovery.recording import bus_id_in_sysfs
 
 _PACKAGE_PARENT: Final = Path(__file__).resolve().parents[2]
-_SESSION: Final = Path(__file__).with_name("event_session.py")
-_SESSION_SECONDS: Final = 2.0
-_SESSION_SECONDS_OF_STAND_INS: Final = 0.5
 _NO_CARDS: Final = "found no card, expected one"
 _ANONYMOUS: Final = "GPU-{index:08d}-aaaa-bbbb-cccc-dddddddddddd"
 
@@ -38,7 +35,6 @@ class Cards:
         """Return the steps in their order."""
         return [
             Step(name="discovery", seconds=60, run=self.discover),
-            Step(name="events", seconds=30, run=self.listen),
             Step(name="baseline", seconds=30 + 3 * self._work.seconds, run=self.measure),
         ]
 
@@ -57,23 +53,6 @@ class Cards:
             raise CheckError("; ".join([_NO_CARDS, *left_out]))
         names_ = [str(gpu["name"]) for gpu in recording["gpus"]]
         return f"{', '.join(names_)}; NVIDIA driver {recording['driver_version']}; {file.name}"
-
-    def listen(self, deadline: Deadline, facts: Json) -> str:
-        """Open an event session as the node plugin does, wait in it, and end it."""
-        machine = self._work.machine
-        seconds = _SESSION_SECONDS_OF_STAND_INS if machine.stand_ins else _SESSION_SECONDS
-        command = [sys.executable, str(_SESSION), str(machine.driver_root), str(seconds)]
-        found = json.loads(_output(command, machine, deadline))
-        facts |= found
-        if found["warnings"]:
-            raise CheckError("; ".join(found["warnings"]))
-        if not found["cards"]:
-            raise CheckError(_NO_CARDS)
-        types = ", ".join(f"{each:#x}" for each in found["event_types"])
-        return (
-            f"session for {found['cards']} cards (types {types}), {len(found['events'])} events "
-            f"in {seconds:g} s, ended after {found['end_ms']:.0f} ms"
-        )
 
     def measure(self, deadline: Deadline, facts: Json) -> str:
         """Find the kernel to measure with, and its rate without a limit."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpucheck.enforcers import HAMI_CORE, TENSOR_FUSION, Enforcer
 from gpucheck.steps import CheckError, Deadline, Json, SkipError, Step
-from gpucheck.tenant import Place, Tenant
+from gpucheck.tenant import Environment, Tenant
 from gpucheck.workplace import Measured, Workplace
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ class Checks:
             facts["spec"] = prepared.spec
             facts["prepare_ms"] = round(prepared.seconds * 1000, 1)
             made = prepared.edits
+        facts["warnings"] = node.plugin().problems()
+        if any("card_events" in each for each in facts["warnings"]):
+            raise CheckError("; ".join(facts["warnings"]))
         return (
             f"{len(made.env)} variables, {len(made.mounts)} mounts and {len(made.device_nodes)} "
             f"device nodes, prepared in {facts['prepare_ms']:.0f} ms"
@@ -120,7 +123,7 @@ class Checks:
         """Measure a tenant alone, beside another tenant, and beside a process without limits."""
         base = self._work.unlimited(deadline)
         with self._limited(50) as place, self._limited(50) as greedy:
-            neighbours: Mapping[str, Place | None] = {
+            neighbours: Mapping[str, Environment | None] = {
                 "alone": None,
                 "beside a tenant": greedy,
                 "beside an unlimited process": self._work.bare(),
@@ -166,7 +169,7 @@ class Checks:
             f"{p50[1]:.1f} us instead of {p50[0]:.1f} us (median)"
         )
 
-    def _limited(self, percent: int) -> AbstractContextManager[Place]:
+    def _limited(self, percent: int) -> AbstractContextManager[Environment]:
         return self._work.limited(
             self._enforcer.node, percent=percent, vram_bytes=self._limit_bytes()
         )

@@ -52,9 +52,7 @@ class Enforcer:
         if self.missing():
             raise SkipError(self.missing())
         shm = _SHM if self.name == MPS and not self._machine.stand_ins else None
-        started = self._stack.enter_context(
-            node.running(self._machine, self.name, deadline, shm=shm)
-        )
+        started = self._stack.enter_context(node.running(self._machine, self.name, shm=shm))
         if self.name == MPS:
             self._stack.enter_context(_daemon(self._machine, started, deadline))
         self._node = started
@@ -83,7 +81,7 @@ def _daemon(machine: Machine, at: Node, deadline: Deadline) -> Iterator[None]:
     Raises:
         CheckError: It does not answer in time.
     """
-    logs = at.root / "mps-log"
+    logs = at.folder / "mps-log"
     logs.mkdir()
     env = {
         **machine.environment(),

@@ -10,12 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from gpucheck import kernel
 
 _MULTIPROCESSORS: Final = 16
 _CAPABILITY: Final = (75, 76)
@@ -25,6 +20,65 @@ _AHEAD: Final = 8
 _NO_TIMING: Final = 2
 """A flag of events, in cuda.h's CUevent_flags."""
 _MOST_ROUNDS: Final = 1 << 24
+
+# The kernel, as PTX text for the driver's own compiler; no CUDA toolkit is needed. It does a fixed
+# amount of work and keeps every unit that it gets busy: two blocks of 1024 threads fill a
+# multiprocessor, and each thread is a chain of multiply-adds. A loop that waits for a number of
+# clock cycles would not do. It takes no longer beside a neighbour, because the clock goes on while
+# the neighbour runs, so every tenant would seem to have the whole card.
+
+_NAME: Final = b"busy"
+_THREADS: Final = 1024
+_BLOCKS_OF_MULTIPROCESSOR: Final = 400
+"""Many times as many as run at once, so that part of the card takes longer for all of them.
+
+Programs launch kernels of tens of thousands of short blocks. HAMi-core counts launched blocks, so
+kernels of few and long ones would get more of the card.
+"""
+
+_TARGETS: Final = (("7.0", "sm_80"), ("6.3", "sm_75"), ("6.0", "sm_60"))
+"""Versions of PTX with an architecture; a card runs what was made for older ones."""
+_STEPS: Final = 16
+
+_TEXT: Final = """\
+.version {version}
+.target {target}
+.address_size 64
+
+.visible .entry busy(.param .u64 out, .param .u32 rounds)
+{{
+    .reg .pred %more, %never;
+    .reg .f32 %value, %factor;
+    .reg .u32 %thread, %round, %rounds;
+    .reg .u64 %address;
+
+    ld.param.u32 %rounds, [rounds];
+    mov.u32 %thread, %tid.x;
+    cvt.rn.f32.u32 %value, %thread;
+    mov.f32 %factor, 0f3F7FFFFF;
+    mov.u32 %round, 0;
+again:
+{steps}
+    add.u32 %round, %round, 1;
+    setp.lt.u32 %more, %round, %rounds;
+    @%more bra again;
+    setp.lt.f32 %never, %value, 0f00000000;
+    @!%never bra done;
+    ld.param.u64 %address, [out];
+    st.global.f32 [%address], %value;
+done:
+    ret;
+}}
+"""
+
+
+def kernels() -> list[bytes]:
+    """Return the kernel for each architecture, newest first; the first that loads is to be used."""
+    steps = "\n".join(["    fma.rn.f32 %value, %value, %factor, %factor;"] * _STEPS)
+    return [
+        _TEXT.format(version=version, target=target, steps=steps).encode() + b"\0"
+        for version, target in _TARGETS
+    ]
 
 
 class CudaError(Exception):
@@ -74,9 +128,9 @@ class Program:
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call("cuCtxSetCurrent", context)
-        self._blocks = self._attribute(_MULTIPROCESSORS) * kernel.BLOCKS_OF_MULTIPROCESSOR
+        self._blocks = self._attribute(_MULTIPROCESSORS) * _BLOCKS_OF_MULTIPROCESSOR
         self._function = ctypes.c_void_p()
-        self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module(), kernel.NAME)
+        self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module(), _NAME)
 
     def facts(self) -> dict[str, Any]:
         """Return what the card says of itself."""
@@ -192,12 +246,12 @@ class Program:
     def _launch(self, rounds: int, *, blocks: int | None = None) -> None:
         values = (ctypes.c_uint64(0), ctypes.c_uint32(rounds))
         parameters = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
-        grid = (blocks or self._blocks, 1, 1, kernel.THREADS, 1, 1)
+        grid = (blocks or self._blocks, 1, 1, _THREADS, 1, 1)
         self._call("cuLaunchKernel", self._function, *grid, 0, None, parameters, None)
 
     def _module(self) -> ctypes.c_void_p:
         refused = CudaError("cuModuleLoadData", "no text")
-        for text in kernel.texts():
+        for text in kernels():
             module = ctypes.c_void_p()
             try:
                 self._call("cuModuleLoadData", ctypes.byref(module), text)

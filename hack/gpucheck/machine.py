@@ -24,8 +24,7 @@ _STAND_IN: Final = Card(
 _BLOCK_NS: Final = 50
 """The kernel of the load has 43200 blocks on this card, and so takes about 2 ms."""
 _CONTEXT_MIB: Final = 64
-_LIMITER: Final = Path(__file__).with_name("limiter.c")
-_MPS_STAND_IN: Final = Path(__file__).with_name("mps_stand_in.py")
+_MPS_STAND_IN: Final = Path(__file__).parents[2] / "tests/daemonset/mps_stand_in.py"
 _OF_LIMITERS: Final = ("CUDA_", "GPU_CORE", "LD_", "NVIDIA_", "TENSOR_FUSION_", "TF_")
 """Beginnings of variables that would change what a tenant gets."""
 
@@ -100,7 +99,7 @@ def with_stand_ins(folder: Path, *, hami_core: Path | None, with_limiter: bool) 
     ).write(folder / "cards")
     limiter = folder / "limiter.so"
     flags = ["-shared", "-fPIC", "-ldl", *(() if with_limiter else ("-DLIMITS_NOTHING",))]
-    libraries.compile_c(limiter, (str(_LIMITER),), flags)
+    libraries.compile_c(limiter, ("limiter.c",), flags)
     return Machine(
         driver_root=root,
         library_folder=libraries_folder,
@@ -112,7 +111,10 @@ def with_stand_ins(folder: Path, *, hami_core: Path | None, with_limiter: bool) 
             *(() if hami_core else ("HAMi-core's library",)),
             "the MPS daemon",
         ),
-        variables={libraries.VARIABLE: str(cards)},
+        variables={
+            libraries.VARIABLE: str(cards),
+            "MPS_STAND_IN_LOG": str(folder / "mps-commands"),
+        },
     )
 
 

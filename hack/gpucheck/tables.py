@@ -25,7 +25,7 @@ def heading(head: Json) -> str:
     """Return one line: whether the driver was real or a stand-in."""
     if head["stand_ins"]:
         return f"STAND-INS, no GPU: {', '.join(head['stand_ins'])}"
-    return f"This machine's own NVIDIA driver; tenants' mounts: {head['mounts']}"
+    return "This machine's own NVIDIA driver"
 
 
 def _step(result: Result) -> tuple[object, ...]:

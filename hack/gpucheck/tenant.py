@@ -1,82 +1,103 @@
-"""A process with the environment and the mounts of a CDI spec, without a container runtime."""
+"""A process with what a CDI spec adds to a container, without a container runtime."""
 
 import json
-import os
 import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from dra_simulator import runtime
 from dra_simulator.runtime import Mount
-from gpucheck.edits import Edits
 from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline
 from tensorfusion_dra.core import names
 
+Environment = Mapping[str, str]
+
 _LOAD: Final = Path(__file__).with_name("load.py")
-_NAMESPACE: Final = Path(__file__).with_name("namespace.py")
 _PRELOAD_FILE: Final = "/etc/ld.so.preload"
 _LIBRARY_FOLDERS: Final = ("/usr/lib", "/usr/bin")
 """Folders in a container that get the NVIDIA driver's own files."""
 _END_SECONDS: Final = 5.0
-_TRY_SECONDS: Final = 60.0
 _ERROR_LINES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What a tenant's process has besides the machine's own.
+class Edits:
+    """Edits of CDI devices, merged as a container runtime does.
 
     Attributes:
-        env: The environment, complete.
-        root: Empty folder for the root of a mount namespace of its own; None for none.
-        mounts: Mounts in it.
+        device_nodes: Paths on the host. No container hides the others from a tenant of the check.
     """
 
     env: Mapping[str, str]
-    root: Path | None = None
-    mounts: Sequence[Mount] = ()
+    mounts: Sequence[Mount]
+    device_nodes: Sequence[str]
 
 
-def bare(machine: Machine, links: Path) -> Place:
-    """Return the place of a process without limits.
+def edits_of(ids: Sequence[str], folder: Path) -> Edits:
+    """Return the edits of the devices with these qualified names.
+
+    Raises:
+        CheckError: The folder has no spec with one of them.
+    """
+    found = runtime.cdi_devices([folder])
+    missing = [each for each in ids if each not in found.devices]
+    if missing:
+        raise CheckError(f"CDI devices: found no {', '.join(missing)} in the specs, expected them")
+    devices = [found.devices[each] for each in ids]
+    parts = [devices[0].spec_edits, *(device.edits for device in devices)]
+    return Edits(
+        env=dict(entry.split("=", 1) for part in parts for entry in part.get("env") or ()),
+        mounts=[
+            Mount(host_path=entry["hostPath"], container_path=entry["containerPath"])
+            for part in parts
+            for entry in part.get("mounts") or ()
+        ],
+        device_nodes=[
+            entry.get("hostPath") or entry["path"]
+            for part in parts
+            for entry in part.get("deviceNodes") or ()
+        ],
+    )
+
+
+def bare(machine: Machine, links: Path) -> Environment:
+    """Return the environment of a process without limits.
 
     Args:
         links: Folder for links to the driver's libraries.
     """
-    return Place(env={**machine.environment(), **_loader(machine.library_folder, links, ())})
+    return {**machine.environment(), **_loader(machine.library_folder, links, ())}
 
 
-def of_edits(edits: Edits, machine: Machine, links: Path, *, root: Path | None) -> Place:
-    """Return the place of a process with the edits of a CDI spec.
+def of_edits(edits: Edits, machine: Machine, links: Path) -> Environment:
+    """Return the environment of a process with the edits of a CDI spec.
 
-    The driver's libraries are found through a folder of links to the spec's mounts. The other
-    mounts are made in a mount namespace; without one, their paths in the environment are replaced
-    by those on the host, and a preload file by the variable LD_PRELOAD.
+    The driver's libraries are found through a folder of links to the spec's mounts. Paths of the
+    other mounts are replaced by those on the host, and a preload file by the variable LD_PRELOAD.
 
     Args:
         links: Folder for links to the driver's libraries.
-        root: Empty folder for the root of a mount namespace; None for none.
     """
     ours = [each for each in edits.mounts if not _is_driver(each)]
-    loader = _loader(
-        machine.library_folder, links, [each for each in edits.mounts if _is_driver(each)]
-    )
-    base = {**machine.environment(), **loader}
-    if root is not None:
-        return Place(env={**base, **edits.env}, root=root, mounts=ours)
     env = dict(edits.env)
     for mount in ours:
         if mount.container_path == _PRELOAD_FILE:
             libraries = Path(mount.host_path).read_text(encoding="utf-8").split()
             env[names.ENV_LD_PRELOAD] = ":".join(_on_host(each, ours) for each in libraries)
-    return Place(env={**base, **{name: _on_host(value, ours) for name, value in env.items()}})
+    drivers = [each for each in edits.mounts if _is_driver(each)]
+    return {
+        **machine.environment(),
+        **_loader(machine.library_folder, links, drivers),
+        **{name: _on_host(value, ours) for name, value in env.items()},
+    }
 
 
 def _is_driver(mount: Mount) -> bool:
@@ -108,7 +129,7 @@ class Tenant(AbstractContextManager["Tenant"]):
         facts: What the card says of itself.
     """
 
-    def __init__(self, name: str, place: Place, deadline: Deadline) -> None:
+    def __init__(self, name: str, env: Environment, deadline: Deadline) -> None:
         """Start the process and wait until it has opened the card.
 
         Raises:
@@ -118,11 +139,11 @@ class Tenant(AbstractContextManager["Tenant"]):
         self._deadline = deadline
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            _command(place),
+            [sys.executable, str(_LOAD)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=dict(place.env),
+            env=dict(env),
             text=True,
         )
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -221,38 +242,3 @@ class Tenant(AbstractContextManager["Tenant"]):
 
     def _tail(self) -> str:
         return "".join(f"\n  {line}" for line in self._errors)
-
-
-def _command(place: Place) -> list[str]:
-    load = [sys.executable, str(_LOAD)]
-    return load if place.root is None else _in_namespace(place.root, place.mounts, load)
-
-
-def _in_namespace(root: Path, mounts: Iterable[Mount], command: Sequence[str]) -> list[str]:
-    pairs = [(each.host_path, each.container_path) for each in mounts]
-    return [sys.executable, str(_NAMESPACE), str(root), json.dumps(pairs), *command]
-
-
-def namespace_trouble(machine: Machine, root: Path) -> str:
-    """Return why a process cannot get a mount namespace with mounts of its own; "" if it can.
-
-    Args:
-        root: Empty folder for the root of the namespace.
-    """
-    if os.geteuid() != 0:
-        return "not root"
-    path = "/usr/local/gpu-check/file"
-    ended = subprocess.run(
-        _in_namespace(
-            root,
-            [Mount(host_path="/dev/null", container_path=path)],
-            [sys.executable, "-c", f"open({path!r}).close()"],
-        ),
-        env=machine.environment(),
-        capture_output=True,
-        text=True,
-        timeout=_TRY_SECONDS,
-        check=False,
-    )
-    lines = ended.stderr.strip().splitlines() or [f"ended with {ended.returncode}"]
-    return lines[-1] if ended.returncode else ""

@@ -1,6 +1,6 @@
 """What the steps share: folders, the times of measurements, and the fixed kernel."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from gpucheck import tenant
 from gpucheck.machine import Machine
 from gpucheck.node import Node
 from gpucheck.steps import Deadline, Json
-from gpucheck.tenant import Place, Tenant
+from gpucheck.tenant import Environment, Tenant
 
 WINDOWS: Final = 6
 """Parts of a measurement, for its spread."""
@@ -54,7 +54,6 @@ class Workplace:
         seconds: Time of each measurement.
         warm_seconds: Time before each, in which limiters that regulate find their place.
         tolerance_percent: Points by which a share may exceed its limit.
-        namespace_trouble: Why tenants have no mount namespace; "" if they have one.
     """
 
     def __init__(
@@ -64,43 +63,27 @@ class Workplace:
         *,
         seconds: float,
         tolerance_percent: float,
-        namespaces: bool,
     ) -> None:
-        """Find out whether tenants can have mount namespaces.
-
-        Args:
-            namespaces: Whether they get them if they can.
-        """
         self.machine: Final = machine
         self.folder: Final = folder
         self.seconds: Final = seconds
         self.warm_seconds: Final = seconds / 2
         self.tolerance_percent: Final = tolerance_percent
-        self._root: Final = folder / "root"
-        self._root.mkdir()
-        self.namespace_trouble: Final = (
-            tenant.namespace_trouble(machine, self._root) if namespaces else "not wanted"
-        )
         self._rounds: int | None = None
 
-    def bare(self) -> Place:
-        """Return the place of a process without limits."""
+    def bare(self) -> Environment:
+        """Return the environment of a process without limits."""
         return tenant.bare(self.machine, self.folder / "libraries")
 
     @contextmanager
-    def limited(self, node: Node, *, percent: int, vram_bytes: int) -> Iterator[Place]:
-        """Prepare a claim; yield the place of its container's processes.
+    def limited(self, node: Node, *, percent: int, vram_bytes: int) -> Iterator[Environment]:
+        """Prepare a claim; yield the environment of its container's processes.
 
         Raises:
             CheckError: The claim was refused.
         """
         with node.prepared(percent=percent, vram_bytes=vram_bytes) as prepared:
-            yield tenant.of_edits(
-                prepared.edits,
-                self.machine,
-                self.folder / "libraries",
-                root=None if self.namespace_trouble else self._root,
-            )
+            yield tenant.of_edits(prepared.edits, self.machine, self.folder / "libraries")
 
     def rounds(self, deadline: Deadline) -> int:
         """Return the rounds of the kernel that everything is measured with.
@@ -121,7 +104,7 @@ class Workplace:
         """
         return self.measure({"process without a limit": self.bare()}, deadline)[0]
 
-    def measure(self, places: dict[str, Place], deadline: Deadline) -> Sequence[Measured]:
+    def measure(self, places: Mapping[str, Environment], deadline: Deadline) -> Sequence[Measured]:
         """Measure processes that run at the same time.
 
         Raises:

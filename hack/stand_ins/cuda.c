@@ -2,7 +2,7 @@
  * A libcuda.so.1 for machines without a GPU: the part of CUDA's driver API that limiters hook and
  * that the test program uses (tenant.c). Cards, and what processes share of them: gpus.h.
  *
- * Memory is only counted: an allocation fails with CUDA_ERROR_OUT_OF_MEMORY once all processes
+ * Memory is only counted, and an address is a number that leads nowhere: an allocation fails with CUDA_ERROR_OUT_OF_MEMORY once all processes
  * together have more than the card. Kernels take time on a card, one after the other in the order
  * of their launches, and compute nothing; a process may be QUEUE_NS ahead of the card.
  *
@@ -14,12 +14,12 @@
  * Numbers and layouts: cuda.h.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,17 +33,15 @@ enum {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
-    NOT_READY = 600,
     NOT_FOUND = 500,
 };
-enum { CUDA_VERSION = 12040, STACK = 16, RESERVED_HIGH = 6, USED_HIGH = 8 };
+enum { CUDA_VERSION = 12040, RESERVED_HIGH = 6, USED_HIGH = 8 };
 #define QUEUE_NS 20000000ULL /* 20 ms */
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int Result;
 typedef unsigned long long Pointer;
 typedef struct { int device; } Context;
-typedef struct { int made; } Stream;
 typedef struct { uint64_t at_ns; } Event;
 typedef struct Chunk {
     Pointer address;
@@ -57,15 +55,14 @@ static Process *self;
 static int devices[MAX_CARDS], device_count; /* the process's devices, as indices of cards */
 static Context primary[MAX_CARDS];
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below, up to the stack */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below but the context */
 static Chunk *chunks;
 static int retained[MAX_CARDS];
 static uint64_t end_ns[MAX_CARDS], mps_bytes[MAX_CARDS];
 static uint64_t pool_bytes[MAX_CARDS], pool_high_bytes[MAX_CARDS];
 static uint64_t mps_percent = 100;
 
-static _Thread_local Context *stack[STACK];
-static _Thread_local int depth;
+static _Thread_local Context *context; /* of this thread */
 
 /* Order and visibility of devices. */
 
@@ -147,10 +144,9 @@ EXPORT Result cuInit(unsigned flags)
 {
     Result result = SUCCESS;
 
-    (void)flags;
     pthread_mutex_lock(&lock);
     if (!self) {
-        if (machine_open(&machine)) {
+        if (machine_read(&machine) && machine_map(&machine, O_CREAT)) {
             find_devices();
             read_mps_limits();
             if (device_count) {
@@ -223,11 +219,6 @@ EXPORT Result cuDeviceGetUuid(unsigned char *uuid, int device)
     return result;
 }
 
-EXPORT Result cuDeviceGetUuid_v2(unsigned char *uuid, int device)
-{
-    return cuDeviceGetUuid(uuid, device);
-}
-
 EXPORT Result cuDeviceGetPCIBusId(char *text, int length, int device)
 {
     Result result = check(device);
@@ -264,18 +255,11 @@ EXPORT Result cuDeviceGetAttribute(int *value, int attribute, int device)
     return SUCCESS;
 }
 
-EXPORT Result cuDeviceComputeCapability(int *major, int *minor, int device)
-{
-    *major = 8;
-    *minor = 0;
-    return check(device);
-}
-
 /* Contexts. */
 
 static int current(void)
 {
-    return depth ? stack[depth - 1]->device : -1;
+    return context ? context->device : -1;
 }
 
 static Result take(int device, uint64_t bytes)
@@ -300,7 +284,7 @@ static void give_back(int device, uint64_t bytes)
     machine_unlock(&machine);
 }
 
-EXPORT Result cuDevicePrimaryCtxRetain(Context **context, int device)
+EXPORT Result cuDevicePrimaryCtxRetain(Context **found, int device)
 {
     Result result = check(device);
 
@@ -311,7 +295,7 @@ EXPORT Result cuDevicePrimaryCtxRetain(Context **context, int device)
         result = take(device, machine.context_bytes);
     if (result == SUCCESS) {
         retained[device]++;
-        *context = &primary[device];
+        *found = &primary[device];
     }
     pthread_mutex_unlock(&lock);
     return result;
@@ -332,92 +316,21 @@ EXPORT Result cuDevicePrimaryCtxRelease_v2(int device)
     return result;
 }
 
-EXPORT Result cuDevicePrimaryCtxRelease(int device)
+EXPORT Result cuCtxSetCurrent(Context *wanted)
 {
-    return cuDevicePrimaryCtxRelease_v2(device);
-}
-
-EXPORT Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
-{
-    *flags = 0;
-    *active = retained[device] > 0;
-    return check(device);
-}
-
-EXPORT Result cuDevicePrimaryCtxSetFlags_v2(int device, unsigned flags)
-{
-    (void)flags;
-    return check(device);
-}
-
-EXPORT Result cuCtxPushCurrent_v2(Context *context)
-{
-    if (!context || depth == STACK)
-        return INVALID_CONTEXT;
-    stack[depth++] = context;
+    context = wanted;
     return SUCCESS;
 }
 
-EXPORT Result cuCtxPopCurrent_v2(Context **context)
+EXPORT Result cuCtxGetCurrent(Context **found)
 {
-    if (!depth)
-        return INVALID_CONTEXT;
-    depth--;
-    if (context)
-        *context = stack[depth];
-    return SUCCESS;
-}
-
-/* A context of its own shares the memory of the primary one: the count is the same. */
-EXPORT Result cuCtxCreate_v2(Context **context, unsigned flags, int device)
-{
-    Result result = cuDevicePrimaryCtxRetain(context, device);
-
-    (void)flags;
-    return result == SUCCESS ? cuCtxPushCurrent_v2(*context) : result;
-}
-
-EXPORT Result cuCtxCreate_v3(Context **context, void *params, int count, unsigned flags, int device)
-{
-    (void)params;
-    (void)count;
-    return cuCtxCreate_v2(context, flags, device);
-}
-
-EXPORT Result cuCtxCreate_v4(Context **context, void *params, unsigned flags, int device)
-{
-    (void)params;
-    return cuCtxCreate_v2(context, flags, device);
-}
-
-EXPORT Result cuCtxDestroy_v2(Context *context)
-{
-    if (depth && stack[depth - 1] == context)
-        depth--;
-    return cuDevicePrimaryCtxRelease_v2(context->device);
-}
-
-EXPORT Result cuCtxSetCurrent(Context *context)
-{
-    if (!context) {
-        depth = 0;
-        return SUCCESS;
-    }
-    if (!depth)
-        depth = 1;
-    stack[depth - 1] = context;
-    return SUCCESS;
-}
-
-EXPORT Result cuCtxGetCurrent(Context **context)
-{
-    *context = depth ? stack[depth - 1] : NULL;
+    *found = context;
     return self ? SUCCESS : NOT_INITIALIZED;
 }
 
 EXPORT Result cuCtxGetDevice(int *device)
 {
-    if (!depth)
+    if (!context)
         return self ? INVALID_CONTEXT : NOT_INITIALIZED;
     *device = current();
     return SUCCESS;
@@ -425,23 +338,18 @@ EXPORT Result cuCtxGetDevice(int *device)
 
 /* Memory. */
 
-static Result allocate(Pointer *address, uint64_t bytes, int device, int protection, int is_async)
+static Result allocate(Pointer *address, uint64_t bytes, int device, int is_async)
 {
+    static Pointer next = 1ULL << 40;
     Chunk *chunk;
-    void *place;
     Result result = device < 0 ? INVALID_CONTEXT : bytes ? take(device, bytes) : INVALID_VALUE;
 
     if (result != SUCCESS)
         return result;
-    place = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (place == MAP_FAILED) {
-        give_back(device, bytes);
-        return OUT_OF_MEMORY;
-    }
     chunk = malloc(sizeof *chunk);
-    *chunk = (Chunk){(Pointer)(uintptr_t)place, bytes, device, is_async, NULL};
     pthread_mutex_lock(&lock);
-    chunk->next = chunks;
+    *chunk = (Chunk){next, bytes, device, is_async, chunks};
+    next += bytes;
     chunks = chunk;
     if (is_async && (pool_bytes[device] += bytes) > pool_high_bytes[device])
         pool_high_bytes[device] = pool_bytes[device];
@@ -466,7 +374,6 @@ static Result release(Pointer address)
     pthread_mutex_unlock(&lock);
     if (!found)
         return address ? INVALID_VALUE : SUCCESS;
-    munmap((void *)(uintptr_t)address, found->bytes);
     give_back(found->device, found->bytes);
     free(found);
     return SUCCESS;
@@ -474,37 +381,28 @@ static Result release(Pointer address)
 
 EXPORT Result cuMemAlloc_v2(Pointer *address, size_t bytes)
 {
-    return allocate(address, bytes, current(), PROT_NONE, 0);
+    return allocate(address, bytes, current(), 0);
 }
 
 EXPORT Result cuMemAllocManaged(Pointer *address, size_t bytes, unsigned flags)
 {
-    (void)flags;
-    return allocate(address, bytes, current(), PROT_READ | PROT_WRITE, 0);
+    return allocate(address, bytes, current(), 0);
 }
 
 EXPORT Result cuMemAllocPitch_v2(Pointer *address, size_t *pitch, size_t width, size_t height,
                                  unsigned element)
 {
-    (void)element;
     *pitch = (width + 511) / 512 * 512;
-    return allocate(address, *pitch * height, current(), PROT_NONE, 0);
+    return allocate(address, *pitch * height, current(), 0);
 }
 
-EXPORT Result cuMemAllocAsync(Pointer *address, size_t bytes, Stream *stream)
+EXPORT Result cuMemAllocAsync(Pointer *address, size_t bytes, void *stream)
 {
-    (void)stream;
-    return allocate(address, bytes, current(), PROT_NONE, 1);
+    return allocate(address, bytes, current(), 1);
 }
 
 EXPORT Result cuMemFree_v2(Pointer address)
 {
-    return release(address);
-}
-
-EXPORT Result cuMemFreeAsync(Pointer address, Stream *stream)
-{
-    (void)stream;
     return release(address);
 }
 
@@ -530,76 +428,13 @@ EXPORT Result cuMemCreate(Pointer *handle, size_t bytes, const Properties *prope
 {
     Result result = check(properties->device);
 
-    (void)flags;
-    return result == SUCCESS ? allocate(handle, bytes, properties->device, PROT_NONE, 0) : result;
-}
-
-EXPORT Result cuMemRelease(Pointer handle)
-{
-    return release(handle);
-}
-
-EXPORT Result cuMemGetAllocationGranularity(size_t *bytes, const Properties *properties, int option)
-{
-    (void)properties;
-    (void)option;
-    *bytes = 2 * MIB;
-    return SUCCESS;
-}
-
-EXPORT Result cuMemAddressReserve(Pointer *address, size_t bytes, size_t alignment, Pointer wanted,
-                                  unsigned long long flags)
-{
-    void *place = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-    (void)alignment;
-    (void)wanted;
-    (void)flags;
-    *address = (Pointer)(uintptr_t)place;
-    return place == MAP_FAILED ? OUT_OF_MEMORY : SUCCESS;
-}
-
-EXPORT Result cuMemAddressFree(Pointer address, size_t bytes)
-{
-    return munmap((void *)(uintptr_t)address, bytes) == 0 ? SUCCESS : INVALID_VALUE;
-}
-
-EXPORT Result cuMemMap(Pointer address, size_t bytes, size_t offset, Pointer handle,
-                       unsigned long long flags)
-{
-    (void)address;
-    (void)bytes;
-    (void)offset;
-    (void)handle;
-    (void)flags;
-    return SUCCESS;
-}
-
-EXPORT Result cuMemUnmap(Pointer address, size_t bytes)
-{
-    (void)address;
-    (void)bytes;
-    return SUCCESS;
-}
-
-EXPORT Result cuMemSetAccess(Pointer address, size_t bytes, const void *access, size_t count)
-{
-    (void)address;
-    (void)bytes;
-    (void)access;
-    (void)count;
-    return SUCCESS;
+    return result == SUCCESS ? allocate(handle, bytes, properties->device, 0) : result;
 }
 
 EXPORT Result cuDeviceGetMemPool(int **pool, int device)
 {
     *pool = &devices[device];
     return check(device);
-}
-
-EXPORT Result cuDeviceGetDefaultMemPool(int **pool, int device)
-{
-    return cuDeviceGetMemPool(pool, device);
 }
 
 EXPORT Result cuMemPoolGetAttribute(int *pool, int attribute, uint64_t *value)
@@ -609,47 +444,6 @@ EXPORT Result cuMemPoolGetAttribute(int *pool, int attribute, uint64_t *value)
     *value = attribute == RESERVED_HIGH || attribute == USED_HIGH ? pool_high_bytes[device]
                                                                   : pool_bytes[device];
     return SUCCESS;
-}
-
-EXPORT Result cuMemHostAlloc(void **place, size_t bytes, unsigned flags)
-{
-    (void)flags;
-    *place = malloc(bytes);
-    return *place ? SUCCESS : OUT_OF_MEMORY;
-}
-
-EXPORT Result cuMemAllocHost_v2(void **place, size_t bytes)
-{
-    return cuMemHostAlloc(place, bytes, 0);
-}
-
-EXPORT Result cuMemFreeHost(void *place)
-{
-    free(place);
-    return SUCCESS;
-}
-
-EXPORT Result cuMemcpyHtoD_v2(Pointer to, const void *from, size_t bytes)
-{
-    (void)to;
-    (void)from;
-    (void)bytes;
-    return self ? SUCCESS : NOT_INITIALIZED;
-}
-
-EXPORT Result cuMemcpyDtoH_v2(void *to, Pointer from, size_t bytes)
-{
-    (void)from;
-    memset(to, 0, bytes);
-    return self ? SUCCESS : NOT_INITIALIZED;
-}
-
-EXPORT Result cuMemsetD8_v2(Pointer to, unsigned char value, size_t bytes)
-{
-    (void)to;
-    (void)value;
-    (void)bytes;
-    return self ? SUCCESS : NOT_INITIALIZED;
 }
 
 /* Kernels, streams and events. */
@@ -699,30 +493,14 @@ static void launch(int device, uint64_t blocks)
 
 EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                             Stream *stream, void **params, void **extra)
+                             void *stream, void **params, void **extra)
 {
-    (void)block_x;
-    (void)block_y;
-    (void)block_z;
-    (void)shared;
-    (void)stream;
-    (void)params;
-    (void)extra;
     if (!function)
         return INVALID_VALUE;
-    if (!depth)
+    if (!context)
         return self ? INVALID_CONTEXT : NOT_INITIALIZED;
     launch(current(), (uint64_t)grid_x * grid_y * grid_z);
     return SUCCESS;
-}
-
-EXPORT Result cuLaunchCooperativeKernel(void *function, unsigned grid_x, unsigned grid_y,
-                                        unsigned grid_z, unsigned block_x, unsigned block_y,
-                                        unsigned block_z, unsigned shared, Stream *stream,
-                                        void **params)
-{
-    return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared,
-                          stream, params, NULL);
 }
 
 static uint64_t end_of(int device)
@@ -737,50 +515,21 @@ static uint64_t end_of(int device)
 
 EXPORT Result cuCtxSynchronize(void)
 {
-    if (!depth)
+    if (!context)
         return self ? INVALID_CONTEXT : NOT_INITIALIZED;
     sleep_until(end_of(current()));
     return SUCCESS;
 }
 
-EXPORT Result cuStreamCreate(Stream **stream, unsigned flags)
-{
-    (void)flags;
-    *stream = calloc(1, sizeof **stream);
-    return depth ? SUCCESS : INVALID_CONTEXT;
-}
-
-EXPORT Result cuStreamDestroy_v2(Stream *stream)
-{
-    free(stream);
-    return SUCCESS;
-}
-
-EXPORT Result cuStreamSynchronize(Stream *stream)
-{
-    (void)stream;
-    return cuCtxSynchronize();
-}
-
-EXPORT Result cuStreamQuery(Stream *stream)
-{
-    (void)stream;
-    if (!depth)
-        return INVALID_CONTEXT;
-    return end_of(current()) > machine_now_ns() ? NOT_READY : SUCCESS;
-}
-
 EXPORT Result cuEventCreate(Event **event, unsigned flags)
 {
-    (void)flags;
     *event = calloc(1, sizeof **event);
-    return depth ? SUCCESS : INVALID_CONTEXT;
+    return context ? SUCCESS : INVALID_CONTEXT;
 }
 
-EXPORT Result cuEventRecord(Event *event, Stream *stream)
+EXPORT Result cuEventRecord(Event *event, void *stream)
 {
-    (void)stream;
-    if (!depth)
+    if (!context)
         return INVALID_CONTEXT;
     event->at_ns = later(machine_now_ns(), end_of(current()));
     return SUCCESS;
@@ -792,47 +541,18 @@ EXPORT Result cuEventSynchronize(Event *event)
     return SUCCESS;
 }
 
-EXPORT Result cuEventElapsedTime(float *milliseconds, Event *start, Event *end)
-{
-    *milliseconds = (float)((double)(end->at_ns - start->at_ns) / 1e6);
-    return SUCCESS;
-}
-
-EXPORT Result cuEventDestroy_v2(Event *event)
-{
-    free(event);
-    return SUCCESS;
-}
-
 /* Modules: the content is not looked at. */
 
 EXPORT Result cuModuleLoadData(void **module, const void *image)
 {
-    (void)image;
     *module = &machine;
-    return depth ? SUCCESS : INVALID_CONTEXT;
-}
-
-EXPORT Result cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
-                                 void **values)
-{
-    (void)count;
-    (void)options;
-    (void)values;
-    return cuModuleLoadData(module, image);
+    return context ? SUCCESS : INVALID_CONTEXT;
 }
 
 EXPORT Result cuModuleGetFunction(void **function, void *module, const char *name)
 {
-    (void)name;
     *function = module;
     return module ? SUCCESS : INVALID_VALUE;
-}
-
-EXPORT Result cuModuleUnload(void *module)
-{
-    (void)module;
-    return SUCCESS;
 }
 
 /* Errors and addresses. */
@@ -852,52 +572,26 @@ EXPORT Result cuGetErrorName(Result result, const char **name)
     return SUCCESS;
 }
 
-EXPORT Result cuGetErrorString(Result result, const char **text)
-{
-    return cuGetErrorName(result, text);
-}
-
-EXPORT Result cuGetExportTable(const void **table, const void *id)
-{
-    (void)id;
-    *table = NULL;
-    return NOT_FOUND;
-}
-
-Result cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
-Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
-                           int *status);
-
 /* Base names, as callers of cuGetProcAddress have them. */
 #define SAME(name) {#name, (void *)name}
 #define SECOND(name) {#name, (void *)name##_v2}
+Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
+                           int *status);
 static const struct { const char *name; void *function; } entries[] = {
     SAME(cuInit), SAME(cuDriverGetVersion), SAME(cuDeviceGetCount), SAME(cuDeviceGet),
-    SAME(cuDeviceGetName), SECOND(cuDeviceGetUuid), SAME(cuDeviceGetPCIBusId),
-    SECOND(cuDeviceTotalMem), SAME(cuDeviceGetAttribute), SAME(cuDeviceComputeCapability),
-    SAME(cuDevicePrimaryCtxRetain), SECOND(cuDevicePrimaryCtxRelease),
-    SAME(cuDevicePrimaryCtxGetState), SECOND(cuDevicePrimaryCtxSetFlags), SECOND(cuCtxCreate),
-    SECOND(cuCtxDestroy), SECOND(cuCtxPushCurrent), SECOND(cuCtxPopCurrent), SAME(cuCtxSetCurrent),
-    SAME(cuCtxGetCurrent), SAME(cuCtxGetDevice), SAME(cuCtxSynchronize), SECOND(cuMemAlloc),
-    SAME(cuMemAllocManaged), SECOND(cuMemAllocPitch), SAME(cuMemAllocAsync), SECOND(cuMemFree),
-    SAME(cuMemFreeAsync), SECOND(cuMemGetInfo), SAME(cuMemCreate), SAME(cuMemRelease),
-    SAME(cuMemGetAllocationGranularity), SAME(cuMemAddressReserve), SAME(cuMemAddressFree),
-    SAME(cuMemMap), SAME(cuMemUnmap), SAME(cuMemSetAccess), SAME(cuDeviceGetMemPool),
-    SAME(cuDeviceGetDefaultMemPool), SAME(cuMemPoolGetAttribute), SAME(cuMemHostAlloc),
-    SECOND(cuMemAllocHost), SAME(cuMemFreeHost), SECOND(cuMemcpyHtoD), SECOND(cuMemcpyDtoH),
-    SECOND(cuMemsetD8), SAME(cuLaunchKernel), SAME(cuLaunchCooperativeKernel), SAME(cuStreamCreate),
-    SECOND(cuStreamDestroy), SAME(cuStreamSynchronize), SAME(cuStreamQuery), SAME(cuEventCreate),
-    SAME(cuEventRecord), SAME(cuEventSynchronize), SAME(cuEventElapsedTime), SECOND(cuEventDestroy),
-    SAME(cuModuleLoadData), SAME(cuModuleLoadDataEx), SAME(cuModuleGetFunction),
-    SAME(cuModuleUnload), SAME(cuGetErrorName), SAME(cuGetErrorString), SAME(cuGetExportTable),
-    SECOND(cuGetProcAddress),
+    SAME(cuDeviceGetName), SAME(cuDeviceGetUuid), SAME(cuDeviceGetPCIBusId),
+    SECOND(cuDeviceTotalMem), SAME(cuDeviceGetAttribute), SAME(cuDevicePrimaryCtxRetain),
+    SECOND(cuDevicePrimaryCtxRelease), SAME(cuCtxSetCurrent), SAME(cuCtxGetCurrent),
+    SAME(cuCtxGetDevice), SAME(cuCtxSynchronize), SECOND(cuMemAlloc), SAME(cuMemAllocManaged),
+    SECOND(cuMemAllocPitch), SAME(cuMemAllocAsync), SECOND(cuMemFree), SECOND(cuMemGetInfo),
+    SAME(cuMemCreate), SAME(cuDeviceGetMemPool), SAME(cuMemPoolGetAttribute), SAME(cuLaunchKernel),
+    SAME(cuEventCreate), SAME(cuEventRecord), SAME(cuEventSynchronize), SAME(cuModuleLoadData),
+    SAME(cuModuleGetFunction), SAME(cuGetErrorName), SECOND(cuGetProcAddress),
 };
 
 EXPORT Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
                                   int *status)
 {
-    (void)version;
-    (void)flags;
     *function = NULL;
     for (size_t i = 0; i < sizeof entries / sizeof *entries && !*function; i++)
         if (strcmp(entries[i].name, name) == 0)
@@ -905,9 +599,4 @@ EXPORT Result cuGetProcAddress_v2(const char *name, void **function, int version
     if (status)
         *status = *function ? 0 : 1; /* found, or no such symbol */
     return *function ? SUCCESS : NOT_FOUND;
-}
-
-EXPORT Result cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
-{
-    return cuGetProcAddress_v2(name, function, version, flags, NULL);
 }

@@ -16,21 +16,57 @@ enum { FIRST_MADE_UP_PID = 1 << 22 }; /* the kernel's PIDs are below */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void read_line(Machine *machine, const char *line)
+const char *machine_path(void)
 {
-    Card card = {0};
-    unsigned long long mib;
+    const char *named = getenv("STAND_IN_GPUS");
 
-    sscanf(line, "block_ns %lu", &machine->block_ns);
-    sscanf(line, "driver %31s", machine->driver);
-    if (sscanf(line, "context_mib %llu", &mib) == 1)
-        machine->context_bytes = mib * MIB;
-    if (machine->count < MAX_CARDS
-        && sscanf(line, "card %63s %31s %d %llu %d %63[^\n]", card.uuid, card.bus_id, &card.minor,
-                  &mib, &card.multiprocessors, card.name) == 6) {
-        card.bytes = mib * MIB;
-        machine->cards[machine->count++] = card;
+    return named ? named : "/run/stand-in-gpus/cards";
+}
+
+int machine_find(const Machine *machine, const char *scope, const char *query, char *answer)
+{
+    char line_scope[16], line_query[32], value[MAX_ANSWER];
+    int found = 0;
+
+    for (const char *line = machine->text, *end; *line; line = end + 1) {
+        value[0] = '\0';
+        if (sscanf(line, "%15s %31s %255[^\n]", line_scope, line_query, value) >= 2
+            && strcmp(line_query, query) == 0
+            && (strcmp(line_scope, scope) == 0
+                || (strcmp(line_scope, "*") == 0 && strcmp(scope, "system") != 0))) {
+            strcpy(answer, value);
+            found = 1;
+        }
+        end = strchr(line, '\n');
+        if (!end)
+            break;
     }
+    return found;
+}
+
+static uint64_t number(const Machine *machine, const char *scope, const char *query, uint64_t other)
+{
+    char answer[MAX_ANSWER];
+
+    return machine_find(machine, scope, query, answer) ? strtoull(answer, NULL, 0) : other;
+}
+
+static int read_card(const Machine *machine, int index, Card *card)
+{
+    char scope[16], uuid[MAX_ANSWER], bus_id[MAX_ANSWER] = "", name[MAX_ANSWER] = "";
+
+    snprintf(scope, sizeof scope, "%d", index);
+    if (!machine_find(machine, scope, "uuid", uuid))
+        return 0;
+    machine_find(machine, scope, "pci", bus_id);
+    machine_find(machine, scope, "name", name);
+    snprintf(card->uuid, sizeof card->uuid, "%.63s", uuid);
+    snprintf(card->bus_id, sizeof card->bus_id, "%.31s", bus_id);
+    snprintf(card->name, sizeof card->name, "%.63s", name);
+    card->minor = (int)number(machine, scope, "minor", 0);
+    card->multiprocessors = (int)number(machine, scope, "multiprocessors", 0);
+    card->bytes = number(machine, scope, "memory", 0);
+    return 1;
 }
 
 static void find_visible(Machine *machine, int in_container)
@@ -46,39 +82,44 @@ static void find_visible(Machine *machine, int in_container)
     }
 }
 
-static State *map_state(const char *path, int *file)
+int machine_read(Machine *machine)
 {
-    State *state;
+    FILE *file = fopen(machine_path(), "r");
+    size_t length = file ? fread(machine->text, 1, sizeof machine->text - 1, file) : 0;
 
-    *file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*file < 0)
-        return NULL;
-    fchmod(*file, 0666);
-    if (ftruncate(*file, sizeof *state) != 0)
-        return NULL;
-    state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, *file, 0);
-    return state == MAP_FAILED ? NULL : state;
+    if (!file)
+        return 0;
+    fclose(file);
+    machine->text[length] = '\0';
+    machine->count = machine->visible_count = 0;
+    while (machine->count < MAX_CARDS
+           && read_card(machine, machine->count, &machine->cards[machine->count]))
+        machine->count++;
+    machine->block_ns = number(machine, "system", "block_ns", 20);
+    machine->context_bytes = number(machine, "system", "context_mib", 0) * MIB;
+    find_visible(machine, getenv("STAND_IN_GPUS") == NULL);
+    return 1;
 }
 
-int machine_open(Machine *machine)
+int machine_map(Machine *machine, int flag)
 {
-    const char *named = getenv("STAND_IN_GPUS");
-    const char *path = named ? named : "/run/stand-in-gpus/cards";
-    char line[512], state[4096];
-    FILE *file = fopen(path, "r");
+    char path[4096];
+    State *state;
 
-    memset(machine, 0, sizeof *machine);
-    machine->block_ns = 20;
-    strcpy(machine->driver, "550.54.15");
-    while (file && fgets(line, sizeof line, file))
-        read_line(machine, line);
-    if (file)
-        fclose(file);
-    find_visible(machine, named == NULL);
-    snprintf(state, sizeof state, "%s.state", path);
-    if (machine->count > 0)
-        machine->state = map_state(state, &machine->file);
-    return machine->state != NULL;
+    if (machine->state)
+        return 1;
+    snprintf(path, sizeof path, "%s.state", machine_path());
+    machine->file = open(path, O_RDWR | O_CLOEXEC | flag, 0666);
+    if (machine->file < 0)
+        return 0;
+    fchmod(machine->file, 0666);
+    if (ftruncate(machine->file, sizeof *state) != 0)
+        return 0;
+    state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, machine->file, 0);
+    if (state == MAP_FAILED)
+        return 0;
+    machine->state = state;
+    return 1;
 }
 
 /* Byte 0 of the state's file is the lock of all; byte 1 + n is held by the process at place n. */

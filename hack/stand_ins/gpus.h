@@ -1,22 +1,26 @@
 /*
  * The cards of the stand-in libraries for CUDA and NVML, and what all processes on them share.
  *
- * The file named by the environment variable STAND_IN_GPUS, or else /run/stand-in-gpus/cards, has
- * one line for each card, and options:
+ * The environment variable STAND_IN_GPUS names the file of the cards, /run/stand-in-gpus/cards
+ * without it. Each line is one answer:
  *
- *     card <uuid> <PCI bus id> <minor> <MiB> <multiprocessors> <name>
- *     block_ns <number>     time on the card of one block of a kernel; 20 without this line
- *     context_mib <number>  memory of a process's primary context; 0 without this line
- *     driver <text>         the NVIDIA driver's version
+ *     <scope> <query> <answer>
+ *
+ * scope is the index of a card, `*` for every card, or `system`. The last matching line counts. NVML
+ * gives these answers (nvml.c). Of a card, CUDA uses its uuid, pci, minor, name, memory (bytes) and
+ * multiprocessors, and of the system
+ *
+ *     block_ns     time on the card of one block of a kernel; 20 without this line
+ *     context_mib  memory of a process's primary context; 0 without this line
  *
  * A process sees only the cards whose device nodes are in the folder STAND_IN_DEV. Without that
  * variable it sees every card, or, with neither of the two variables as in a container, those in
  * /dev.
  *
- * Beside it, <file>.state is mapped by every process: its memory on each card, and until when each
- * card is busy. A process holds a lock on its place there. The kernel drops the lock when the
- * process ends, so memory and work of a killed process go with it, and this holds across PID
- * namespaces.
+ * Beside it, <file>.state is mapped by every process that uses CUDA: its memory on each card, and
+ * until when each card is busy. A process holds a lock on its place there. The kernel drops the lock
+ * when the process ends, so memory and work of a killed process go with it, and this holds across
+ * PID namespaces.
  *
  * As for the real driver, PIDs are those of the host. A process in another PID namespace does not
  * know its own, so it gets a number above every real PID.
@@ -27,7 +31,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { MAX_CARDS = 16, MAX_PROCESSES = 128, BUCKETS = 16 };
+enum { MAX_CARDS = 64, MAX_PROCESSES = 128, BUCKETS = 16, MAX_ANSWER = 256 };
 
 #define MIB (1024ULL * 1024)
 #define BUCKET_NS 100000000ULL /* 0.1 s */
@@ -56,16 +60,25 @@ typedef struct {
 
 /* Cards and options as the file has them; `visible` are the indices of the visible cards. */
 typedef struct {
+    char text[1 << 16];
     Card cards[MAX_CARDS];
     int count, visible[MAX_CARDS], visible_count;
     uint64_t block_ns, context_bytes;
-    char driver[32];
     State *state;
     int file;
 } Machine;
 
-/* Reads the cards and maps the state; 0 without a card. */
-int machine_open(Machine *machine);
+/* The path of the file of the cards. */
+const char *machine_path(void);
+
+/* Reads the cards, again if they were read before; 0 without the file. */
+int machine_read(Machine *machine);
+
+/* Copies the answer of the last matching line into MAX_ANSWER bytes; 0 without one. */
+int machine_find(const Machine *machine, const char *scope, const char *query, char *answer);
+
+/* Maps the state, if not done yet; 0 if that fails. It is created with O_CREAT as the flag. */
+int machine_map(Machine *machine, int flag);
 
 /* Takes or drops the lock that guards the state against all threads and processes. */
 void machine_lock(Machine *machine);

@@ -1,14 +1,14 @@
 """Libraries and programs that stand in for a machine with NVIDIA GPUs, compiled from C.
 
-`libcuda.so.1` and `libnvidia-ml.so.1` answer for the same cards, which a file lists. Processes on
-them share memory and compute as on a real card; gpus.h describes the file. `tenant` is a program
-that uses a GPU and prints what it got.
+`libcuda.so.1` and `libnvidia-ml.so.1` answer for the same cards, which a file describes (gpus.h).
+Processes on them share memory and compute as on a real card, and NVML fails as the file says.
+`tenant` is a program that uses a GPU and prints what it got, `limiter.c` an enforcer's library.
 """
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,8 +21,25 @@ PATH_IN_CONTAINER: Final = "/run/stand-in-gpus"
 """Folder that has the file `cards` where no variable is set; cards in /dev are visible then."""
 DRIVER: Final = "550.54.15"
 
+A100: Final[Mapping[str, str]] = {
+    "name": "NVIDIA A100-SXM4-80GB",
+    "memory": str(80 * 2**30),
+    "reserved": "0",
+    "brand": "14",
+    "architecture": "7",
+    "compute_capability": "8 0",
+    "mig": "0 0",
+    "cores": "6912",
+    "clock": "1410",
+    "events": "0xffff",
+    "recovery": "0",
+}
+"""What NVML answers of a card of this model, by query (nvml.c)."""
+SYSTEM: Final[Mapping[str, str]] = {"driver": DRIVER, "cuda": "12040"}
+"""What NVML answers of the machine."""
+
 _SOURCES: Final = Path(__file__).parent
-_STRICT: Final = ("-Wall", "-Wextra", "-Werror", "-O1", "-pthread")
+_STRICT: Final = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-O1", "-pthread")
 _COMPILE_SECONDS: Final = 120
 
 
@@ -44,7 +61,20 @@ class Card:
     minor: int
     mib: int = 81920
     multiprocessors: int = 108
-    name: str = "NVIDIA A100-SXM4-80GB"
+    name: str = A100["name"]
+
+    def answers(self) -> Mapping[str, str]:
+        """Return what NVML answers of the card."""
+        return {
+            **A100,
+            "uuid": self.uuid,
+            "pci": self.pci_bus_id,
+            "minor": str(self.minor),
+            "memory": str(self.mib * 2**20),
+            "multiprocessors": str(self.multiprocessors),
+            "cores": str(self.multiprocessors * 64),
+            "name": self.name,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +93,8 @@ class Machine:
 
     def text(self) -> str:
         """Return the content of the file of cards."""
-        lines = [
-            f"card {card.uuid} {card.pci_bus_id} {card.minor} {card.mib} {card.multiprocessors} "
-            f"{card.name}"
-            for card in self.cards
-        ]
-        lines += [f"block_ns {self.block_ns}", f"context_mib {self.context_mib}"]
-        return "\n".join([*lines, f"driver {DRIVER}"]) + "\n"
+        options = {"block_ns": str(self.block_ns), "context_mib": str(self.context_mib)}
+        return answers([card.answers() for card in self.cards], {**SYSTEM, **options})
 
     def write(self, folder: Path) -> Path:
         """Write the file of cards, in a folder that processes of any user may write to."""
@@ -78,6 +103,17 @@ class Machine:
         file = folder / "cards"
         file.write_text(self.text(), encoding="utf-8")
         return file
+
+
+def answers(cards: Sequence[Mapping[str, str]], system: Mapping[str, str]) -> str:
+    """Return the content of a file of cards with these answers of each card and of the machine."""
+    lines = [
+        f"{index} {query} {answer}"
+        for index, card in enumerate(cards)
+        for query, answer in card.items()
+    ]
+    lines += [f"system {query} {answer}" for query, answer in system.items()]
+    return "\n".join(lines) + "\n"
 
 
 def build_driver(root: Path) -> Path:
@@ -93,12 +129,21 @@ def build_driver(root: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for stem, source in (("libcuda.so", "cuda.c"), ("libnvidia-ml.so", "nvml.c")):
         file = folder / f"{stem}.{DRIVER}"
-        flags = ["-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{stem}.1"]
-        compile_c(file, (source, "gpus.c"), flags)
+        build_library(file, source, soname=f"{stem}.1")
         for name in (f"{stem}.1", stem):
             (folder / name).unlink(missing_ok=True)
             (folder / name).symlink_to(file.name)
     return folder
+
+
+def build_library(file: Path, source: str, *flags: str, soname: str) -> None:
+    """Compile a library that answers for the cards.
+
+    Raises:
+        CompilerError: There is no compiler, or it refused a source.
+    """
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{soname}"]
+    compile_c(file, (source, "gpus.c"), [*shared, *flags])
 
 
 def build_tenant(folder: Path, libraries: Path) -> Path:

@@ -1,9 +1,27 @@
 /*
- * A libnvidia-ml.so.1 for machines without a GPU, about the same cards and processes as the
- * stand-in for CUDA (cuda.c): what discovery, HAMi-core and monitors ask. Cards: gpus.h.
+ * A libnvidia-ml.so.1 for machines without a GPU. It answers from the file of the cards (gpus.h),
+ * and tells of the memory and work of the processes that use the stand-in for CUDA (cuda.c).
  *
- * Only those cards are counted whose device nodes are visible, as in a container. Processes have
- * the PIDs that they have on the host. Event sets are there, but no event ever comes.
+ * The file is read at every nvmlInitWithFlags, so that a test can change the machine between two
+ * readings. A query without a line is NVML_ERROR_NOT_SUPPORTED. An answer is
+ *
+ *     a text or a number     returned as it is; several numbers have blanks between them
+ *     !<number>              that nvmlReturn_t
+ *     ~<path> <answer>       blocks until the path exists, then returns the answer
+ *
+ * As in the real library, the cards are counted when NVML is initialised, and not again until it is
+ * shut down as often as it was initialised. The query `count` of the system replaces the number of
+ * visible cards.
+ *
+ * Events are the lines `<card> <type> <data>` that are added to the file <file>.events while an
+ * event set waits. The query `events` of a card is the mask of types that it supports; `event_wait`
+ * of the system is queried before each wait.
+ *
+ * The file <file>.open has the indices of the cards that the process keeps open.
+ *
+ * With the query `threads` of the system, only that many threads may call; calls from others return
+ * NVML_ERROR_UNKNOWN. -DOLD_DRIVER omits the functions that drivers before 510 lack, and -DNO_EVENTS
+ * those for events.
  *
  * Layouts and numbers: nvml.h.
  */
@@ -12,7 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "gpus.h"
@@ -24,14 +42,15 @@ enum {
     NOT_SUPPORTED = 3,
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
-    TIMEOUT = 10,
     DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
+    UNKNOWN = 999,
 };
-enum { MEMORY_V2 = 0x02000028, CUDA_VERSION = 12040, TESLA = 14, AMPERE = 7, CORES = 64 };
+enum { MAX_THREADS = 16, MEMORY_V2 = 0x02000028, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int Return;
-typedef const int *Device; /* the card's place among the visible ones */
+typedef struct { int index; } *Device; /* index: of the card in the file */
 
 typedef struct {
     char bus_id_legacy[16];
@@ -40,41 +59,140 @@ typedef struct {
 } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
-typedef struct { unsigned pid; unsigned long long bytes; } ProcessV1;
-typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu, compute; } ProcessV2;
+typedef struct { unsigned pid; unsigned long long bytes; } ProcessInfo;
 typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; } Sample;
-typedef struct { unsigned gpu, memory; } Utilization;
+
 typedef struct {
     unsigned field, scope;
     long long timestamp, latency;
     unsigned value_type, result;
-    unsigned long long value;
+    union { unsigned number; double wide; } value;
 } FieldValue;
+typedef struct {
+    Device device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} EventData;
+typedef struct { unsigned long long types[MAX_CARDS]; long offset; } *EventSet;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the two below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below but the answers */
 static Machine machine;
 static int started;
+static unsigned counted;
+static long threads[MAX_THREADS];
+static int cards[MAX_CARDS], is_open[MAX_CARDS];
 
-EXPORT Return nvmlInitWithFlags(unsigned flags)
+/* Under the lock. */
+static int is_known_thread(void)
 {
-    Return result = SUCCESS;
+    long self = syscall(SYS_gettid);
+    char most[MAX_ANSWER];
 
-    (void)flags;
+    if (!machine_find(&machine, "system", "threads", most))
+        return 1;
+    for (int i = 0; i < MAX_THREADS && i < atoi(most); i++) {
+        if (threads[i] == 0)
+            threads[i] = self;
+        if (threads[i] == self)
+            return 1;
+    }
+    return 0;
+}
+
+static void write_open(void)
+{
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s.open", machine_path());
+    file = fopen(path, "w");
+    for (int i = 0; file && i < MAX_CARDS; i++)
+        if (is_open[i])
+            fprintf(file, "%d ", i);
+    if (file)
+        fclose(file);
+}
+
+static Return ask(const char *scope, const char *query, char *answer)
+{
+    int known, found;
+
     pthread_mutex_lock(&lock);
-    if (!machine.state && !machine_open(&machine))
-        result = DRIVER_NOT_LOADED;
-    else
-        started++;
+    known = is_known_thread();
+    found = machine_find(&machine, scope, query, answer);
     pthread_mutex_unlock(&lock);
+    if (!known || !found)
+        return known ? NOT_SUPPORTED : UNKNOWN;
+    if (answer[0] == '~') {
+        char path[MAX_ANSWER], rest[MAX_ANSWER] = "";
+
+        sscanf(answer + 1, "%255s %255[^\n]", path, rest);
+        while (access(path, F_OK) != 0)
+            usleep(5000);
+        strcpy(answer, rest);
+    }
+    return answer[0] == '!' ? atoi(answer + 1) : SUCCESS;
+}
+
+static Return ask_system(const char *query, char *answer)
+{
+    return started ? ask("system", query, answer) : UNINITIALIZED;
+}
+
+static Return ask_card(Device device, const char *query, char *answer)
+{
+    char scope[16];
+
+    snprintf(scope, sizeof scope, "%d", device->index);
+    return started ? ask(scope, query, answer) : UNINITIALIZED;
+}
+
+static Return card_text(Device device, const char *query, char *text, unsigned length)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, query, answer);
+
+    if (result != SUCCESS)
+        return result;
+    if (strlen(answer) >= length)
+        return INSUFFICIENT_SIZE;
+    strcpy(text, answer);
+    return SUCCESS;
+}
+
+static Return card_number(Device device, const char *query, unsigned *number)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, query, answer);
+
+    if (result == SUCCESS)
+        *number = (unsigned)strtoul(answer, NULL, 0);
     return result;
 }
 
-EXPORT Return nvmlInit_v2(void)
+EXPORT Return nvmlInitWithFlags(unsigned flags)
 {
-    return nvmlInitWithFlags(0);
+    char answer[MAX_ANSWER];
+    int is_read;
+    Return result;
+
+    pthread_mutex_lock(&lock);
+    is_read = machine_read(&machine);
+    pthread_mutex_unlock(&lock);
+    result = is_read ? ask("system", "init", answer) : DRIVER_NOT_LOADED;
+    if (result != NOT_SUPPORTED && result != SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    if (started++ == 0) {
+        counted = (unsigned)machine.visible_count;
+        if (machine_find(&machine, "system", "count", answer))
+            counted = answer[0] == '!' ? 0 : (unsigned)atoi(answer);
+    }
+    pthread_mutex_unlock(&lock);
+    return SUCCESS;
 }
 
-EXPORT Return nvmlInit(void)
+EXPORT Return nvmlInit_v2(void)
 {
     return nvmlInitWithFlags(0);
 }
@@ -84,63 +202,69 @@ EXPORT Return nvmlShutdown(void)
     Return result = SUCCESS;
 
     pthread_mutex_lock(&lock);
-    if (started)
-        started--;
-    else
+    if (!started)
         result = UNINITIALIZED;
+    else if (--started == 0) {
+        memset(is_open, 0, sizeof is_open);
+        write_open();
+    }
     pthread_mutex_unlock(&lock);
     return result;
 }
 
 EXPORT const char *nvmlErrorString(Return result)
 {
-    (void)result;
     return "an error of the stand-in";
 }
 
 EXPORT Return nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-    snprintf(version, length, "%s", machine.driver);
-    return started ? SUCCESS : UNINITIALIZED;
+    char answer[MAX_ANSWER];
+    Return result = ask_system("driver", answer);
+
+    if (result == SUCCESS)
+        snprintf(version, length, "%s", answer);
+    return result;
 }
 
 EXPORT Return nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-    *version = CUDA_VERSION;
-    return SUCCESS;
-}
+    char answer[MAX_ANSWER];
+    Return result = ask_system("cuda", answer);
 
-EXPORT Return nvmlSystemGetCudaDriverVersion(int *version)
-{
-    return nvmlSystemGetCudaDriverVersion_v2(version);
-}
-
-/* Devices. */
-
-static const Card *card_of(Device device)
-{
-    return &machine.cards[*device];
+    if (result == SUCCESS)
+        *version = atoi(answer);
+    return result;
 }
 
 EXPORT Return nvmlDeviceGetCount_v2(unsigned *count)
 {
-    *count = (unsigned)machine.visible_count;
-    return started ? SUCCESS : UNINITIALIZED;
-}
+    char answer[MAX_ANSWER];
+    Return result = ask_system("count", answer);
 
-EXPORT Return nvmlDeviceGetCount(unsigned *count)
-{
-    return nvmlDeviceGetCount_v2(count);
+    *count = counted;
+    return result == NOT_SUPPORTED ? SUCCESS : result;
 }
 
 EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
 {
-    if (!started)
-        return UNINITIALIZED;
-    if (index >= (unsigned)machine.visible_count)
+    char answer[MAX_ANSWER];
+    Return result;
+    int card;
+
+    if (index >= MAX_CARDS)
         return INVALID_ARGUMENT;
-    *device = &machine.visible[index];
-    return SUCCESS;
+    pthread_mutex_lock(&lock);
+    card = index < (unsigned)machine.visible_count ? machine.visible[index] : (int)index;
+    cards[card] = card;
+    if (started && !is_open[card]) {
+        is_open[card] = 1;
+        write_open();
+    }
+    pthread_mutex_unlock(&lock);
+    *device = (Device)&cards[card];
+    result = ask_card(*device, "handle", answer);
+    return result == NOT_SUPPORTED ? SUCCESS : result;
 }
 
 EXPORT Return nvmlDeviceGetHandleByIndex(unsigned index, Device *device)
@@ -148,192 +272,149 @@ EXPORT Return nvmlDeviceGetHandleByIndex(unsigned index, Device *device)
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
-EXPORT Return nvmlDeviceGetHandleByUUID(const char *uuid, Device *device)
-{
-    for (int i = 0; started && i < machine.visible_count; i++)
-        if (strcasecmp(machine.cards[machine.visible[i]].uuid, uuid) == 0) {
-            *device = &machine.visible[i];
-            return SUCCESS;
-        }
-    return started ? NOT_FOUND : UNINITIALIZED;
-}
-
 EXPORT Return nvmlDeviceGetIndex(Device device, unsigned *index)
 {
-    *index = (unsigned)(device - machine.visible);
+    for (int i = 0; i < machine.visible_count; i++)
+        if (machine.visible[i] == device->index)
+            *index = (unsigned)i;
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetUUID(Device device, char *uuid, unsigned length)
 {
-    snprintf(uuid, length, "%s", card_of(device)->uuid);
-    return SUCCESS;
+    return card_text(device, "uuid", uuid, length);
 }
 
 EXPORT Return nvmlDeviceGetName(Device device, char *name, unsigned length)
 {
-    snprintf(name, length, "%s", card_of(device)->name);
-    return SUCCESS;
-}
-
-EXPORT Return nvmlDeviceGetMinorNumber(Device device, unsigned *minor)
-{
-    *minor = (unsigned)card_of(device)->minor;
-    return SUCCESS;
+    return card_text(device, "name", name, length);
 }
 
 EXPORT Return nvmlDeviceGetPciInfo_v3(Device device, PciInfo *pci)
 {
-    snprintf(pci->bus_id, sizeof pci->bus_id, "%s", card_of(device)->bus_id);
-    sscanf(pci->bus_id, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
-    return SUCCESS;
+    Return result = card_text(device, "pci", pci->bus_id, sizeof pci->bus_id);
+
+    if (result == SUCCESS)
+        sscanf(pci->bus_id, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
+    return result;
 }
 
-EXPORT Return nvmlDeviceGetPciInfo_v2(Device device, PciInfo *pci)
+EXPORT Return nvmlDeviceGetMinorNumber(Device device, unsigned *minor)
 {
-    return nvmlDeviceGetPciInfo_v3(device, pci);
+    return card_number(device, "minor", minor);
 }
 
 EXPORT Return nvmlDeviceGetBrand(Device device, unsigned *brand)
 {
-    (void)device;
-    *brand = TESLA;
-    return SUCCESS;
-}
-
-EXPORT Return nvmlDeviceGetArchitecture(Device device, unsigned *architecture)
-{
-    (void)device;
-    *architecture = AMPERE;
-    return SUCCESS;
+    return card_number(device, "brand", brand);
 }
 
 EXPORT Return nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
 {
-    (void)device;
-    *major = 8;
-    *minor = 0;
-    return SUCCESS;
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, "compute_capability", answer);
+
+    if (result == SUCCESS)
+        sscanf(answer, "%d %d", major, minor);
+    return result;
 }
 
 EXPORT Return nvmlDeviceGetMaxClockInfo(Device device, int type, unsigned *clock)
 {
-    (void)device;
-    (void)type;
-    *clock = 1410;
-    return SUCCESS;
+    return card_number(device, "clock", clock);
 }
 
-EXPORT Return nvmlDeviceGetNumGpuCores(Device device, unsigned *cores)
+/* The query `nvlink<number>` is `<active> <type of the other end> <its PCI bus ID>`. */
+static Return link_answer(Device device, unsigned link, unsigned *active, unsigned *type, char *bus)
 {
-    *cores = (unsigned)card_of(device)->multiprocessors * CORES;
-    return SUCCESS;
+    char query[32], answer[MAX_ANSWER];
+    Return result;
+
+    snprintf(query, sizeof query, "nvlink%u", link);
+    result = ask_card(device, query, answer);
+    if (result == SUCCESS && sscanf(answer, "%u %u %31s", active, type, bus) != 3)
+        result = UNKNOWN;
+    return result;
 }
 
-EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
+EXPORT Return nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active)
 {
-    (void)device;
-    *current = *pending = 0;
-    return SUCCESS;
+    unsigned type;
+    char bus[32];
+
+    return link_answer(device, link, active, &type, bus);
 }
 
-EXPORT Return nvmlDeviceGetComputeMode(Device device, unsigned *mode)
+EXPORT Return nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, unsigned *type)
 {
-    (void)device;
-    *mode = 0;
-    return SUCCESS;
+    unsigned active;
+    char bus[32];
+
+    return link_answer(device, link, &active, type, bus);
 }
 
-EXPORT Return nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values)
+EXPORT Return nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, PciInfo *pci)
 {
-    (void)device;
-    for (int i = 0; i < count; i++)
-        values[i].result = NOT_SUPPORTED;
-    return SUCCESS;
+    unsigned active, type;
+
+    return link_answer(device, link, &active, &type, pci->bus_id);
 }
 
-/* Memory, processes and their work. */
+/* Memory, and the processes that use it. Before the first of them there is no state to map. */
 
-static uint64_t used(Device device)
+static int lock_state(void)
 {
-    uint64_t bytes;
+    int is_mapped;
 
-    machine_lock(&machine);
-    bytes = machine_bytes(&machine, *device);
-    machine_unlock(&machine);
+    pthread_mutex_lock(&lock);
+    is_mapped = machine_map(&machine, 0);
+    pthread_mutex_unlock(&lock);
+    if (is_mapped)
+        machine_lock(&machine);
+    return is_mapped;
+}
+
+static unsigned long long used_bytes(Device device)
+{
+    unsigned long long bytes = 0;
+
+    if (lock_state()) {
+        bytes = machine_bytes(&machine, device->index);
+        machine_unlock(&machine);
+    }
     return bytes;
 }
 
 EXPORT Return nvmlDeviceGetMemoryInfo(Device device, Memory *memory)
 {
-    memory->total = card_of(device)->bytes;
-    memory->used = used(device);
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, "memory", answer);
+
+    if (result != SUCCESS)
+        return result;
+    memory->total = strtoull(answer, NULL, 0);
+    memory->used = used_bytes(device);
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }
 
-EXPORT Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
+EXPORT Return nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *room,
+                                                   ProcessInfo *infos)
 {
-    if (memory->version != MEMORY_V2)
-        return INVALID_ARGUMENT;
-    memory->total = card_of(device)->bytes;
-    memory->reserved = 0;
-    memory->used = used(device);
-    memory->free = memory->total - memory->used;
-    return SUCCESS;
-}
+    unsigned count = 0, had = *room;
 
-/* Copies the processes that have memory on the card; returns their number. */
-static unsigned processes_on(Device device, ProcessV2 *found)
-{
-    unsigned count = 0;
+    if (lock_state()) {
+        for (int i = 0; i < MAX_PROCESSES; i++) {
+            const Process *process = &machine.state->processes[i];
+            unsigned long long bytes = process->bytes[device->index];
 
-    machine_lock(&machine);
-    for (int i = 0; i < MAX_PROCESSES; i++) {
-        const Process *process = &machine.state->processes[i];
-
-        if (process->bytes[*device] && machine_is_alive(&machine, i))
-            found[count++] = (ProcessV2){(unsigned)process->pid, process->bytes[*device], ~0U, ~0U};
+            if (bytes && machine_is_alive(&machine, i) && count++ < had)
+                infos[count - 1] = (ProcessInfo){(unsigned)process->pid, bytes};
+        }
+        machine_unlock(&machine);
     }
-    machine_unlock(&machine);
-    return count;
-}
-
-static Return fits(unsigned *room, unsigned count)
-{
-    unsigned had = *room;
-
     *room = count;
     return had < count ? INSUFFICIENT_SIZE : SUCCESS;
-}
-
-EXPORT Return nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *room, ProcessV1 *infos)
-{
-    ProcessV2 found[MAX_PROCESSES];
-    unsigned count = processes_on(device, found);
-    Return result = fits(room, count);
-
-    for (unsigned i = 0; i < count && result == SUCCESS; i++)
-        infos[i] = (ProcessV1){found[i].pid, found[i].bytes};
-    return result;
-}
-
-EXPORT Return nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *room,
-                                                      ProcessV2 *infos)
-{
-    ProcessV2 found[MAX_PROCESSES];
-    unsigned count = processes_on(device, found);
-    Return result = fits(room, count);
-
-    if (result == SUCCESS)
-        memcpy(infos, found, count * sizeof *infos);
-    return result;
-}
-
-EXPORT Return nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *room,
-                                                      ProcessV2 *infos)
-{
-    return nvmlDeviceGetComputeRunningProcesses_v2(device, room, infos);
 }
 
 EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, unsigned *room,
@@ -341,46 +422,36 @@ EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, un
 {
     unsigned count = 0;
 
-    (void)last_seen_us;
     if (!samples) {
         *room = MAX_PROCESSES;
         return INSUFFICIENT_SIZE;
     }
-    machine_lock(&machine);
-    for (int i = 0; i < MAX_PROCESSES && count < *room; i++) {
-        const Process *process = &machine.state->processes[i];
-        unsigned percent = process->pid ? machine_percent(process, *device) : 0;
+    if (lock_state()) {
+        for (int i = 0; i < MAX_PROCESSES && count < *room; i++) {
+            const Process *process = &machine.state->processes[i];
+            unsigned percent = process->pid ? machine_percent(process, device->index) : 0;
 
-        if (percent && machine_is_alive(&machine, i))
-            samples[count++] = (Sample){(unsigned)process->pid, machine_now_ns() / 1000,
-                                        percent, 0, 0, 0};
+            if (percent && machine_is_alive(&machine, i))
+                samples[count++] = (Sample){(unsigned)process->pid, machine_now_ns() / 1000,
+                                            percent, 0, 0, 0};
+        }
+        machine_unlock(&machine);
     }
-    machine_unlock(&machine);
     *room = count;
     return count ? SUCCESS : NOT_FOUND;
 }
 
-EXPORT Return nvmlDeviceGetUtilizationRates(Device device, Utilization *utilization)
+#ifndef NO_EVENTS
+EXPORT Return nvmlEventSetCreate(EventSet *set)
 {
-    Sample samples[MAX_PROCESSES];
-    unsigned count = MAX_PROCESSES, sum = 0;
-
-    if (nvmlDeviceGetProcessUtilization(device, samples, &count, 0) == SUCCESS)
-        for (unsigned i = 0; i < count; i++)
-            sum += samples[i].sm;
-    *utilization = (Utilization){sum > 100 ? 100 : sum, 0};
+    if (!started)
+        return UNINITIALIZED;
+    *set = calloc(1, sizeof **set);
+    (*set)->offset = -1;
     return SUCCESS;
 }
 
-/* Events. */
-
-EXPORT Return nvmlEventSetCreate(void **set)
-{
-    *set = malloc(1);
-    return started ? SUCCESS : UNINITIALIZED;
-}
-
-EXPORT Return nvmlEventSetFree(void *set)
+EXPORT Return nvmlEventSetFree(EventSet set)
 {
     free(set);
     return SUCCESS;
@@ -388,23 +459,125 @@ EXPORT Return nvmlEventSetFree(void *set)
 
 EXPORT Return nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *types)
 {
-    (void)device;
-    *types = 0xffff;
-    return SUCCESS;
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, "events", answer);
+
+    if (result == SUCCESS)
+        *types = strtoull(answer, NULL, 0);
+    return result;
 }
 
-EXPORT Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, void *set)
+/* Lines that are in the file already are past events. */
+static FILE *open_events(EventSet set)
 {
-    (void)device;
-    (void)types;
-    (void)set;
-    return SUCCESS;
+    char path[4096];
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s.events", machine_path());
+    file = fopen(path, "r");
+    if (set->offset < 0) {
+        set->offset = 0;
+        if (file && fseek(file, 0, SEEK_END) == 0)
+            set->offset = ftell(file);
+    }
+    return file;
 }
 
-EXPORT Return nvmlEventSetWait_v2(void *set, void *event, unsigned timeout_ms)
+EXPORT Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSet set)
 {
-    (void)set;
-    (void)event;
-    usleep(timeout_ms * 1000);
+    FILE *file = open_events(set);
+    int known;
+
+    if (file)
+        fclose(file);
+    set->types[device->index] |= types;
+    pthread_mutex_lock(&lock);
+    known = is_known_thread();
+    pthread_mutex_unlock(&lock);
+    return known ? SUCCESS : UNKNOWN;
+}
+
+static int next_event(EventSet set, EventData *event)
+{
+    FILE *file = open_events(set);
+    int found = 0, index;
+
+    if (!file)
+        return 0;
+    fseek(file, set->offset, SEEK_SET);
+    while (!found && fscanf(file, "%d %llu %llu\n", &index, &event->type, &event->data) == 3) {
+        event->device = (Device)&cards[index];
+        found = (set->types[index] & event->type) != 0;
+    }
+    set->offset = ftell(file);
+    fclose(file);
+    return found;
+}
+
+EXPORT Return nvmlEventSetWait_v2(EventSet set, EventData *event, unsigned timeout_ms)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask_system("event_wait", answer);
+
+    if (result != NOT_SUPPORTED && result != SUCCESS)
+        return result;
+    for (unsigned waited_ms = 0; waited_ms < timeout_ms; waited_ms += 5) {
+        if (next_event(set, event))
+            return SUCCESS;
+        usleep(5000);
+    }
     return TIMEOUT;
 }
+#endif
+
+#ifndef OLD_DRIVER
+EXPORT Return nvmlDeviceGetFieldValues(Device device, int count, FieldValue *values)
+{
+    for (int i = 0; i < count; i++) {
+        values[i].result = NOT_SUPPORTED;
+        values[i].value_type = UNSIGNED_INT;
+        if (values[i].field == RECOVERY_ACTION)
+            values[i].result = (unsigned)card_number(device, "recovery", &values[i].value.number);
+    }
+    return SUCCESS;
+}
+
+EXPORT Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
+{
+    char answer[MAX_ANSWER];
+    Memory found;
+    Return result = nvmlDeviceGetMemoryInfo(device, &found);
+
+    if (memory->version != MEMORY_V2)
+        return INVALID_ARGUMENT;
+    if (result != SUCCESS)
+        return result;
+    memory->total = found.total;
+    memory->used = found.used;
+    memory->free = found.free;
+    result = ask_card(device, "reserved", answer);
+    if (result == SUCCESS)
+        memory->reserved = strtoull(answer, NULL, 0);
+    return result;
+}
+
+EXPORT Return nvmlDeviceGetArchitecture(Device device, unsigned *architecture)
+{
+    return card_number(device, "architecture", architecture);
+}
+
+EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask_card(device, "mig", answer);
+
+    if (result == SUCCESS)
+        sscanf(answer, "%u %u", current, pending);
+    return result;
+}
+
+EXPORT Return nvmlDeviceGetNumGpuCores(Device device, unsigned *cores)
+{
+    return card_number(device, "cores", cores);
+}
+#endif

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from status_scenes import scenes
 from tensorfusion_dra.core.observed import document
+from tests.support.status_scenes import scenes
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs" / "status-page.md").read_text(encoding="utf-8")

@@ -32,7 +32,6 @@ ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_re
 NODE = "node-01"
 WITHOUT_VALUES = {
     "Pods that hold idle cards",  # half an hour after the start
-    "Idle compute by namespace",
     "Shares whose limits do not hold",
     "Trouble of cards",
     "Unhealthy since",

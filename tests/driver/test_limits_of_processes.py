@@ -1,6 +1,6 @@
 """Limits of processes that have exactly what the CDI spec of their claim gives to a container.
 
-A limiter for tests (tests/support/limiter.c) is installed in the place of an enforcer's library, on
+The stand-in for a limiter (limiter.c) is installed in the place of an enforcer's library, on
 cards of the stand-in for CUDA. It reads what the enforcer's own library reads.
 """
 
@@ -51,11 +51,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     compiler("the stand-in libraries")
     root = tmp_path_factory.mktemp("built")
     folder = libraries.build_driver(root)
-    source = str(Path(contained.__file__).with_name("limiter.c"))
     flags = ["-shared", "-fPIC", "-ldl"]
     limiters = {name: root / file for name, file in LIBRARIES.items()}
-    libraries.compile_c(limiters[HAMI], [source], flags)
-    libraries.compile_c(limiters[TENSOR_FUSION], [source], [*flags, "-DBY_UUID"])
+    libraries.compile_c(limiters[HAMI], ["limiter.c"], flags)
+    libraries.compile_c(limiters[TENSOR_FUSION], ["limiter.c"], [*flags, "-DBY_UUID"])
     return Built(
         libraries=folder,
         tenant=libraries.build_tenant(root / "bin", folder),

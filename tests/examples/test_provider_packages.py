@@ -45,7 +45,7 @@ def islands(site: Path, folder: Path, *cards: Mapping[str, str]) -> list[str]:
     answers = folder / "answers"
     answers.write_text(nvml_machine.answers(*cards))
     script = (
-        "import os, sys; os.environ['FAKE_NVML'] = sys.argv.pop(1);"
+        "import os, sys; os.environ['STAND_IN_GPUS'] = sys.argv.pop(1);"
         "from tensorfusion_dra import cli; sys.exit(cli.main())"
     )
     flags = ["--node-name", "node-01", "--nvml-library", str(library), "-o", "json"]

@@ -111,7 +111,7 @@ class Node:
 
     def launch(self) -> None:
         """Start the node plugin without waiting; it may die at any step."""
-        environment = {"FAKE_NVML": str(self.nvml_answers)}
+        environment = {"STAND_IN_GPUS": str(self.nvml_answers)}
         arguments = ("node-plugin", *self.flags)
         self._process = self._starter.start(arguments, self.log_file, environment)
 

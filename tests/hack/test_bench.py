@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, figures, node, plot, stages, tables, target
+from benchmark import cells, compare, figures, node, tables, target
 from benchmark.cells import Cell
 from benchmark.figures import CALLS, PROCESS, Measured, Sample
-from benchmark.plot import PlotError
 from benchmark.recorded import Recorded
 from benchmark.target import TargetError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -210,7 +209,7 @@ def test_file_without_these_settings_or_of_another_kind_is_rejected(tmp_path: Pa
         Recorded(tmp_path / "counts.json")
 
 
-def test_tables_show_every_row_ratio_and_bar() -> None:
+def test_tables_show_every_row_and_ratio() -> None:
     subjects = [Fixed("a", 3.0, []), Fixed("b", 2.0, [])]
     rows = compare.rows(
         subjects, [cell(10), cell(1000)], calls=2, rounds=2, progress=lambda _: None
@@ -221,43 +220,6 @@ def test_tables_show_every_row_ratio_and_bar() -> None:
     assert [line.split()[5] for line in tables.processes(rows).splitlines()[1:4]] == [
         *("a", "b", "ratio")
     ]
-    bars = tables.bars(rows).splitlines()
-    assert bars[0] == "prepare, p50 ms by claims held: a"
-    assert bars[1] == f"{10:>8}  {'#' * 50} 3"
-    assert bars[5] == f"{10:>8}  {'#' * 33} 2"
-
-
-def test_series_are_named_by_the_settings_that_differ() -> None:
-    settings = [cell(20, at_a_time=1), cell(10, at_a_time=1), cell(10, at_a_time=8)]
-    rows = compare.rows([Fixed("a", 3.0, [])], settings, calls=1, rounds=1, progress=lambda _: None)
-
-    found = figures.series(rows, "p50_ms")
-
-    assert [each.label for each in found[:2]] == ["a, at a time 1", "a, at a time 8"]
-    assert list(found[0].points) == [(10, 3.0), (20, 3.0)]
-
-
-def test_plot_without_matplotlib_is_an_error_that_names_the_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-    with pytest.raises(PlotError, match=r"found no matplotlib.*dependency group 'bench'"):
-        plot.check_installed()
-
-
-def test_stages_of_another_driver_are_not_measured() -> None:
-    ended = subprocess.run(
-        [sys.executable, ROOT / "hack" / "bench", "--socket", "/nowhere/dra.sock", "--stages"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        env=path_guard.environment(),
-    )
-
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert "--stages: found /nowhere/dra.sock, expected simulated" in ended.stderr
 
 
 def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
@@ -265,7 +227,6 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
         [
             *(sys.executable, ROOT / "hack" / "bench", "--compare", "simulated", "simulated"),
             *("--held", "1", "--calls", "2", "--rounds", "2", "--at-a-time", "2", "-o", "json"),
-            "--stages",
         ],
         capture_output=True,
         text=True,
@@ -283,9 +244,5 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
     for each in row["figures"].values():
         assert all(each[call]["calls"] == 2 for call in CALLS)
         assert all(each[call]["errors"] == 0 for call in CALLS)
-        assert all(tuple(each[call]["stages"]) == stages.NAMES for call in CALLS)
-        assert each["again"]["stages"]["admit"]["p99_ms"] == 0
-        taken = {name for name, ms in each["prepare"]["stages"].items() if ms["p50_ms"] > 0}
-        assert taken == {"grpc", "queue", "read", "lookup", "resolve", "admit", "flush", "write"}
         assert all(value > 0 for value in each[PROCESS].values())
     assert all(row["ratios"][call]["p50_ms"]["median"] > 0 for call in CALLS)

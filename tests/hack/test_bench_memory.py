@@ -1,4 +1,4 @@
-"""Memory of the node plugin by import and over many prepares, by hack/bench."""
+"""Memory of the node plugin by import, by hack/bench."""
 
 import json
 import subprocess
@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from benchmark import growth, memory, node
+from benchmark import memory, node
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -71,34 +69,6 @@ def test_start_ends_when_the_client_is_loaded() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("begin", "kib", "name", "kind"),
-    [
-        (0x5000, 4000, "[heap]", "malloc, main arena"),
-        (64 * 2**20, 132, "", "malloc, other arenas"),
-        (2**20, 8192, "", "thread stacks"),
-        (2**20, 1024, "", "Python objects"),
-        (2**20, 1024, "/usr/lib/libssl.so.3", "libssl.so.3"),
-    ],
-)
-def test_mappings_are_told_apart(begin: int, kib: int, name: str, kind: str) -> None:
-    assert memory.kind_of(begin, begin + kib * 1024, name) == kind
-
-
-def test_growth_is_judged_after_the_first_fifth() -> None:
-    warm = [{"prepares": n, **dict.fromkeys(growth.FIGURES, 100 * n)} for n in (1, 2)]
-    flat = [{"prepares": n, **dict.fromkeys(growth.FIGURES, 300)} for n in range(3, 11)]
-
-    assert growth.growth([*warm, *flat]) == dict.fromkeys(growth.FIGURES, 0.0)
-    assert growth.growth(warm) == dict.fromkeys(growth.FIGURES)
-
-
-def test_growth_is_given_for_100000_prepares() -> None:
-    samples = [{"prepares": n, **dict.fromkeys(growth.FIGURES, 2 * n)} for n in range(0, 1000, 100)]
-
-    assert growth.growth(samples) == dict.fromkeys(growth.FIGURES, 200_000.0)
-
-
 def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
     found = bench("--memory", "--claims", "2", "--held", "1")["memory"]
 
@@ -114,15 +84,6 @@ def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
         # What imports added is most of what the process has.
         assert sum(weights.values()) > moment["rss_kib"] / 2
         assert moment["private_dirty_kib"] < moment["rss_kib"]
-    assert found["mappings"]["Python objects"] > 1000
-    assert sum(found["threads"].values()) > 10
-
-
-def test_growth_of_the_real_process_has_a_sample_for_every_hundredth() -> None:
-    found = bench("--growth", "200", "--held", "2")
-
-    assert [sample["prepares"] for sample in found["samples"]] == [*range(2, 201, 2)]
-    assert set(found["growth"]) == set(growth.FIGURES)
 
 
 def test_node_plugin_of_the_bench_is_registered_and_keeps_its_socket() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from dra_simulator.runtime import Mount
 from gpucheck import cards, checks, steps, tenant
-from gpucheck.edits import Edits
 from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline, Json, Report, SkipError, Step
+from gpucheck.tenant import Edits
 from tensorfusion_dra.core import names
 from tests.guard import sitecustomize as path_guard
 from tests.support.compiler import compiler
@@ -42,11 +42,11 @@ class Ended:
 
 
 def run(out: Path, *words: str) -> Ended:
-    """Run the check against stand-ins, without a mount namespace, which needs root."""
+    """Run the check against stand-ins."""
     compiler("the stand-ins of hack/gpu-check")
     command = [sys.executable, str(ROOT / "hack" / "gpu-check"), "--stand-ins", "--out", str(out)]
     ended = subprocess.run(
-        [*command, "--mounts", "paths", *words],
+        [*command, *words],
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE_SECONDS,
@@ -67,7 +67,7 @@ def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
     assert whole.code == 0, whole.printed
     limits = ("prepare", "memory", "compute", "tenants", "neighbour", "cost")
     assert whole.states() == {
-        **dict.fromkeys(("discovery", "events", "baseline", "tensor-fusion:prepare"), "ok"),
+        **dict.fromkeys(("discovery", "baseline", "tensor-fusion:prepare"), "ok"),
         "tensor-fusion:limits": "skipped",
         **{f"{name}:{step}": "ok" for name in ("hami-core", "mps") for step in limits},
     }
@@ -79,7 +79,7 @@ def test_every_output_says_that_there_was_no_gpu(whole: Ended) -> None:
     assert whole.printed.startswith("STAND-INS, no GPU")
     assert table.startswith("STAND-INS, no GPU")
     assert len(whole.results["stand_ins"]) == 3
-    files = {path.name for path in whole.out.iterdir()} - {"gpu-check.png"}
+    files = {path.name for path in whole.out.iterdir()}
     assert files == {"results.json", "table.txt", "recording-of-stand-ins.json"}
 
 
@@ -138,7 +138,7 @@ def test_a_limiter_that_does_not_limit_fails_the_check(tmp_path: Path) -> None:
     assert "expected at most the limit and 0 points" in ended.printed
 
 
-def test_without_a_mount_namespace_the_environment_has_the_paths_of_the_host(
+def test_environment_of_a_tenant_has_the_paths_of_the_host(
     tmp_path: Path,
 ) -> None:
     preload = tmp_path / "preload"
@@ -158,12 +158,11 @@ def test_without_a_mount_namespace_the_environment_has_the_paths_of_the_host(
         device_nodes=[],
     )
 
-    place = tenant.of_edits(edits, here, tmp_path / "links", root=None)
+    place = tenant.of_edits(edits, here, tmp_path / "links")
 
-    assert place.root is None
-    assert place.env["LD_PRELOAD"] == "/host/libvgpu.so.2:/usr/lib/other.so"
-    assert place.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/host/caches/gpu.cache"
-    assert place.env["LD_LIBRARY_PATH"] == str(tmp_path / "links")
+    assert place["LD_PRELOAD"] == "/host/libvgpu.so.2:/usr/lib/other.so"
+    assert place["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/host/caches/gpu.cache"
+    assert place["LD_LIBRARY_PATH"] == str(tmp_path / "links")
     links = {path.name: str(path.readlink()) for path in (tmp_path / "links").iterdir()}
     assert links == {"libcuda.so.1": "/host/driver/libcuda.so.550"}
 

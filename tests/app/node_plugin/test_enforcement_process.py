@@ -35,7 +35,7 @@ def node(
     """Yield a cluster with a node of one real card, whose enforcer is MPS."""
     file = folder / "answers"
     file.write_text(answers(card(0)), encoding="utf-8")
-    monkeypatch.setenv("FAKE_NVML", str(file))
+    monkeypatch.setenv("STAND_IN_GPUS", str(file))
     with cluster_with() as cluster:
         cluster.plugin_flags[:] = [
             *("--nvml-library", str(library)),

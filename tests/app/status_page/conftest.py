@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def browser() -> "Iterator[Browser]":
     from playwright.sync_api import expect
 
-    from status_scenes import browser
+    from tests.support.status_scenes import browser
 
     path = browser.executable()
     if path is None:

@@ -10,10 +10,10 @@ from http import HTTPStatus
 
 import pytest
 
-from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.node_plugin import status_page
 from tensorfusion_dra.app.shared.node_settings import LOOPBACK, OFF, ON
 from tensorfusion_dra.runtime.http_server import Request, Response
+from tests.support.status_scenes import builders, scenes, serving
 from tests.support.waiting import PATIENCE_SECONDS
 
 PATHS = ("/", "/status.json")

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page, expect
 
-from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
@@ -19,6 +18,7 @@ from tests.app.status_page.watched_page import (
     is_wider_than_its_window,
     refresh,
 )
+from tests.support.status_scenes import builders, scenes, serving
 
 
 def axe_violations(page: Page, part: str = "html") -> list[str]:

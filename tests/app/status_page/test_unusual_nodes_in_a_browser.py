@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from playwright.sync_api import expect
 
-from status_scenes import scenes, serving
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tests.app.status_page.watched_page import Pages, refresh
+from tests.support.status_scenes import scenes, serving
 
 
 def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from status_scenes.serving import ServedNode
+from tests.support.status_scenes.serving import ServedNode
 from tests.support.waiting import PATIENCE_SECONDS
 
 DESKTOP = (1280, 900)

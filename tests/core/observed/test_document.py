@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from status_scenes import builders, scenes
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.observed.node_view import (
@@ -14,6 +13,7 @@ from tensorfusion_dra.core.observed.node_view import (
     PublishingView,
     RegistrationView,
 )
+from tests.support.status_scenes import builders, scenes
 
 EVERY_SCENE = (scenes.typical, scenes.crowded, scenes.quiet, scenes.broken, scenes.hostile)
 

@@ -49,7 +49,7 @@ def await_events(discovery: NvmlDiscovery, uuid: str) -> bool:
 def opened(discovery: NvmlDiscovery) -> bool:
     pause = threading.Event()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    file = Path(os.environ["FAKE_NVML"] + ".open")
+    file = Path(os.environ["STAND_IN_GPUS"] + ".open")
     while not (discovery.events._is_open and file.exists() and file.read_text()):
         if time.monotonic() > deadline:
             return False

@@ -1,4 +1,4 @@
-"""A machine for tests: answers of the fake NVML, and a process with discovery."""
+"""A machine for tests: answers of the stand-in for NVML, and a process with discovery."""
 
 import json
 import os
@@ -9,39 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stand_ins import libraries
 from tests.support import forks
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
 _CHILD = "tests.discovery.nvml.nvml_child"
-SOURCE = Path(__file__).with_name("fake_nvml.c")
 
 MIB = 2**20
-
-A100: Mapping[str, str] = {
-    "name": "NVIDIA A100-SXM4-80GB",
-    "memory": str(81920 * MIB),
-    "reserved": "0",
-    "brand": "14",
-    "architecture": "7",
-    "compute_capability": "8 0",
-    "mig": "0 0",
-    "cores": "6912",
-    "clock": "1410",
-    "events": "0xffff",
-    "recovery": "0",
-}
-SYSTEM: Mapping[str, str] = {"driver": "550.54.15", "cuda": "12040"}
+MOST_THREADS = "2"
+"""Threads that may call NVML: the one that reads, and the one that waits for events."""
 
 
 def build(folder: Path, *flags: str) -> Path:
-    """Compile the fake library and return its path."""
+    """Compile the stand-in for NVML and return its path."""
+    compiler("the NVML tests")
     folder.mkdir()
     library = folder / "libnvidia-ml.so.1"
-    strict = ["-Wall", "-Wextra", "-Werror"]
-    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-pthread", "-o", str(library)]
-    command = [compiler("the NVML tests"), *strict, *flags, *shared, str(SOURCE)]
-    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
+    libraries.build_library(library, "nvml.c", *flags, soname=library.name)
     return library
 
 
@@ -52,19 +37,13 @@ def uuid(index: int) -> str:
 def card(index: int, **answers: str) -> dict[str, str]:
     """Return the answers of an A100 with these changes; the answer ``!3`` is that NVML error."""
     own = {"uuid": uuid(index), "minor": str(index), "pci": f"00000000:{0x3A + index:02X}:00.0"}
-    return {**A100, **own, **answers}
+    return {**libraries.A100, **own, **answers}
 
 
 def answers(*cards: Mapping[str, str], **system: str) -> str:
-    """Return the content of the file that the fake library reads."""
-    lines = [
-        f"{index} {question} {answer}"
-        for index, card in enumerate(cards)
-        for question, answer in card.items()
-    ]
-    fields = {"count": str(len(cards)), **SYSTEM, **system}
-    lines += [f"system {question} {answer}" for question, answer in fields.items()]
-    return "\n".join(lines) + "\n"
+    """Return the content of the file of cards."""
+    own = {"count": str(len(cards)), "threads": MOST_THREADS}
+    return libraries.answers(cards, {**libraries.SYSTEM, **own, **system})
 
 
 @dataclass(kw_only=True)
@@ -98,7 +77,7 @@ class Machine:
         return printed
 
     def _child(self, script: bytes) -> forks.Ended:
-        environment = {**os.environ, "FAKE_NVML": str(self.answers_file)}
+        environment = {**os.environ, libraries.VARIABLE: str(self.answers_file)}
         if not self.loader_path:
             return forks.run(module=_CHILD, stdin=script, environment=environment)
         # A new process, because the loader reads its path only when a process starts.

@@ -65,7 +65,7 @@ def node(driver: Driver, library: Path, *flags: str, **system: str) -> Iterator[
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(tmp_path)
-    monkeypatch.setenv("FAKE_NVML", str(made.file))
+    monkeypatch.setenv("STAND_IN_GPUS", str(made.file))
     return made
 
 

@@ -2,17 +2,6 @@
 
 from dataclasses import replace
 
-from status_scenes.builders import (
-    ENFORCED,
-    NO_PROCESS,
-    STALE,
-    Card,
-    Tenant,
-    ago,
-    node,
-    operation,
-    share,
-)
 from tensorfusion_dra.core.claims.enforcement import presence, verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
@@ -32,6 +21,17 @@ from tensorfusion_dra.core.observed.node_view import (
     XidCount,
 )
 from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
+from tests.support.status_scenes.builders import (
+    ENFORCED,
+    NO_PROCESS,
+    STALE,
+    Card,
+    Tenant,
+    ago,
+    node,
+    operation,
+    share,
+)
 
 
 def typical() -> NodeView:
