@@ -241,16 +241,6 @@ def test_two_figures_for_one_name_are_refused(tmp_path: Path) -> None:
         models.load(file)
 
 
-def test_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file or directory, expected a readable YAML"):
-        models.load(tmp_path / "none.yaml")
-
-
-def test_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Is a directory, expected a readable YAML file"):
-        models.load(tmp_path)
-
-
 def test_file_over_1_mib_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found over 1048576 bytes"):
         models.load(written(tmp_path, "#" * (2**20 + 1)))

@@ -202,14 +202,6 @@ def test_vanished_registration_socket_is_bound_again(kept: Instance) -> None:
         assert kubelet.plugin_info().endpoint == str(kept.paths.dra)
 
 
-def test_recreated_registration_folder_gets_the_socket_again(kept: Instance) -> None:
-    folder = kept.paths.registration.parent
-    folder.rename(folder.with_name("old"))
-    folder.mkdir()
-
-    assert eventually(kept.paths.registration.is_socket)
-
-
 def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
     first, second = (
         put_claim(kept.setup, "a", share_result()),

@@ -126,35 +126,6 @@ def test_longest_path_can_be_bound_and_dialled(short: Path) -> None:
     assert len(str(path)) == 107
 
 
-def test_free_path_needs_no_removal(short: Path) -> None:
-    socket_files.remove_stale(short / "a.sock")
-
-    assert list(short.iterdir()) == []
-
-
-def test_socket_of_a_dead_process_is_removed(short: Path) -> None:
-    path = short / "a.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-        dead.listen()
-
-    socket_files.remove_stale(path)
-
-    assert not path.exists()
-
-
-def test_served_socket_is_left_alone(short: Path) -> None:
-    path = short / "a.sock"
-    with socket.socket(socket.AF_UNIX) as live:
-        live.bind(str(path))
-        live.listen()
-
-        with pytest.raises(FatalError, match=f"{path}: another process serves this socket"):
-            socket_files.remove_stale(path)
-
-        assert path.is_socket()
-
-
 def test_datagram_socket_is_left_alone(short: Path) -> None:
     path = short / "a.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as live:
@@ -164,13 +135,3 @@ def test_datagram_socket_is_left_alone(short: Path) -> None:
             socket_files.remove_stale(path)
 
         assert path.is_socket()
-
-
-def test_regular_file_is_left_alone(short: Path) -> None:
-    path = short / "a.sock"
-    path.write_text("precious")
-
-    with pytest.raises(FatalError, match=f"{path}: found a file that is no socket"):
-        socket_files.remove_stale(path)
-
-    assert path.read_text() == "precious"

@@ -167,12 +167,3 @@ def test_node_and_versions() -> None:
 
     assert found.value("node_info", node="node-01", pool="default/node-01") == 1
     assert found.value("build_info", version="1.2.3") == 1
-
-
-def test_the_process_itself() -> None:
-    found = scrape(node_view())
-
-    assert found.value("process_resident_memory_bytes") > 2**20
-    assert found.value("process_cpu_seconds_total") > 0
-    assert found.value("process_start_time_seconds") > 1_600_000_000
-    assert found.value("process_open_fds") > 0

@@ -5,8 +5,7 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.metrics.node_metrics import NodeMetrics
-from tests.metrics.scraped import OPENMETRICS, scrape
+from tests.metrics.scraped import scrape
 from tests.support.builders.node_views import (
     GIB,
     NOW,
@@ -90,24 +89,6 @@ def test_shares_with_the_same_labels_have_one_series() -> None:
     assert found.value("claims") == 2
 
 
-def test_five_hundred_shares_stay_below_a_megabyte() -> None:
-    shares = tuple(
-        share_view(
-            f"training-job-{number:04}-worker-0-gpu-{number:05}",
-            gpu_uuid="GPU-12345678-aaaa-bbbb-cccc-dddddddddddd",
-            share_id=f"5a1f0b3c-7a51-4a0e-8a61-{number:012}",
-        )
-        for number in range(500)
-    )
-
-    _, body = NodeMetrics().written(
-        lambda: node_view(shares=shares), accept=OPENMETRICS, most_shares=500
-    )
-
-    assert body.count(b"tensorfusion_dra_share_") > 5 * 500
-    assert len(body) < 10**6
-
-
 HOSTILE = (
     'quote"back\\slash',
     "new\nline",
@@ -144,11 +125,3 @@ def test_names_of_any_characters_stay_in_their_label(text: str) -> None:
     assert len(labels["pod"]) <= 300
     assert found.value("claims") == 1
     assert found.value("card_consumed_tflops") == 0
-
-
-def test_names_that_kubernetes_allows_stay_as_they_are() -> None:
-    name = "a." + "b" * 250 + "9"
-
-    found = scrape(node_view(shares=(share_view(pods=(name,)),)))
-
-    assert found.each("share_info")[0][0]["pod"] == name

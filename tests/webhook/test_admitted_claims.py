@@ -65,15 +65,6 @@ def test_claim_of_a_missing_pod_is_refused() -> None:
     ]
 
 
-def test_claim_without_an_owner_pod_is_refused() -> None:
-    document = template_claim()
-    document["metadata"]["ownerReferences"] = []
-
-    (error,) = errors(Cluster().admission.claim(review_of(document)))
-
-    assert error.startswith("metadata.ownerReferences: found no owner of kind Pod")
-
-
 def test_claim_is_unavailable_until_its_pod_is_readable() -> None:
     cluster = Cluster()
     cluster.pods.error = RetryableError("pod team-a/train: no answer")
@@ -179,21 +170,3 @@ def test_slices_are_not_read_for_amounts_of_a_named_pool() -> None:
     cluster.claim(**named, **AMOUNTS)
 
     assert cluster.slices.reads == 0
-
-
-def test_shared_isolation_needs_no_amounts_and_gives_whole_gpus() -> None:
-    cluster = Cluster()
-    found = template_claim()
-    capacity = {"requests": {"vram": "1Gi", "tensor-fusion.ai.dra-driver/tflops": "1"}}
-    found["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = capacity
-
-    of_pod = cluster.pod(dra_enabled="true", isolation="shared", gpu_count="1")
-    cluster.pods.stored["uid-train"] = pod_document(
-        pod_annotations(dra_enabled="true", isolation="shared")
-    )
-    of_claim = cluster.admission.claim(review_of(found))
-
-    assert not of_pod.errors
-    assert of_claim.changed is not None
-    assert "capacity" not in of_claim.changed["spec"]["devices"]["requests"][0]["exactly"]
-    assert of_claim.changed["metadata"]["annotations"]["tensor-fusion.ai/isolation"] == "shared"

@@ -12,13 +12,6 @@ from tests.support.builders.slices import slice_of_models
 from tests.webhook.admission_cluster import A100, AMOUNTS, ON, T4, Cluster, errors
 
 
-def test_pod_with_the_dra_annotation_gets_a_claim() -> None:
-    verdict = Cluster().pod(dra_enabled="true", gpupool="default", **AMOUNTS)
-
-    assert verdict.changed is not None
-    assert verdict.changed["spec"]["resourceClaims"]
-
-
 def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
     for pools in ([], [gpupool_document("a", default=True)]):
         verdict = Cluster(*pools).admission.pod(review_of(dict(trial_pod("default"))))
@@ -153,14 +146,6 @@ def test_choice_among_several_pools_is_warned_of() -> None:
     ]
 
 
-def test_missing_pool_error_names_existing_pools() -> None:
-    verdict = Cluster(gpupool_document("a")).pod(dra_enabled="true", gpupool="b", **AMOUNTS)
-
-    assert errors(verdict) == [
-        "metadata.annotations[tensor-fusion.ai/gpupool]: found 'b', expected a GPUPool such as a"
-    ]
-
-
 def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
     assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 
@@ -197,17 +182,6 @@ def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
     )
     cluster.slices.error = RetryableError("no answer")
     assert cluster.pod(dra_enabled="true", compute_percent_request="25").code == 503
-
-
-def test_partitioned_isolation_is_refused_with_alternatives() -> None:
-    (found,) = errors(Cluster().pod(dra_enabled="true", isolation="partitioned", gpu_count="1"))
-
-    assert found == (
-        "metadata.annotations[tensor-fusion.ai/isolation]: found 'partitioned', expected one of "
-        "soft, hard, shared (cards are not partitioned by this driver: soft divides a card by "
-        "limits, shared gives whole cards, and MIG devices come from NVIDIA's own driver for "
-        "Kubernetes)"
-    )
 
 
 def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:

@@ -6,7 +6,6 @@ import socket
 import ssl
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 import trustme
@@ -99,41 +98,6 @@ def test_symlink_switch_of_a_secret_is_detected(tmp_path: Path) -> None:
         (mount / "..data_tmp").replace(mount / "..data")
 
         assert presented(server.port, mounted) == leaf(mount / "tls.crt") != before
-
-
-def test_no_request_is_lost_during_repeated_renewals(files: Files) -> None:
-    stop = Event()
-    failures: list[str] = []
-    counts = [0, 0]
-
-    def send_requests(index: int) -> None:
-        context = files.trusting()
-        client = connection(server.port, context)
-        while not stop.is_set():
-            try:
-                if index and counts[index] % 5 == 0:
-                    client.close()  # so that every fifth request has a new handshake
-                status, _ = posted(client, "/", b"")
-                counts[index] += 1
-                if status != 200:
-                    failures.append(f"{status}")
-            except OSError as error:
-                failures.append(repr(error))
-        client.close()
-
-    with serving(ok, files) as server:
-        senders = [Thread(target=send_requests, args=(index,)) for index in range(2)]
-        for sender in senders:
-            sender.start()
-        for _ in range(10):
-            files.renew()
-            presented(server.port, files)
-        stop.set()
-        for sender in senders:
-            sender.join()
-
-    assert failures == []
-    assert min(counts) > 10
 
 
 @pytest.mark.parametrize("missing", ["certificate", "key"])

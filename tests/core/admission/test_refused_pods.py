@@ -8,7 +8,6 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission, pod_request, pod_warnings
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tests.core.admission.pod_cases import ASKED, admitted_pod, refused
-from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
 
@@ -114,14 +113,6 @@ def test_every_named_container_must_exist() -> None:
     ]
 
 
-def test_refused_variables_are_the_test_mode_and_those_that_enforcers_empty() -> None:
-    assert {
-        "TF_SHM_FILE",
-        *names.ENV_BYPASSES,
-        *names.HAMI_CORE_BYPASSES,
-    } == pod_admission.REFUSED_ENV
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -158,14 +149,6 @@ def test_pod_of_tensor_fusions_own_webhook_is_refused_with_a_remedy() -> None:
     assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
 
 
-@pytest.mark.parametrize("labels", [{}, {"tensor-fusion.ai/enabled": "false"}, {"app": "true"}])
-def test_other_labels_are_accepted(labels: Json) -> None:
-    found = pod_document(ASKED)
-    found["metadata"]["labels"] = labels
-
-    assert refused(found) == []
-
-
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
@@ -189,10 +172,3 @@ def test_limit_below_its_request_is_refused(annotations: dict[str, str], expecte
     (error,) = refused(pod_document({**ASKED, **annotations}))
 
     assert error == f"metadata.annotations[tensor-fusion.ai/{expected}"
-
-
-def test_limit_equal_to_or_above_its_request_is_accepted() -> None:
-    assert (
-        refused(pod_document({**ASKED, **pod_annotations(tflops_limit="100", vram_limit="32Gi")}))
-        == []
-    )

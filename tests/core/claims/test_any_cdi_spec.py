@@ -13,7 +13,6 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
-from tensorfusion_dra.core.names import METADATA_ROOT
 from tests.support.builders.allocations import share_id
 from tests.support.builders.gpus import gpu
 from tests.support.cdi_rules import env, injected, spec_of, violations
@@ -98,22 +97,6 @@ def test_every_id_is_defined_in_the_spec_and_returned_once(claim: PreparedClaim)
 
 @settings(max_examples=examples(50))
 @given(claims())
-def test_container_of_all_requests_has_the_file_of_each_once(claim: PreparedClaim) -> None:
-    ids = [name for names in cdi.ids_by_share(claim) for name in names]
-    mounted = [
-        mount["containerPath"]
-        for edits in injected(spec_of(claim), ids)
-        for mount in edits.get("mounts", [])
-        if mount["containerPath"].startswith(METADATA_ROOT)
-    ]
-
-    requests = {item.request for item in claim.shares} if claim.metadata else set()
-    assert len(mounted) == len(set(mounted)) == len(requests)
-    assert {path.split("/")[-2] for path in mounted} == requests
-
-
-@settings(max_examples=examples(50))
-@given(claims())
 def test_container_of_one_request_has_no_duplicate_variables(claim: PreparedClaim) -> None:
     for request in {item.request for item in claim.shares}:
         ids = [
@@ -150,17 +133,3 @@ def test_every_card_has_a_limit_for_any_requests_that_a_container_uses(
         assert 0 < amounts[uuid] <= sum(limit.vram_bytes for limit in of_card)
     assert 1 <= int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) <= max(percents.values())
     assert 0 < int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB <= max(amounts.values())
-
-
-@settings(max_examples=examples(50))
-@given(claims())
-def test_scalar_limits_of_a_request_fit_each_of_its_cards(claim: PreparedClaim) -> None:
-    for request in {item.request for item in claim.shares if item.limit}:
-        variables = env(claim, request)
-        uuids = {item.gpu_uuid for item in claim.shares if item.request == request}
-
-        percents = json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"])
-        amounts = json.loads(variables["TENSOR_FUSION_CUDA_MEM_LIMIT"])
-        # Lower than all of them if an equal request of the claim has less.
-        assert 1 <= int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) <= min(map(percents.get, uuids))
-        assert 0 < int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB <= min(map(amounts.get, uuids))

@@ -9,11 +9,9 @@ from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.access import CardAccess
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import fitted_claim
-from tests.support.builders.devices import published_devices
-from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.gpus import gpus
 from tests.support.builders.nodes import ENFORCER, node_offer
 from tests.support.cdi_rules import env, injected, spec_of, violations
 
@@ -109,35 +107,6 @@ def test_spec_has_the_lowest_version_that_allows_its_names(ref: ClaimRef, versio
     assert violations(spec_of(claim)) == []
 
 
-def test_exclusive_device_has_the_whole_card_as_limit() -> None:
-    variables = env(fitted_claim("a", exclusive_allocation(GPU_0), on=NODE))
-
-    assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
-    assert variables["TF_GPU_MEMORY_LIMIT"] == "81920"
-
-
-def test_admin_access_gives_the_card_without_limits() -> None:
-    claim = fitted_claim("a", exclusive_allocation(GPU_0, admin_access=True), on=NODE)
-
-    (ids,) = cdi.ids_by_share(claim)
-    assert len(ids) == 1
-    assert not any(name.startswith(("TF_", "TENSOR_FUSION_CUDA")) for name in env(claim))
-    assert injected(spec_of(claim), list(ids))[0]["deviceNodes"] == [{"path": "/dev/nvidia0"}]
-
-
-def test_simulated_card_has_edits_but_no_device_nodes() -> None:
-    simulated = gpu(minor=None)
-    (device,) = published_devices(simulated)
-    claim = fitted_claim(
-        "a", exclusive_allocation(device.name, admin_access=True), on=node_offer(simulated)
-    )
-
-    spec = spec_of(claim)
-
-    assert violations(spec) == []
-    assert "deviceNodes" not in json.dumps(spec)
-
-
 def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() -> None:
     claim = fitted_claim(
         "a",
@@ -156,48 +125,6 @@ def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() ->
         edits["deviceNodes"] for edits in injected(spec_of(claim), list(by_request["small"]))[:1]
     ]
     assert nodes == [[{"path": "/dev/nvidia0"}]]
-
-
-def test_requests_on_the_same_card_have_their_own_limits() -> None:
-    claim = fitted_claim(
-        "a",
-        allocation(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
-        allocation(GPU_0, 2, tflops="156", vram="40Gi", request="large"),
-        on=NODE,
-    )
-
-    assert json.loads(env(claim, "small")["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 10}
-    assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 50}
-    assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_MEM_LIMIT"]) == {UUID_0: 40 * GIB}
-
-
-def test_shares_of_one_card_in_one_request_add_up() -> None:
-    claim = fitted_claim(
-        "a",
-        allocation(GPU_0, 1, tflops="156", vram="1Gi"),
-        allocation(GPU_0, 2, tflops="155.9", vram="2Gi"),
-        on=NODE,
-    )
-
-    variables = env(claim)
-
-    assert json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 100}
-    assert variables["TF_GPU_MEMORY_LIMIT"] == "3072"
-
-
-def test_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
-    claim = fitted_claim(
-        "a",
-        allocation(GPU_0, 1, tflops="156", vram="1Gi"),
-        allocation(GPU_1, 2, tflops="31.2", vram="40Gi"),
-        on=NODE,
-    )
-
-    variables = env(claim)
-
-    assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "10"
-    assert variables["TF_GPU_MEMORY_LIMIT"] == "1024"
-    assert variables["TF_CUDA_MEMORY_LIMIT"] == "1024"
 
 
 def test_each_share_has_a_variable_of_its_own() -> None:
@@ -222,10 +149,6 @@ def test_each_share_has_a_variable_of_its_own() -> None:
         (UUID_1, "80Gi"),
         (UUID_2, None),
     ]
-
-
-def test_legacy_runtime_hook_adds_no_card() -> None:
-    assert env(fitted_claim("a", allocation(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:

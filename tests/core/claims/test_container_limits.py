@@ -27,8 +27,7 @@ from tests.core.claims.container_cases import (
 )
 from tests.support.builders.allocations import exclusive_allocation
 from tests.support.builders.claims import fitted_claim
-from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.gpus import gpus
 from tests.support.builders.pods import pod_annotations
 
 BYPASSES_EMPTIED: Final = {
@@ -258,34 +257,6 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
         "/run/tensor-fusion/shm/default/p",
         "/run/tensor-fusion/preload/ld.so.preload",
     ]
-
-
-@pytest.mark.parametrize(
-    ("claimed", "annotations"),
-    [
-        (one_card(of_class=OF_HARD_CLASS), {}),
-        (WHOLE, SHARED),
-        (one_card(of_class={"limiter": False}), {}),
-    ],
-    ids=["hard", "shared", "no limiter"],
-)
-def test_claim_without_a_limiter_needs_nothing_on_the_host(
-    claimed: Claimed, annotations: dict[str, str]
-) -> None:
-    needs = ENFORCER.needs(admitted_claim(claimed, annotations))
-
-    assert (needs.files, needs.folders) == ((), ())
-
-
-def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
-    claimed = one_card(node=node_offer(gpu(0, minor=None)))
-
-    claim = admitted_claim(claimed)
-
-    env, mounts = container_edits(claim)
-    assert env["TF_GPU_MEMORY_LIMIT"] == "20480"
-    assert mounts == {}
-    assert ENFORCER.needs(claim).files == ()
 
 
 def test_admin_access_has_no_limits() -> None:

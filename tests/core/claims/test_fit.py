@@ -1,6 +1,5 @@
 """The last check before a device is handed out."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import allocated_claim, claim_fit, claim_ref, fitted_claim
-from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_offer
 
@@ -71,20 +69,6 @@ def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
     assert kept.device_nodes == ("/dev/nvidia0",)
 
 
-def test_simulated_card_has_no_device_nodes() -> None:
-    simulated = gpu(minor=None)
-    (device,) = published_devices(simulated)
-
-    record = fitted_claim("a", allocation(device.name, 1), on=node_offer(simulated))
-
-    assert record.shares[0].device_nodes == ()
-    assert record.common_nodes == ()
-
-
-def test_claim_without_our_devices_has_no_shares() -> None:
-    assert admit("a").shares == ()
-
-
 def test_shares_of_one_claim_on_a_card_add_up() -> None:
     half = {"tflops": "156", "vram": "40Gi"}
 
@@ -112,30 +96,6 @@ def test_last_byte_fits_and_a_step_more_does_not() -> None:
         text
         == f"claim default/b: {GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi"
     )
-
-
-def test_share_that_is_larger_than_its_card_is_refused() -> None:
-    text = refusal("a", allocation(GPU_0, 1, tflops="1e30"))
-
-    assert re.fullmatch(
-        rf"claim default/a: {GPU_0}: tflops: found .* plus 0 in use, expected at most 312", text
-    )
-
-
-def test_shares_of_other_cards_do_not_count() -> None:
-    beside = [fitted_claim("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)]
-
-    record = admit("b", allocation(GPU_1, 2, tflops="312", vram="80Gi"), beside=beside)
-
-    assert record.shares[0].device == GPU_1
-
-
-def test_claims_own_record_does_not_count_against_it() -> None:
-    record = fitted_claim("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
-
-    again = admit("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
-
-    assert again == record
 
 
 def test_same_name_with_another_uid_is_another_claim() -> None:
@@ -222,19 +182,6 @@ def test_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> No
     text = refusal("a", allocation(GPU_0, 1, consumed=amounts))
 
     assert text == f"claim default/a: {GPU_0}: {missing}: found no consumed capacity, expected one"
-
-
-@pytest.mark.parametrize(
-    ("amounts", "text"),
-    [
-        ({"vram": "0"}, "vram: found 0, expected at least 1Mi"),
-        ({"vram": "1023Ki"}, "vram: found 1023Ki, expected at least 1Mi"),
-        ({"vram": "-80Gi"}, "vram: found -80Gi, expected at least 1Mi"),
-        ({"tflops": "-1"}, "tflops: found -1, expected at least 0"),
-    ],
-)
-def test_share_below_the_minimum_is_refused(amounts: dict[str, str], text: str) -> None:
-    assert refusal("a", allocation(GPU_0, 1, **amounts)) == f"claim default/a: {GPU_0}: {text}"
 
 
 def test_amounts_without_a_share_id_are_refused() -> None:

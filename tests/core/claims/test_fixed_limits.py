@@ -7,7 +7,6 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
-from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -102,14 +101,6 @@ def test_two_small_requests_cannot_both_have_the_whole_compute_of_a_card() -> No
     assert all(record.shares[0].compute_clamped for record in card.claims())
 
 
-def test_compute_limit_in_hard_isolation_is_the_request() -> None:
-    card = Card(NODE)
-
-    card.admit("a", computing(1, "78"), tflops="312", isolation=Isolation.HARD)
-
-    assert card.percent() == {"a": 25}
-
-
 def test_lent_compute_is_taken_back_by_a_later_request() -> None:
     card = Card(NODE)
     card.admit("a", computing(1, "31.2"), tflops="312")
@@ -122,15 +113,6 @@ def test_lent_compute_is_taken_back_by_a_later_request() -> None:
     card.release("b")
     assert card.percent() == {"a": 100}
     assert not card.records["a"].shares[0].clamped
-
-
-def test_overcommitted_compute_limits_are_the_wanted_ones() -> None:
-    for node in (OVERCOMMIT, replace(OVERCOMMIT, enforcer=HAMI_CORE.name)):
-        card = Card(node)
-        for number, name in enumerate("ab"):
-            card.admit(name, computing(number, "1"), tflops="312")
-
-        assert card.percent() == {"a": 100, "b": 100}
 
 
 def test_requests_are_kept_if_rounding_takes_their_sum_above_100_percent() -> None:

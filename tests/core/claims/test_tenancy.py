@@ -80,14 +80,6 @@ def test_last_borrower_gives_back_first() -> None:
     assert card.gib() == {"a": 20, "b": 10, "c": 30, "d": 20}
 
 
-def test_no_limit_falls_below_its_request() -> None:
-    card = Card(NODE)
-    for number, name in enumerate("abcd"):
-        card.admit(name, of_card(number, 20), limit="80Gi")
-
-    assert card.gib() == dict.fromkeys("abcd", 20)
-
-
 def test_limits_grow_back_in_order_of_arrival_when_a_tenant_leaves() -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="40Gi")
@@ -113,36 +105,6 @@ def test_order_of_arrival_depends_neither_on_names_nor_on_claims_that_left() -> 
     card.admit("a", of_card(3, 10), limit="70Gi")
 
     assert card.gib() == {"b": 70, "a": 10}
-
-
-def test_limit_above_the_card_is_clamped_to_the_card() -> None:
-    for node in (NODE, OVERCOMMIT):
-        card = Card(node)
-
-        card.admit("a", of_card(1, 10), limit="1000Gi")
-
-        assert card.gib() == {"a": CARD_GIB}
-        assert card.records["a"].shares[0].clamped
-
-
-def test_each_card_is_divided_separately() -> None:
-    card = Card(NODE)
-    card.admit("a", of_card(1, 10), of_card(2, 10, device=GPU_1), limit="80Gi")
-
-    (changed,) = card.admit("b", of_card(3, 50, device=GPU_1), limit="50Gi").changed
-
-    sizes = [kept.limit.vram_bytes // GIB for kept in changed.shares if kept.limit]
-    assert sizes == [80, 30]
-
-
-def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None:
-    card = Card(NODE)
-
-    (first, second) = card.admit("a", of_card(1, 10), of_card(2, 10), limit="50Gi").claim.shares
-
-    assert first.limit is not None
-    assert second.limit is not None
-    assert (first.limit.vram_bytes, second.limit.vram_bytes) == (50 * GIB, 30 * GIB)
 
 
 def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
@@ -174,25 +136,6 @@ def test_overcommitted_limits_are_the_wanted_ones() -> None:
     assert not any(record.shares[0].clamped for record in card.claims())
 
 
-def test_fixed_limit_is_not_granted_above_its_request() -> None:
-    card = Card(NODE)
-
-    card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
-    card.admit("b", of_card(2, 60), limit="60Gi", isolation=Isolation.HARD)
-
-    assert card.gib() == {"a": 10, "b": 60}
-    assert card.records["a"].shares[0].clamped
-    assert not card.records["b"].shares[0].clamped
-
-
-def test_overcommitted_fixed_limit_is_the_wanted_one() -> None:
-    card = Card(OVERCOMMIT)
-
-    card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
-
-    assert card.gib() == {"a": 60}
-
-
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
 OVERSUBSCRIBED = node_offer(
     gpu(vram_bytes=40 * GIB),
@@ -207,15 +150,6 @@ def of_virtual(number: int, vram: int) -> Allocation:
     virtual = allocation(device, number, tflops="1", vram=f"{vram}Gi").consumed
     amounts = {f"virtual_{key}": amount for key, amount in virtual.items()}
     return allocation(device, number, consumed={**physical, **amounts})
-
-
-def test_oversubscribed_card_divides_its_virtual_memory() -> None:
-    card = Card(OVERSUBSCRIBED)
-
-    card.admit("a", of_virtual(1, 10), limit="45Gi")
-    card.admit("b", of_virtual(2, 10), limit="45Gi")
-
-    assert card.gib() == {"a": 45, "b": 15}
 
 
 @pytest.mark.parametrize("overcommit", [True, False])

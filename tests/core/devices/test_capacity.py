@@ -3,10 +3,8 @@
 import pytest
 
 from tensorfusion_dra.core.devices import capacity, oversubscription
-from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.kubernetes import device_rules, quantity
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 
 
@@ -25,13 +23,6 @@ def test_card_offers_compute_and_memory_with_a_policy() -> None:
     }
 
 
-def test_fraction_of_a_tflops_is_kept() -> None:
-    offered = capacity.of_card(gpu(milli_tflops=71_200), None)["tflops"]
-
-    assert offered.as_api()["value"] == "71200m"
-    assert offered.step is None
-
-
 @pytest.mark.parametrize(
     ("vram_bytes", "value"),
     [
@@ -48,14 +39,3 @@ def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value
 
     assert str(offered.value) == value
     assert oversubscription.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
-
-
-@pytest.mark.parametrize(
-    "card",
-    [gpu(), gpu(milli_tflops=1), gpu(milli_tflops=71_200), gpu(vram_bytes=2 * MIB)],
-    ids=["an A100", "hardly any compute", "a fraction", "hardly any memory"],
-)
-def test_api_server_accepts_every_policy(card: Gpu) -> None:
-    (device,) = published_devices(card)
-
-    assert device_rules.violations(device.as_api()) == ()

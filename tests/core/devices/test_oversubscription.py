@@ -59,18 +59,6 @@ def test_claim_that_names_nothing_consumes_all_virtual_and_no_physical_capacity(
     assert device_rules.violations(a100.as_api()) == ()
 
 
-def test_pool_without_oversubscription_has_no_virtual_capacity() -> None:
-    (a100,) = published_devices(gpu())
-
-    assert set(a100.capacity) == {"tflops", "vram"}
-
-
-def test_fractions_of_compute_stay_exact() -> None:
-    (card,) = oversubscribed_devices(gpu(milli_tflops=71_200), host=HostResources())
-
-    assert str(card.capacity["virtual_tflops"].value) == "106800m"
-
-
 def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -> None:
     ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
     small, large = oversubscribed_devices(
@@ -164,13 +152,6 @@ def test_claim_for_physical_capacities_gets_the_card_exclusively() -> None:
         ClaimError, match=r"virtual_tflops: found 1 plus 468 in use, expected at most 468"
     ):
         oversubscribed_claim("2", ("1", "1Mi"), [exclusive])
-
-
-def test_limits_follow_the_virtual_amounts() -> None:
-    (kept,) = oversubscribed_claim("1", ("156", "50Gi")).shares
-
-    assert kept.limit is not None
-    assert (kept.limit.sm_percent, kept.limit.vram_bytes) == (50, 50 * GIB)
 
 
 def test_share_from_before_oversubscription_counts_by_its_physical_amounts() -> None:

@@ -5,17 +5,14 @@ from dataclasses import replace
 import pytest
 
 from tensorfusion_dra.core.claims import tenancy
-from tensorfusion_dra.core.devices.gpu import HostResources
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.builders.allocations import allocation, exclusive_allocation
+from tensorfusion_dra.core.kubernetes.quantity import MIB
+from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
-from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_offer
-from tests.support.builders.policies import share_policy
 from tests.support.tenants import limit_of
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
@@ -29,21 +26,6 @@ def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
 
     assert str(device.capacity["vram"].value) == "14910Mi"
     assert device.attributes["node_total_vram"] == "14910Mi"
-
-
-def test_virtual_memory_extends_the_usable_memory() -> None:
-    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
-    pool = replace(NODE, oversubscription=ratios)
-
-    (device,) = published_devices(RESERVING, node=pool, host=HostResources(memory_bytes=2 * GIB))
-
-    assert str(device.capacity["virtual_vram"].value) == "15934Mi"
-
-
-def test_exclusive_claim_gets_the_usable_memory() -> None:
-    whole = fitted_claim("a", exclusive_allocation(CARD), on=NOW)
-
-    assert limit_of(whole).vram_bytes == 14910 * MIB
 
 
 def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
@@ -77,11 +59,3 @@ def test_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None
 def test_more_than_the_old_total_is_refused() -> None:
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
         fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
-
-
-def test_reserved_memory_is_not_lent() -> None:
-    record = fitted_claim(
-        "a", allocation(CARD, 1, tflops="1", vram="1Gi"), on=NOW, policy=share_policy(vram="1Ti")
-    )
-
-    assert limit_of(record).vram_bytes == 14910 * MIB

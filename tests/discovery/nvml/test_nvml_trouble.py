@@ -138,22 +138,6 @@ def test_driver_unloaded_during_a_reading_fails_the_whole_reading(
     assert uuids(inventory) == [uuid(0), uuid(1)]
 
 
-def test_failed_device_count_is_a_retryable_error(machine: Machine) -> None:
-    error = machine.read(answers(card(0), count="!999"))
-
-    assert error["error"] == "RetryableError"
-    assert "nvmlDeviceGetCount" in error["text"]
-
-
-def test_new_cards_are_in_the_next_reading(machine: Machine) -> None:
-    before, _, after = machine.run(
-        answers(card(0)), ["read"], machine.rewrite(answers(card(0), card(1))), ["read"]
-    )
-
-    assert uuids(before) == [uuid(0)]
-    assert uuids(after) == [uuid(0), uuid(1)]
-
-
 def test_replaced_library_is_a_fatal_error(machine: Machine) -> None:
     assert machine.library is not None
     installed = machine.folder / "libnvidia-ml.so.1"

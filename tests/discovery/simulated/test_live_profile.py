@@ -70,12 +70,6 @@ def test_profile_that_becomes_invalid_keeps_the_last_valid_one(tmp_path: Path) -
     assert [line["event"] for line in logs] == ["profile_unusable"]
 
 
-def test_shorthand_never_changes() -> None:
-    live = LiveProfile("2xT4")
-
-    assert live.current() is live.current()
-
-
 def test_hanging_driver_may_recover(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", "", node="hangs: true")
     cards = discovery(file)

@@ -3,25 +3,15 @@
 import dataclasses
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.simulated import cards, simulated_discovery
-from tensorfusion_dra.driver.ports.discovery import Discovery
 from tests.discovery.simulated.reading import gpus
 
 GIB = 2**30
-
-
-def test_simulated_discovery_satisfies_the_port() -> None:
-    def read(discovery: Discovery) -> int:
-        return len(discovery.read().gpus)
-
-    assert read(simulated_discovery.from_text("1xT4", node_name="node-1")) == 1
 
 
 def test_shorthand_gives_number_and_model_of_cards() -> None:
@@ -120,17 +110,6 @@ def test_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: 
         simulated_discovery.from_text(text, node_name="node-1")
 
     assert message in str(caught.value)
-
-
-def test_compute_from_an_own_table_has_source_file(tmp_path: Path) -> None:
-    own = tmp_path / "models.yaml"
-    own.write_text("[{model: T4, fullModelName: Tesla T4, fp16TFlops: 60}]", encoding="utf-8")
-
-    (made,) = (
-        simulated_discovery.from_text("1xT4", node_name="n", table=models.load(own)).read().gpus
-    )
-
-    assert (made.milli_tflops, made.tflops_source) == (60_000, TflopsSource.FILE)
 
 
 def test_raw_has_the_form_of_real_discovery() -> None:

@@ -267,18 +267,3 @@ def test_live_mps_daemon_does_not_show_its_clients() -> None:
     signs = Signs(read_at=NOW, daemon=Daemon(path="/pipe/control"))
 
     assert outcome(judged(soft(enforcer="mps"), signs)) == ("Unknown", "ClientsNotVisible")
-
-
-def test_enforcer_of_a_later_release_is_unknown() -> None:
-    assert judged(soft(enforcer="other"), Signs(read_at=NOW)).reason == "UnknownEnforcer"
-
-
-def test_file_alone_never_enforces() -> None:
-    """Only files, of every enforcer: nothing of them lives."""
-    for enforcer, signs in (
-        ("tensor-fusion", memory(processes=0)),
-        ("tensor-fusion", memory(heartbeat=0)),
-        ("hami-core", caches(gpu=Cache(path="/gpu.cache", found=False))),
-        ("mps", Signs(read_at=NOW, daemon=Daemon(path="/c", trouble="nobody listens"))),
-    ):
-        assert judged(soft(enforcer=enforcer), signs).state is not State.ENFORCED
