@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import annotations
+from tensorfusion_dra.core.claims import share_parameters
 from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
@@ -17,7 +17,7 @@ ISOLATION = "tensor-fusion.ai/isolation"
 
 def errors(found: dict[str, str]) -> list[str]:
     with pytest.raises(ParameterError) as caught:
-        annotations.parameters(found)
+        share_parameters.of_annotations(found)
     return str(caught.value).split("; ")
 
 
@@ -26,7 +26,7 @@ def vram(text: str) -> ShareParameters:
 
 
 def test_only_share_annotations_are_parsed() -> None:
-    parsed = annotations.parameters(
+    parsed = share_parameters.of_annotations(
         {
             TFLOPS: "71.2",
             VRAM: "32Gi",
@@ -49,7 +49,7 @@ def test_only_share_annotations_are_parsed() -> None:
 
 @pytest.mark.parametrize("found", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
 def test_absent_annotations_and_limits_of_0_set_nothing(found: dict[str, str]) -> None:
-    assert annotations.parameters(found) == ShareParameters()
+    assert share_parameters.of_annotations(found) == ShareParameters()
 
 
 def test_all_errors_are_reported_at_once() -> None:
@@ -71,7 +71,7 @@ def test_smallest_limits_of_several_pods_apply() -> None:
         ),
     ]
 
-    assert annotations.smallest(several) == ShareParameters(
+    assert share_parameters.smallest(several) == ShareParameters(
         tflops_limit=quantity.parse("50"),
         vram_limit=quantity.parse("8Gi"),
         qos=Qos.HIGH,
@@ -81,7 +81,7 @@ def test_smallest_limits_of_several_pods_apply() -> None:
 
 @given(st.lists(st.integers(1, 100), max_size=5))
 def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
-    smallest = annotations.smallest(vram(f"{size}Gi") for size in sizes)
+    smallest = share_parameters.smallest(vram(f"{size}Gi") for size in sizes)
 
     assert smallest == (vram(f"{min(sizes)}Gi") if sizes else ShareParameters())
 
@@ -89,7 +89,7 @@ def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
 @given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))
 def test_any_annotation_text_is_parsed_or_refused(found: dict[str, str]) -> None:
     try:
-        parsed = annotations.parameters(found)
+        parsed = share_parameters.of_annotations(found)
     except ParameterError:
         parsed = ShareParameters()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -136,20 +136,3 @@ def test_oversubscribed_card_lends_its_virtual_compute() -> None:
         card.admit(name, allocation(GPU_0, number, consumed=consumed), tflops="312")
 
     assert card.percent() == {"a": 100, "b": 40, "c": 10}
-
-
-def test_record_from_before_compute_was_lent_wants_its_present_limit() -> None:
-    card = Card(OVERCOMMIT)
-    card.admit("a", computing(1, "1"), tflops="312")
-    card.admit("b", computing(2, "156"), tflops="312")
-    for name, record in card.records.items():
-        kept = record.as_json()
-        for each in kept["shares"]:
-            del each["wantedSmPercent"]
-        card.records[name] = PreparedClaim.from_json(kept)
-
-    card.node = NODE
-    card.divide()
-
-    assert card.percent() == {"a": 50, "b": 50}
-    assert PreparedShare.from_json(card.records["a"].shares[0].as_json()).wanted_sm_percent == 100

@@ -6,14 +6,12 @@ import pytest
 
 from tensorfusion_dra.core.claims import tenancy
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_offer
-from tests.support.tenants import limit_of
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
 RESERVING = replace(T4, reserved_bytes=450 * MIB - 1)
@@ -47,13 +45,6 @@ def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() 
         claim_fit(
             allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
         )
-
-
-def test_claim_for_the_old_total_that_is_prepared_now_gets_the_new_one() -> None:
-    record = fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=NOW)
-
-    assert record.shares[0].consumed["vram"] == quantity.parse("14910Mi")
-    assert limit_of(record).vram_bytes == 14910 * MIB
 
 
 def test_more_than_the_old_total_is_refused() -> None:

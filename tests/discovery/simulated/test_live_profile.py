@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.discovery.simulated.live_profile import LiveProfile
-from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
+from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
