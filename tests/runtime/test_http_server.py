@@ -44,16 +44,6 @@ def test_tls_1_1_is_rejected(files: Files) -> None:
         connection(server.port, context).connect()
 
 
-def test_client_that_rejects_the_certificate_does_not_delay_others(files: Files) -> None:
-    with serving(echo, files) as server:
-        with pytest.raises(ssl.SSLCertVerificationError):
-            connection(server.port, ssl.create_default_context()).connect()
-        client = connection(server.port, files.trusting())
-
-        assert posted(client, "/", b"")[0] == 200
-        client.close()
-
-
 def raw(port: int, files: Files, text: bytes) -> bytes:
     """Send a text that may not be a request; return the complete answer."""
     with (
@@ -155,13 +145,6 @@ def test_client_that_sends_nothing_is_cut(files: Files) -> None:
         socket.create_connection((HOST, server.port), 5) as silent,
     ):
         assert silent.recv(1) == b""
-
-
-def test_client_that_sends_half_a_request_is_cut(files: Files) -> None:
-    bounds = Bounds(request_seconds=0.2, look_seconds=0.05)
-
-    with serving(echo, files, bounds) as server:
-        assert raw(server.port, files, HALF) == b""
 
 
 def test_client_that_drips_a_request_is_cut(files: Files) -> None:
