@@ -10,7 +10,7 @@ LAPTOP_SUFFIX: Final = " laptop gpu"
 MAX_MODEL_BYTES: Final = 64
 """Longest string attribute that a ResourceSlice allows (resource.k8s.io/v1)."""
 
-_VENDOR_PREFIX: Final = re.compile(r"(?:nvidia\s+)?(?:tesla\s+)?", re.IGNORECASE)
+_VENDOR_PREFIX: Final = re.compile(r"^(?:nvidia\s+)?(?:tesla\s+)?", re.IGNORECASE)
 
 # Words that do not distinguish models: vendor, form factor, cooling, memory. To select by memory or
 # compute, users name capacities.
@@ -31,7 +31,7 @@ def key(name: str) -> str:
     Older drivers omit ``NVIDIA``, other tools write ``NVIDIA Tesla``, and people mix cases.
     """
     words = " ".join(name.split())
-    return words[_vendor_length(words) :].lower()
+    return _VENDOR_PREFIX.sub("", words).lower()
 
 
 def is_laptop(name: str) -> bool:
@@ -50,7 +50,7 @@ def short_model(product_name: str) -> str:
     It is never empty and has at most 64 bytes. A mobile card ends in ``Laptop`` and a low-power one
     in ``MaxQ``, so that selectors for the desktop card of this name match neither.
     """
-    words = [_ascii(word) for word in product_name.split()]
+    words = [re.sub(r"[^A-Za-z0-9.-]", "", word) for word in product_name.split()]
     kept = [_chip(word) for word in words if word and not _DROPPED.fullmatch(word)]
     # "RTX A6000" is commonly called A6000; all other RTX cards keep the word.
     kept = [
@@ -62,15 +62,6 @@ def short_model(product_name: str) -> str:
     short = short or "".join(words) or "unknown"
     ending = "Laptop" if is_laptop(product_name) else ""
     return short[: MAX_MODEL_BYTES - len(ending)] + ending
-
-
-def _vendor_length(words: str) -> int:
-    match = _VENDOR_PREFIX.match(words)
-    return match.end() if match else 0
-
-
-def _ascii(word: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "", word)
 
 
 def _chip(word: str) -> str:

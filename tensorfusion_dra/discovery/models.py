@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +44,7 @@ class ModelRow:
     milli_tflops: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelTable:
     """The packaged rows, and an administrator's own rows, which take precedence."""
 
@@ -72,21 +71,13 @@ class ModelTable:
             model_names.key(model_names.short_model(product_name)),
         )
         for source, by_name in (
-            (TflopsSource.FILE, self._own_by_name),
-            (TflopsSource.TABLE, self._packaged_by_name),
+            (TflopsSource.FILE, _by_name(self.own)),
+            (TflopsSource.TABLE, _by_name(self.packaged)),
         ):
             for name in names:
                 if name in by_name:
                     return Rating(milli_tflops=by_name[name], source=source)
         return None
-
-    @cached_property
-    def _packaged_by_name(self) -> Mapping[str, int]:
-        return _by_name(self.packaged)
-
-    @cached_property
-    def _own_by_name(self) -> Mapping[str, int]:
-        return _by_name(self.own)
 
 
 def load(own: Path | None = None) -> ModelTable:
@@ -98,15 +89,11 @@ def load(own: Path | None = None) -> ModelTable:
     Raises:
         InputError: The file cannot be read or has another format; the text names the entry.
     """
-    return ModelTable(packaged=_packaged(), own=() if own is None else rows(own))
-
-
-@cache
-def _packaged() -> tuple[ModelRow, ...]:
-    return tuple(
+    packaged = tuple(
         ModelRow(model=model, full_name=full_name, milli_tflops=_milli(tflops))
         for model, full_name, tflops in gpu_models.PACKAGED
     )
+    return ModelTable(packaged=packaged, own=() if own is None else rows(own))
 
 
 def rows(file: Path) -> tuple[ModelRow, ...]:

@@ -145,7 +145,14 @@ def inventory(
         if reason is not None or rating is None:
             left_out.append(LeftOut(subject=_subject(answers), reason=reason or ""))
             if (text := _lost(answers)) is not None:
-                lost.append(_lost_card(answers, text))
+                lost.append(
+                    LostCard(
+                        subject=_subject(answers),
+                        uuid=_text(answers.uuid) or None,
+                        pci_bus_id=bus_id_in_sysfs(_text(answers.bus_id)),
+                        text=text,
+                    )
+                )
         else:
             gpu = _gpu(answers, recording, rating, place)
             gpus.append(dataclasses.replace(gpu, simulated=simulated))
@@ -172,20 +179,16 @@ def _unusable(answers: GpuAnswers) -> str | None:
 
 
 def _memory_trouble(answers: GpuAnswers) -> str | None:
-    if not _number(answers.memory_bytes):
-        memory = answers.memory_bytes
+    memory = answers.memory_bytes
+    if isinstance(memory, Refusal) or not memory:
         found = memory.error if isinstance(memory, Refusal) else memory
         return f"memory: found {found}, expected a size in bytes"
-    if _usable_bytes(answers) < MIB:
+    if memory - (_number(answers.reserved_bytes) or 0) < MIB:
         return (
             f"memory: found {answers.memory_bytes} bytes of which {answers.reserved_bytes} are "
             f"reserved, expected at least 1 MiB to hand out"
         )
     return None
-
-
-def _usable_bytes(answers: GpuAnswers) -> int:
-    return (_number(answers.memory_bytes) or 0) - (_number(answers.reserved_bytes) or 0)
 
 
 def _lost(answers: GpuAnswers) -> str | None:
@@ -195,15 +198,6 @@ def _lost(answers: GpuAnswers) -> str | None:
         if isinstance(answer, Refusal) and answer.error in LOST:
             return f"{field.name}: found {answer.error}, expected a working card"
     return None
-
-
-def _lost_card(answers: GpuAnswers, text: str) -> LostCard:
-    return LostCard(
-        subject=_subject(answers),
-        uuid=_text(answers.uuid) or None,
-        pci_bus_id=bus_id_in_sysfs(_text(answers.bus_id)),
-        text=text,
-    )
 
 
 def _gpu(

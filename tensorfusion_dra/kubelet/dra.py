@@ -92,7 +92,7 @@ class DraService:
         """
         seconds = min(context.time_remaining(), _KUBELET_SECONDS)
         with self.calls:
-            bound = bind_contextvars(op_id=_op_id())
+            bound = bind_contextvars(op_id=f"{random.getrandbits(32):08x}")
             try:
                 yield time.monotonic() + seconds - _MARGIN_SECONDS
             except FatalError as error:
@@ -105,10 +105,6 @@ class DraService:
                 raise
             finally:
                 reset_contextvars(**bound)
-
-
-def _op_id() -> str:
-    return f"{random.getrandbits(32):08x}"
 
 
 def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:

@@ -1,8 +1,6 @@
 """Metric families of the node at the moment: its cards, who has which part of them, its loops."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
@@ -197,12 +195,6 @@ def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:
         yield (*_uuid(card), str(code)), number
 
 
-@dataclass(frozen=True, slots=True)
-class _Labelled:
-    labels: LabelValues
-    share: ShareView
-
-
 def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
     """Yield the families of all shares.
 
@@ -213,7 +205,11 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
         shares: Of all prepared claims.
         most: Number of shares that get series of their own.
     """
-    shown = list(_distinct(islice(shares, most)))
+    # The format allows no two samples with the same labels. Two shares with the same ones are the
+    # same claim before and after it was created again, or shares for admin access without an ID.
+    shown: dict[LabelValues, ShareView] = {}
+    for share in shares[:most]:
+        shown.setdefault(_labels(share), share)
     states = [_state(share) for share in shares]
     yield prometheus.single("shares", "Shares of prepared claims.", len(shares))
     yield prometheus.gauge(
@@ -229,25 +225,25 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
         "share",
         "A share of a prepared claim.",
         (*_SHARE, "isolation", "enforcement"),
-        ((*each.labels, each.share.isolation.value, _state(each.share).value) for each in shown),
+        ((*key, share.isolation.value, _state(share).value) for key, share in shown.items()),
     )
     yield from _amounts(shown)
 
 
-def _amounts(shown: Sequence[_Labelled]) -> Iterator[Metric]:
+def _amounts(shown: Mapping[LabelValues, ShareView]) -> Iterator[Metric]:
     yield prometheus.gauge(
         "share_requested_tflops",
         "Compute that the share counts against its card's capacity, in TFLOPS.",
         _SHARE,
-        ((each.labels, each.share.requested.tflops) for each in shown),
+        ((labels, share.requested.tflops) for labels, share in shown.items()),
     )
     yield prometheus.gauge(
         "share_requested_vram_bytes",
         "Memory that the share counts against its card's capacity.",
         _SHARE,
-        ((each.labels, each.share.requested.vram_bytes) for each in shown),
+        ((labels, share.requested.vram_bytes) for labels, share in shown.items()),
     )
-    limits = [(each.labels, each.share.limit) for each in shown if each.share.limit]
+    limits = [(labels, share.limit) for labels, share in shown.items() if share.limit]
     yield prometheus.gauge(
         "share_limit_compute_ratio",
         "Part of the card's compute that the container may use; absent without a limit.",
@@ -260,20 +256,6 @@ def _amounts(shown: Sequence[_Labelled]) -> Iterator[Metric]:
         _SHARE,
         ((labels, limit.vram_bytes) for labels, limit in limits),
     )
-
-
-def _distinct(shares: Iterator[ShareView]) -> Iterator[_Labelled]:
-    """Yield shares whose labels differ from those of all before: the format allows no others.
-
-    Two with the same labels are the same claim before and after it was created anew, or shares
-    for admin access, which have no ID.
-    """
-    seen: set[LabelValues] = set()
-    for share in shares:
-        labels = _labels(share)
-        if labels not in seen:
-            seen.add(labels)
-            yield _Labelled(labels, share)
 
 
 def _labels(share: ShareView) -> LabelValues:

@@ -1,7 +1,10 @@
 """Verdicts on admission requests: reads pools, pods and slices, and applies the rules in core."""
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -18,6 +21,7 @@ from tensorfusion_dra.core.admission.dra_pool import DraPool
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
@@ -25,12 +29,41 @@ from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.driver.ports.cluster import Objects
 from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
-from tensorfusion_dra.webhook.published_pools import PublishedPools
 
 Item = Mapping[str, Any]
 
+_FRESH_SECONDS: Final = 10.0
 _WARNING_SECONDS: Final = 1.0
 """Longest wait for what only a warning needs."""
+
+
+class PublishedPools:
+    """Names of the GPUPools that nodes publish; safe for all threads.
+
+    They are kept for a few seconds, because many pods may come at once.
+    """
+
+    def __init__(
+        self, slices: PublishedSlices, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._slices = slices
+        self._clock = clock
+        self._lock = Lock()  # guards both below; one thread reads at a time
+        self._names: frozenset[str] = frozenset()
+        self._read_at = -math.inf
+
+    def names(self, *, wait_seconds: float) -> frozenset[str]:
+        """Return the names as they were at most ten seconds ago.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        with self._lock:
+            if self._clock() - self._read_at > _FRESH_SECONDS:
+                read_at = self._clock()
+                self._names = devices.gpupools(self._slices.published(wait_seconds=wait_seconds))
+                self._read_at = read_at
+            return self._names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,18 @@
-"""Compute by a card's name, from the packaged table and from own files."""
+"""Names of cards and their compute: from the packaged table, own files and estimates."""
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.discovery import model_names, models
-from tensorfusion_dra.discovery.models import ModelRow, ModelTable, Rating
-from tests.support.tally import examples
+from tensorfusion_dra.discovery import estimate, gpu_models, model_names, models
+from tensorfusion_dra.discovery.models import ModelTable, Rating
 
 PACKAGED = models.load()
 
@@ -241,52 +240,170 @@ def test_two_figures_for_one_name_are_refused(tmp_path: Path) -> None:
         models.load(file)
 
 
-def test_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file or directory, expected a readable YAML"):
-        models.load(tmp_path / "none.yaml")
-
-
-def test_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Is a directory, expected a readable YAML file"):
-        models.load(tmp_path)
-
-
 def test_file_over_1_mib_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found over 1048576 bytes"):
         models.load(written(tmp_path, "#" * (2**20 + 1)))
 
 
-def refusal_or_rows(file: Path) -> str | tuple[ModelRow, ...]:
-    try:
-        return models.rows(file)
-    except InputError as error:
-        return str(error)
+ROWS = models.load().packaged
 
 
-@given(content=st.binary(max_size=200))
-@settings(max_examples=examples(200))
-def test_arbitrary_bytes_are_read_or_refused_in_one_line(
-    content: bytes, tmp_path_factory: pytest.TempPathFactory
+def test_rows_keep_their_figures_to_the_thousandth() -> None:
+    figures = [Fraction(str(tflops)) * 1000 for _, _, tflops in gpu_models.PACKAGED]
+
+    assert [row.milli_tflops for row in ROWS] == figures
+
+
+def test_all_rows_of_one_name_have_one_figure() -> None:
+    figures: dict[str, int] = {}
+    for row in ROWS:
+        for name in (row.model, row.full_name):
+            found = figures.setdefault(model_names.key(name), row.milli_tflops)
+
+            assert found == row.milli_tflops, name
+
+
+@pytest.mark.parametrize(
+    ("product_name", "short"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA A100-PCIE-40GB", "A100"),
+        ("A100-SXM4-40GB", "A100"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100"),
+        ("NVIDIA H100 NVL", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H20-3e", "H20"),
+        ("NVIDIA GH200 144G HBM3e", "GH200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("NVIDIA GB200", "GB200"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("Tesla V100-SXM3-32GB-H", "V100"),
+        ("Tesla V100S-PCIE-32GB", "V100S"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA Tesla P40", "P40"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+        ("GeForce GTX 1080 Ti", "GTX1080Ti"),
+        ("NVIDIA GeForce RTX 4090 D", "RTX4090D"),
+        ("NVIDIA GeForce RTX 2080 SUPER", "RTX2080S"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", "RTX4070TiS"),
+        ("NVIDIA RTX A6000", "A6000"),
+        ("NVIDIA RTX A2000 12GB", "A2000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
+        ("Quadro RTX 6000", "QuadroRTX6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTXPRO6000Blackwell"),
+        ("NVIDIA TITAN RTX", "TITANRTX"),
+        ("NVIDIA TITAN X (Pascal)", "TITANXPascal"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "RTX4090Laptop"),
+        ("NVIDIA RTX A2000 8GB Laptop GPU", "A2000Laptop"),
+        ("NVIDIA GeForce RTX 2070 with Max-Q Design", "RTX2070MaxQ"),
+        ("NVIDIA A100-40C", "A100-40C"),
+        ("NVIDIA A100-4-20C", "A100-4-20C"),
+        ("NVIDIA RTX6000-Ada-48Q", "RTX6000-Ada-48Q"),
+        ("GRID T4-16Q", "GRIDT4-16Q"),
+        ("NVIDIA", "NVIDIA"),
+        ("", "unknown"),
+        ("日本語", "unknown"),
+    ],
+)
+def test_short_name_of_known_products(product_name: str, short: str) -> None:
+    assert model_names.short_model(product_name) == short
+
+
+@given(st.text(max_size=200))
+def test_every_short_name_has_1_to_64_ascii_bytes(product_name: str) -> None:
+    short = model_names.short_model(product_name)
+
+    assert 1 <= len(short.encode()) <= 64
+    assert short.isascii()
+    assert short.isprintable()
+
+
+@given(st.text(max_size=100))
+def test_mobile_card_never_has_the_short_name_of_the_desktop_card(product_name: str) -> None:
+    mobile = model_names.short_model(f"{product_name} Laptop GPU")
+
+    assert mobile != model_names.short_model(product_name)
+
+
+@given(st.text(max_size=100))
+def test_comparison_key_is_lower_case_and_ignores_the_vendor(name: str) -> None:
+    key = model_names.key(name)
+
+    assert key == key.lower()
+    assert model_names.key("NVIDIA " + name.strip()) in (key, "nvidia", f"nvidia {key}")
+
+
+@pytest.mark.parametrize(
+    ("product_name", "cores", "boost_clock_mhz", "compute_capability"),
+    [
+        ("Tesla P100-SXM2-16GB", 3584, 1480, (6, 0)),
+        ("Tesla P40", 3840, 1531, (6, 1)),
+        ("NVIDIA GeForce GTX 1080 Ti", 3584, 1582, (6, 1)),
+        ("Tesla V100-SXM2-32GB", 5120, 1530, (7, 0)),
+        ("Tesla T4", 2560, 1590, (7, 5)),
+        ("NVIDIA TITAN RTX", 4608, 1770, (7, 5)),
+        ("NVIDIA GeForce RTX 2080 Ti", 4352, 1545, (7, 5)),
+        ("NVIDIA GeForce GTX 1660 Ti", 1536, 1770, (7, 5)),
+        ("NVIDIA A100-SXM4-80GB", 6912, 1410, (8, 0)),
+        ("NVIDIA A30", 3584, 1440, (8, 0)),
+        ("NVIDIA A10", 9216, 1695, (8, 6)),
+        ("NVIDIA RTX A6000", 10752, 1800, (8, 6)),
+        ("NVIDIA GeForce RTX 3090", 10496, 1695, (8, 6)),
+        ("NVIDIA GeForce RTX 3060 Ti", 4864, 1665, (8, 6)),
+        ("NVIDIA RTX 6000 Ada Generation", 18176, 2505, (8, 9)),
+        ("NVIDIA GeForce RTX 4090", 16384, 2520, (8, 9)),
+        ("NVIDIA H100 80GB HBM3", 16896, 1830, (9, 0)),
+        ("NVIDIA B200", 18944, 1850, (10, 0)),
+        ("NVIDIA GeForce RTX 5090", 21760, 2407, (12, 0)),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 24064, 2617, (12, 0)),
+    ],
+)
+def test_estimate_at_the_datasheet_clock_equals_the_datasheet_figure(
+    product_name: str,
+    cores: int,
+    boost_clock_mhz: int,
+    compute_capability: tuple[int, int],
 ) -> None:
-    file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
-    file.write_bytes(content)
+    known = models.load().lookup(product_name)
+    assert known is not None
 
-    assert "\n" not in refusal_or_rows(file)
+    estimated = estimate.rating(
+        product_name,
+        cores=cores,
+        max_sm_clock_mhz=boost_clock_mhz,
+        compute_capability=compute_capability,
+    )
+
+    assert estimated is not None
+    assert estimated.source is TflopsSource.ESTIMATE
+    assert estimated.milli_tflops == pytest.approx(known.milli_tflops, rel=0.01)
 
 
-_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates()
-_FIELDS = st.sampled_from(["model", "fullModelName", "vendor", "fp16TFlops"])
-
-
-@given(entries=st.lists(st.dictionaries(_FIELDS, _VALUES) | _VALUES, max_size=3))
-@settings(max_examples=examples(200))
-def test_arbitrary_entries_are_read_or_refused_in_one_line(
-    entries: list[object], tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize("compute_capability", [None, (3, 7), (13, 0)])
+def test_unknown_architecture_counts_one_fma_per_core_and_clock(
+    compute_capability: tuple[int, int] | None,
 ) -> None:
-    file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
-    file.write_text(yaml.safe_dump(entries), encoding="utf-8")
+    estimated = estimate.rating(
+        "NVIDIA X1",
+        cores=1000,
+        max_sm_clock_mhz=1500,
+        compute_capability=compute_capability,
+    )
 
-    found = refusal_or_rows(file)
+    assert estimated is not None
+    assert estimated.milli_tflops == 3_000
 
-    assert "\n" not in found
-    assert isinstance(found, str) or all(row.milli_tflops >= 1 for row in found)
+
+@pytest.mark.parametrize(
+    ("cores", "clock"), [(None, 1500), (1000, None), (0, 1500), (1000, 0), (-1, -1), (1, 1)]
+)
+def test_no_estimate_without_cores_or_clock(cores: int | None, clock: int | None) -> None:
+    estimated = estimate.rating(
+        "NVIDIA X1", cores=cores, max_sm_clock_mhz=clock, compute_capability=(8, 0)
+    )
+
+    assert estimated is None

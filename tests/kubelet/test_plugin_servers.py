@@ -158,19 +158,6 @@ def test_calls_longer_than_the_drain_are_cancelled_and_counted(instance: Instanc
     assert line["calls"] == 1
 
 
-def test_stop_now_ends_the_drain(instance: Instance) -> None:
-    ref = put_claim(instance.setup, "a", share_result())
-    with call_in_flight(instance, ref), stopping(instance) as thread:
-        thread.join(0.3)
-        assert thread.is_alive()
-
-        instance.stop_now.set()
-        thread.join(PATIENCE_SECONDS)
-
-        assert not thread.is_alive()
-        assert instance.socket_names() == []
-
-
 def test_open_health_streams_do_not_delay_the_stop(instance: Instance) -> None:
     with PluginClient(instance.paths.dra) as kubelet:
         reports = kubelet.watch_health()
@@ -200,14 +187,6 @@ def test_vanished_registration_socket_is_bound_again(kept: Instance) -> None:
 
     with PluginClient(kept.paths.registration) as kubelet:
         assert kubelet.plugin_info().endpoint == str(kept.paths.dra)
-
-
-def test_recreated_registration_folder_gets_the_socket_again(kept: Instance) -> None:
-    folder = kept.paths.registration.parent
-    folder.rename(folder.with_name("old"))
-    folder.mkdir()
-
-    assert eventually(kept.paths.registration.is_socket)
 
 
 def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
@@ -273,19 +252,3 @@ def inode(path: Path) -> int:
         return path.stat().st_ino
     except FileNotFoundError:
         return 0
-
-
-def test_sockets_of_dead_instances_are_swept_periodically(
-    kept: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugin_servers, "_SWEEP_SECONDS", 0.1)
-    leaked = kept.paths.registration.with_name("tensor-fusion.ai.dra-driver-dead-reg.sock")
-    with socket.socket(socket.AF_UNIX) as dead, capture_logs() as logs:
-        dead.bind(str(leaked))
-        dead.close()
-
-        assert eventually(lambda: not leaked.exists())
-
-    assert [line["socket"] for line in logs if line["event"] == "dead_socket_removed"] == [
-        str(leaked)
-    ]

@@ -3,11 +3,9 @@
 from pathlib import Path
 from threading import Event, Thread
 
-import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core import names
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.server import UnixServer
 from tests.support.kubelet import PluginClient
@@ -50,19 +48,3 @@ def test_silent_kubelet_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
         waiting.join(PATIENCE_SECONDS)
 
     assert logs[0]["event"] == "kubelet_awaited"
-
-
-def test_percent_encoded_authority_of_the_kubelet_is_accepted(folder: Path) -> None:
-    path = folder / "reg.sock"
-    server = UnixServer(path, [Registration("/dra.sock").service()], workers=2)
-    server.start()
-    authority = str(path).replace("/", "%2F")
-    channel = grpc.insecure_channel(f"unix:{path}", [("grpc.default_authority", authority)])
-
-    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-        "/pluginregistration.Registration/GetInfo"
-    )
-
-    assert names.DRIVER.encode() in call(b"", timeout=PATIENCE_SECONDS)
-    channel.close()
-    server.stop(grace_seconds=0)

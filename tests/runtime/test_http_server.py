@@ -32,17 +32,6 @@ def test_several_requests_share_one_connection(files: Files) -> None:
     assert answers == [(200, f"POST /{n} timeout=5s {'x' * n}".encode()) for n in range(3)]
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_1_2_and_later_are_accepted(files: Files, version: ssl.TLSVersion) -> None:
-    context = files.trusting()
-    context.minimum_version = context.maximum_version = version
-
-    with serving(echo, files) as server:
-        client = connection(server.port, context)
-        assert posted(client, "/", b"")[0] == 200
-        client.close()
-
-
 def test_tls_1_1_is_rejected(files: Files) -> None:
     context = files.trusting()
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
@@ -53,16 +42,6 @@ def test_tls_1_1_is_rejected(files: Files) -> None:
 
     with serving(echo, files) as server, pytest.raises((ssl.SSLError, ConnectionError)):
         connection(server.port, context).connect()
-
-
-def test_client_that_rejects_the_certificate_does_not_delay_others(files: Files) -> None:
-    with serving(echo, files) as server:
-        with pytest.raises(ssl.SSLCertVerificationError):
-            connection(server.port, ssl.create_default_context()).connect()
-        client = connection(server.port, files.trusting())
-
-        assert posted(client, "/", b"")[0] == 200
-        client.close()
 
 
 def raw(port: int, files: Files, text: bytes) -> bytes:
@@ -166,13 +145,6 @@ def test_client_that_sends_nothing_is_cut(files: Files) -> None:
         socket.create_connection((HOST, server.port), 5) as silent,
     ):
         assert silent.recv(1) == b""
-
-
-def test_client_that_sends_half_a_request_is_cut(files: Files) -> None:
-    bounds = Bounds(request_seconds=0.2, look_seconds=0.05)
-
-    with serving(echo, files, bounds) as server:
-        assert raw(server.port, files, HALF) == b""
 
 
 def test_client_that_drips_a_request_is_cut(files: Files) -> None:
@@ -322,15 +294,6 @@ def test_port_in_use_is_an_input_error(files: Files) -> None:
         pytest.raises(InputError, match=f"^port {server.port}: Address already in use$"),
     ):
         Server(echo, host=HOST, port=server.port)
-
-
-def test_stopped_server_frees_its_port_at_once(files: Files) -> None:
-    with serving(echo, files) as server:
-        client = connection(server.port, files.trusting())
-        posted(client, "/", b"")
-    client.close()
-
-    Server(echo, host=HOST, port=server.port).stop(grace_seconds=0)
 
 
 @pytest.mark.parametrize(

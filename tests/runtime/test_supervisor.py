@@ -181,12 +181,6 @@ def test_a_signal_is_handled_while_the_main_thread_cannot_run_python() -> None:
     assert output.splitlines()[-1] == "stopping"
 
 
-def test_the_supervisor_does_not_stop_without_a_cause(supervisor: Supervisor) -> None:
-    supervisor.run("publish", until(supervisor.stopping))
-
-    assert not supervisor.stopping.is_set()
-
-
 def test_a_part_that_does_not_end_is_left_behind_with_a_warning(supervisor: Supervisor) -> None:
     stuck = Event()
     supervisor.run("stuck", until(stuck))

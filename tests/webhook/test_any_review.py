@@ -106,11 +106,6 @@ def test_any_bytes_get_an_http_error(path: str, text: bytes) -> None:
     assert respond(path, text).status == 400
 
 
-@given(PATHS, JUNK)
-def test_any_json_gets_an_http_error(path: str, document: object) -> None:
-    assert respond(path, json.dumps(document).encode()).status == 400
-
-
 @given(
     PATHS,
     deep_sets(json.loads(review_body(rich_pod())))

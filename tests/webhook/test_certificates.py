@@ -1,12 +1,13 @@
-"""The certificate is reloaded when its files change, and no connection fails."""
+"""The certificate is reloaded when its files change, and its end is known."""
 
 import contextlib
 import shutil
 import socket
 import ssl
+import subprocess
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 import trustme
@@ -101,41 +102,6 @@ def test_symlink_switch_of_a_secret_is_detected(tmp_path: Path) -> None:
         assert presented(server.port, mounted) == leaf(mount / "tls.crt") != before
 
 
-def test_no_request_is_lost_during_repeated_renewals(files: Files) -> None:
-    stop = Event()
-    failures: list[str] = []
-    counts = [0, 0]
-
-    def send_requests(index: int) -> None:
-        context = files.trusting()
-        client = connection(server.port, context)
-        while not stop.is_set():
-            try:
-                if index and counts[index] % 5 == 0:
-                    client.close()  # so that every fifth request has a new handshake
-                status, _ = posted(client, "/", b"")
-                counts[index] += 1
-                if status != 200:
-                    failures.append(f"{status}")
-            except OSError as error:
-                failures.append(repr(error))
-        client.close()
-
-    with serving(ok, files) as server:
-        senders = [Thread(target=send_requests, args=(index,)) for index in range(2)]
-        for sender in senders:
-            sender.start()
-        for _ in range(10):
-            files.renew()
-            presented(server.port, files)
-        stop.set()
-        for sender in senders:
-            sender.join()
-
-    assert failures == []
-    assert min(counts) > 10
-
-
 @pytest.mark.parametrize("missing", ["certificate", "key"])
 def test_missing_file_at_start_is_an_input_error(files: Files, missing: str) -> None:
     path: Path = getattr(files, missing)
@@ -207,3 +173,61 @@ def test_client_ca_without_certificates_is_an_input_error(
 
     with pytest.raises(InputError, match=r"clients\.crt: "):
         Certificates(files.certificate, files.key, client_ca)
+
+
+YEAR = timedelta(days=365)
+
+
+def renew(files: Files, not_after: datetime) -> None:
+    """Replace certificate and key by new ones with this end."""
+    issued = files.authority.issue_cert(
+        "localhost", not_before=datetime(2000, 1, 1, tzinfo=UTC), not_after=not_after
+    )
+    issued.private_key_pem.write_to_path(str(files.key))
+    files.certificate.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+
+
+@pytest.mark.parametrize("needs_client_certificate", [False, True])
+@pytest.mark.parametrize(
+    "not_after",
+    [
+        datetime(2001, 2, 28, 23, 59, 58, tzinfo=UTC),  # long ago
+        datetime(2049, 12, 31, 23, 59, 59, tzinfo=UTC),  # the last UTCTime
+        datetime(2050, 1, 1, tzinfo=UTC),  # the first GeneralizedTime
+        datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),  # no end (RFC 5280, 4.1.2.5)
+    ],
+)
+def test_end_of_a_certificate(
+    tmp_path: Path, not_after: datetime, needs_client_certificate: bool
+) -> None:
+    files = Files(tmp_path)
+    renew(files, not_after)
+    client_ca = tmp_path / "ca.crt"
+    files.authority.cert_pem.write_to_path(str(client_ca))
+    used = client_ca if needs_client_certificate else None
+
+    assert Certificates(files.certificate, files.key, used).expires_at() == not_after
+
+
+def test_end_of_a_certificate_that_signed_itself(tmp_path: Path) -> None:
+    files = [tmp_path / "tls.crt", tmp_path / "tls.key"]
+    names = ("-subj", "/CN=webhook", "-days", "30", "-out", str(files[0]), "-keyout", str(files[1]))
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
+    subprocess.run(["openssl", "req", "-x509", *key, *names], check=True, capture_output=True)
+
+    shown = subprocess.check_output(["openssl", "x509", "-noout", "-enddate", "-in", files[0]])
+    seconds = ssl.cert_time_to_seconds(shown.decode().strip().removeprefix("notAfter="))
+
+    assert Certificates(*files).expires_at() == datetime.fromtimestamp(seconds, UTC)
+
+
+def test_end_of_the_certificate_in_use_follows_the_files(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    certificates = Certificates(files.certificate, files.key)
+    before = certificates.expires_at()
+    soon = datetime.now(UTC).replace(microsecond=0) + YEAR
+    renew(files, soon)
+
+    assert before is not None
+    assert before != soon
+    assert certificates.expires_at() == soon

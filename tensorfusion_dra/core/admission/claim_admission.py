@@ -93,7 +93,13 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
                 devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
         devices["constraints"] = _keeping_apart(as_list(devices.get("constraints")), cards)
     metadata = result.setdefault("metadata", {})
-    metadata["annotations"] = _annotations(as_map(metadata.get("annotations")), wanted)
+    # With the pod's limits, qos and isolation in the claim, the node need not read the pod. A limit
+    # of 0 is no limit. Its presence shows the node that the pod's annotations are included.
+    metadata["annotations"] = {
+        names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED,
+        **as_map(metadata.get("annotations")),
+        **_limits(wanted),
+    }
     return result
 
 
@@ -228,15 +234,6 @@ def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[obje
         if constraint.get("distinctAttribute") == _UNIQUE and (not scope or {*cards} <= {*scope}):
             return constraints
     return [*constraints, {"requests": list(cards), "distinctAttribute": _UNIQUE}]
-
-
-def _annotations(of_template: Mapping[str, object], wanted: PodRequest) -> Json:
-    """Return the template's annotations with the pod's limits, qos and isolation over them.
-
-    With these in the claim, the node need not read the pod.
-    """
-    # A limit of 0 is no limit. Its presence shows the node that the pod's annotations are included.
-    return {names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED, **of_template, **_limits(wanted)}
 
 
 def _limits(wanted: PodRequest) -> dict[str, str]:

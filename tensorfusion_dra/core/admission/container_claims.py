@@ -13,10 +13,11 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 `b` is refused. If only `log` named `b`, both would be prepared.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tensorfusion_dra.core.admission import pod_containers
+from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 
@@ -27,7 +28,7 @@ def claims_sharing_a_container(pod: Mapping[str, Any], claim_name: str) -> froze
         pod: As the API server stores it.
         claim_name: The ResourceClaim's name, in the pod's namespace.
     """
-    names = dict(_claim_names(pod))
+    names = pod_claims.names_by_entry(pod)
     together: set[str] = set()
     for _, container in pod_containers.with_paths(pod):
         entries = as_list(as_map(container.get("resources")).get("claims"))
@@ -50,7 +51,7 @@ def containers_at_once(pod: Mapping[str, Any], claim_name: str) -> tuple[str, ..
     spec = as_map(pod.get("spec"))
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
         return ()
-    names = dict(_claim_names(pod))
+    names = pod_claims.names_by_entry(pod)
     earlier: list[tuple[str, set[str]]] = []
     for path, container in pod_containers.with_paths(pod):
         if path.startswith("spec.initContainers") and container.get("restartPolicy") != "Always":
@@ -66,16 +67,3 @@ def containers_at_once(pod: Mapping[str, Any], claim_name: str) -> tuple[str, ..
                 return name, name_of(container)
         earlier.append((name_of(container), requests))
     return ()
-
-
-def _claim_names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each entry of spec.resourceClaims with the name of its ResourceClaim.
-
-    The names of claims made from templates are in the status (core/v1, PodStatus).
-    """
-    for entry in map(as_map, as_list(as_map(pod.get("spec")).get("resourceClaims"))):
-        if isinstance(entry.get("resourceClaimName"), str):
-            yield name_of(entry), str(entry["resourceClaimName"])
-    for made in map(as_map, as_list(as_map(pod.get("status")).get("resourceClaimStatuses"))):
-        if isinstance(made.get("resourceClaimName"), str):
-            yield name_of(made), str(made["resourceClaimName"])

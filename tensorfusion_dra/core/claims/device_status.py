@@ -1,14 +1,12 @@
 """Status of this driver's devices in a claim (AllocatedDeviceStatus, KEP-4817)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -46,18 +44,13 @@ class Readiness:
         return self.sickness is None and not self.trouble
 
 
-_of_share: Final = attrgetter(
-    *(field.name for field in fields(PreparedShare) if field.name != "consumed")
-)
-
-
 def fingerprint(claim: PreparedClaim) -> int:
     """Return a number that is the same for two records with the same shares.
 
     Such records have the same entries, apart from readiness. It takes less memory than a record, to
     tell later whether another one has to be reported.
     """
-    return hash(tuple((_of_share(share), *share.consumed.items()) for share in claim.shares))
+    return hash(str(claim.shares))
 
 
 def status(
@@ -163,7 +156,7 @@ def _message(share: PreparedShare) -> str:
         return f"{share.gpu_uuid}: admin access, no limits"
     if share.limit is None:
         return f"{share.gpu_uuid}: no limits, isolation {share.isolation.value}"
-    text = f"{share.gpu_uuid}: {_limits(share.limit)}, isolation {share.isolation.value}"
+    text = f"{share.gpu_uuid}: {share.limit}, isolation {share.isolation.value}"
     if not share.clamped:
         return text
     wanted = []
@@ -175,7 +168,3 @@ def _message(share: PreparedShare) -> str:
         f"{text}; clamped from {' and '.join(wanted)}: "
         "the card and its other tenants' requests leave less"
     )
-
-
-def _limits(limit: Limit) -> str:
-    return f"{limit.sm_percent}% of compute, {Quantity.of_bytes(limit.vram_bytes)} of memory"

@@ -27,7 +27,8 @@ record with a limit of 50Gi. A claim C for 31Gi is then refused.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensorfusion_dra.core.claims import access, consumption, isolation, limits, tenancy
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import access, isolation, limits, tenancy
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -108,7 +109,13 @@ def fit(
         device = _local_device(claim.ref, allocation, offer)
         share = _share(claim.ref, allocation, device, policy)
         if policy.isolation_by_tenant and not share.admin_access:
-            _check_isolation_choice(claim.ref, share, device, offer)
+            isolation.check_choice(
+                f"claim {claim.ref}: {device.name}",
+                share.isolation,
+                consumed=share.consumed,
+                device=device.capacity,
+                enforces_hard=offer.enforces_hard,
+            )
         tenants = [
             *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
             *((claim.ref, each) for each in shares if each.device == device.name),
@@ -152,7 +159,7 @@ def _share(
     consumed: Mapping[str, Quantity] = {}
     wanted = limit = None
     if not allocation.admin_access:
-        consumed = consumption.consumed(ref, allocation, device)
+        consumed = _consumed(ref, allocation, device)
         wanted = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
         unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
         limit = None if unlimited else wanted
@@ -173,18 +180,6 @@ def _share(
         wanted_vram_bytes=wanted.vram_bytes if wanted else 0,
         wanted_sm_percent=wanted.sm_percent if wanted else 0,
         limit=limit,
-    )
-
-
-def _check_isolation_choice(
-    ref: ClaimRef, share: PreparedShare, device: Device, offer: NodeOffer
-) -> None:
-    isolation.check_choice(
-        f"claim {ref}: {device.name}",
-        share.isolation,
-        consumed=share.consumed,
-        device=device.capacity,
-        enforces_hard=offer.enforces_hard,
     )
 
 
@@ -209,7 +204,7 @@ def _check_fits(
                 "expected a share of its own"
             )
     for name, entry in device.capacity.items():
-        if not share.consumed[name].nano and consumption.is_provided(name):
+        if not share.consumed[name].nano and _is_provided(name):
             continue  # a provider may have lowered the capacity below what others consume
         counted = (
             capacity.counted_amount(each.consumed, name, device.capacity) for _, each in consuming
@@ -221,3 +216,44 @@ def _check_fits(
                 f"claim {ref}: {device.name}: {name}: found {share.consumed[name]} plus "
                 f"{Quantity(taken, entry.value.family)} in use, expected at most {entry.value}"
             )
+
+
+def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[str, Quantity]:
+    """Return what the share consumes of every capacity of the device.
+
+    An allocation without a share ID is exclusive and consumes the whole device: an API server with
+    DRAConsumableCapacity off allocates in this way, whatever the driver publishes.
+    """
+    subject = f"claim {ref}: {device.name}"
+    if allocation.share_id is None:
+        if allocation.consumed:
+            raise ClaimError(f"{subject}: found consumed capacity without a share ID")
+        return {name: entry.value for name, entry in device.capacity.items()}
+    taken: dict[str, Quantity] = {}
+    for name, entry in device.capacity.items():
+        if _is_provided(name):
+            # None if the claim was allocated before the capacity was published.
+            taken[name] = allocation.consumed.get(name, capacity.NONE)
+            continue
+        if name not in allocation.consumed and name not in capacity.VIRTUAL:
+            raise ClaimError(f"{subject}: {name}: found no consumed capacity, expected one")
+        # The amount may be from before the pool started or stopped oversubscribing, and so named
+        # differently from the capacity that it counts against today.
+        amount = capacity.counted_amount(allocation.consumed, name, device.capacity)
+        if capacity.is_outgrown(allocation.consumed, name, device.capacity):
+            amount = min(amount, entry.value)
+        # An amount below the minimum could become a limit of 0, which a limiter takes for no limit.
+        if amount < entry.minimum:
+            raise ClaimError(
+                f"{subject}: {name}: found {amount}, expected at least {entry.minimum}"
+            )
+        taken[name] = amount
+    return taken
+
+
+def _is_provided(name: str) -> bool:
+    """Return True for a capacity that a provider of another package gives.
+
+    Such an amount becomes no limit. The scheduler adds it up, and so does this check.
+    """
+    return name not in names.CAPACITIES

@@ -36,6 +36,9 @@ class Limit:
             vram_bytes=self.vram_bytes - other.vram_bytes,
         )
 
+    def __str__(self) -> str:
+        return f"{self.sm_percent}% of compute, {Quantity.of_bytes(self.vram_bytes)} of memory"
+
     def as_json(self) -> dict[str, int]:
         """Return the limit as JSON, for the ledger."""
         return {"smPercent": self.sm_percent, "vramBytes": self.vram_bytes}
@@ -99,7 +102,7 @@ def granted(total: int, demands: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
-    """Return the limits by GPU UUID; several shares of one card add up.
+    """Return the limits by GPU UUID; several shares of one card add up to at most the card.
 
     Args:
         shares: GPU UUID and limit of each share; shares without a limit are skipped.
@@ -108,13 +111,10 @@ def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
     for uuid, limit in shares:
         if limit is not None:
             merged[uuid] = merged[uuid] + limit if uuid in merged else limit
-    return {uuid: _within_card(limit) for uuid, limit in merged.items()}
-
-
-def _within_card(limit: Limit) -> Limit:
-    if limit.sm_percent <= 100:
-        return limit
-    return Limit(sm_percent=100, vram_bytes=limit.vram_bytes)
+    return {
+        uuid: Limit(sm_percent=min(100, limit.sm_percent), vram_bytes=limit.vram_bytes)
+        for uuid, limit in merged.items()
+    }
 
 
 def percent(tflops: Quantity, gpu: Gpu) -> int:

@@ -46,8 +46,6 @@ class Stage(StrEnum):
     REGISTER = "register"
     WITHDRAW = "withdraw"
 
-    __hash__ = str.__hash__  # an enum's own costs a call for each use as a key
-
 
 STAGES: Final[Mapping[OperationKind, tuple[Stage, ...]]] = {
     # Withdrawn is the record of an earlier allocation of the claim.

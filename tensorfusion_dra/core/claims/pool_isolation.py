@@ -8,7 +8,7 @@ node's setting and applies to every share of the node whose class, claim and pod
 tenant may name the same mode.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims import share_parameters
@@ -49,14 +49,10 @@ def of_node(pool: Mapping[str, Any], node: NodeLabels) -> Isolation | None:
 
 def modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
     """Return the modes that the pool may set for any of its nodes; unknown modes are skipped."""
-    return frozenset(_known(_config(pool)))
-
-
-def _known(config: Mapping[str, object]) -> Iterator[Isolation]:
+    config = _config(pool)
     rules = map(as_map, as_list(config.get("isolationModeRules")))
-    for mode in (config.get("defaultIsolationMode"), *(rule.get("mode") for rule in rules)):
-        if mode in tuple(Isolation):
-            yield Isolation(str(mode))
+    found = (config.get("defaultIsolationMode"), *(rule.get("mode") for rule in rules))
+    return frozenset(mode for mode in Isolation if mode in found)
 
 
 def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:

@@ -102,7 +102,6 @@ class PreparedShare:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
         """Return the share that as_json() wrote."""
-        limit = None if kept["limit"] is None else Limit.from_json(kept["limit"])
         return cls(
             request=kept["request"],
             pool=kept["pool"],
@@ -118,9 +117,8 @@ class PreparedShare:
             toolkit_device=kept["toolkitDevice"],
             pci_bus_id=kept["pciBusID"],
             wanted_vram_bytes=kept["wantedVramBytes"],
-            limit=limit,
-            # Records from before compute was lent lack it: then every share got what it wanted.
-            wanted_sm_percent=kept.get("wantedSmPercent", limit.sm_percent if limit else 0),
+            limit=None if kept["limit"] is None else Limit.from_json(kept["limit"]),
+            wanted_sm_percent=kept["wantedSmPercent"],
         )
 
 

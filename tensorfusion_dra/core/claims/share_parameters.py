@@ -12,12 +12,15 @@ The object is ``config[].opaque.parameters`` of a claim, claim template or Devic
     overridable: false
 
 In a claim, isolation `hard` and `shared` are subject to conditions: see core.claims.isolation.
+
+Annotations of claims and pods set the same limits, isolation and qos (user guide, section 4).
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import field_reader, quantity
@@ -112,6 +115,46 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
     return parameters
 
 
+def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
+    """Parse the annotations of a share; ignore all other annotations.
+
+    Raises:
+        ParameterError: Some annotations are malformed; the text lists all errors.
+    """
+    fields = Fields(annotations)
+    parsed = read_annotations(fields)
+    if fields.errors:
+        raise ParameterError(fields.errors)
+    return parsed
+
+
+def read_annotations(annotations: Fields) -> ShareParameters:
+    """Read the annotations of a share; the errors are left in the reader.
+
+    A limit of 0 counts as absent: Tensor Fusion writes it for pods without a limit.
+    """
+    return ShareParameters(
+        tflops_limit=annotations.read(names.ANNOTATION_TFLOPS_LIMIT, _limit_or_none, None),
+        vram_limit=annotations.read(names.ANNOTATION_VRAM_LIMIT, _limit_or_none, None),
+        isolation=annotations.read(names.ANNOTATION_ISOLATION, isolation, None),
+        qos=annotations.read(names.ANNOTATION_QOS, qos, None),
+    )
+
+
+def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
+    """Return the parameters of a claim that several pods share: the smallest of each limit.
+
+    Isolation and QoS apply to the claim as a whole, so the first pod that sets them decides.
+    """
+    every = tuple(several)
+    return ShareParameters(
+        tflops_limit=min((p.tflops_limit for p in every if p.tflops_limit), default=None),
+        vram_limit=min((p.vram_limit for p in every if p.vram_limit), default=None),
+        isolation=next((p.isolation for p in every if p.isolation), None),
+        qos=next((p.qos for p in every if p.qos), None),
+    )
+
+
 def isolation(found: object) -> Isolation:
     """Return the isolation with this name.
 
@@ -136,3 +179,10 @@ def _limit(found: object) -> Quantity:
     if amount.nano <= 0:
         raise ValueError(f"found {str(amount)!r}, expected more than 0")
     return amount
+
+
+def _limit_or_none(text: str) -> Quantity | None:
+    amount = quantity.parse(text)
+    if amount.nano < 0:
+        raise ValueError(f"found {amount}, expected 0 or more")
+    return amount if amount.nano else None

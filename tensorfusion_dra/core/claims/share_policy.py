@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import annotations, share_parameters
+from tensorfusion_dra.core.claims import share_parameters
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
 from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
@@ -82,7 +82,7 @@ def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> Sha
     Raises:
         ClaimError: A pod's annotations are malformed; the text lists all errors of that pod.
     """
-    return annotations.smallest(
+    return share_parameters.smallest(
         _of_annotations(claim, f"pod {pod}: annotation", found) for pod, found in pods.items()
     )
 
@@ -140,6 +140,6 @@ def _of_annotations(
     claim: AllocatedClaim, subject: str, found: Mapping[str, str]
 ) -> ShareParameters:
     try:
-        return annotations.parameters(found)
+        return share_parameters.of_annotations(found)
     except ParameterError as error:
         raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error

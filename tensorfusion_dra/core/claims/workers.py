@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import compact_json, limits
+from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
@@ -40,6 +40,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import json_text, pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 LAST_INDEX: Final = 128
@@ -164,7 +165,7 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
             own[_kept(key)] = str(foreign[key])
     own[names.MARK_INDEX] = str(index)
     own[names.MARK_GPU_IDS] = ",".join(worker.gpu_ids)
-    own[names.MARK_CONTAINER_GPUS] = compact_json.text(_container_gpus(worker, stored))
+    own[names.MARK_CONTAINER_GPUS] = json_text.compact(_container_gpus(worker, stored))
     keys = sorted([*own, names.LABEL_COMPONENT])
     own[names.MARK_DRA_MARKS] = ",".join(key.removeprefix(names.ANNOTATION_PREFIX) for key in keys)
     removed = [key for key in _RULING if key in annotations(stored) and ruling[key] is None]
@@ -261,7 +262,7 @@ def _requests(shares: Iterable[PreparedShare]) -> dict[str, str]:
 def _container_gpus(worker: Worker, stored: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
     """Return the cards of each container that uses a claim."""
     spec = as_map(stored.get("spec"))
-    claims = _claims_by_entry(stored)
+    claims = pod_claims.names_by_entry(stored)
     by_name = {claim.ref.name: claim for claim in worker.claims}
     found: dict[str, Sequence[str]] = {}
     for container in [*as_list(spec.get("initContainers")), *as_list(spec.get("containers"))]:
@@ -276,18 +277,6 @@ def _container_gpus(worker: Worker, stored: Mapping[str, Any]) -> Mapping[str, S
             }
         if cards:
             found[name_of(container)] = sorted(cards)
-    return found
-
-
-def _claims_by_entry(stored: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the names of a pod's claims by the entry of spec.resourceClaims."""
-    found = {
-        name_of(entry): str(as_map(entry).get("resourceClaimName", ""))
-        for entry in as_list(as_map(stored.get("spec")).get("resourceClaims"))
-    }
-    for status in as_list(as_map(stored.get("status")).get("resourceClaimStatuses")):
-        if made := as_map(status).get("resourceClaimName"):
-            found[name_of(status)] = str(made)
     return found
 
 

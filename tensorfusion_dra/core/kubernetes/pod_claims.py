@@ -34,6 +34,12 @@ def stored_name(pod: Mapping[str, Any], entry: Mapping[str, object]) -> str | No
     return ""
 
 
+def names_by_entry(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the pod's claims that exist, by the names of their entries."""
+    found = {name_of(entry): stored_name(pod, entry) for entry in entries(pod)}
+    return {entry: claim for entry, claim in found.items() if claim}
+
+
 def extended_name(pod: Mapping[str, Any]) -> str | None:
     """Return the name of the claim that kube-scheduler made for the pod's extended resources.
 

@@ -80,7 +80,7 @@ def named(name: str) -> Card | None:
     """
     wanted = _squeezed(name)
     exact = [card for card in CARDS if _squeezed(card.product_name) == wanted]
-    short = [card for card in CARDS if _short(card) == wanted]
+    short = [card for card in CARDS if model_names.short_model(card.product_name).lower() == wanted]
     found = exact or short
     return found[0] if len(found) == 1 else None
 
@@ -115,10 +115,6 @@ def architecture(compute_capability: tuple[int, int]) -> int | None:
 
 def _squeezed(name: str) -> str:
     return re.sub(r"[\s_-]", "", model_names.key(name.replace("-", " ").replace("_", " ")))
-
-
-def _short(card: Card) -> str:
-    return model_names.short_model(card.product_name).lower()
 
 
 def _dashed(card: Card) -> str:

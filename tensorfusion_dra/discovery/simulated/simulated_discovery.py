@@ -1,26 +1,102 @@
-"""Discovery of simulated cards, for demos and tests."""
+"""Discovery of simulated cards, for demos and tests.
+
+A profile file may change while it is in use, so that cards become sick and recover.
+"""
 
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event, Lock
 from typing import Final
 
+import structlog
+
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import models, recording
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
-from tensorfusion_dra.discovery.simulated import cards
-from tensorfusion_dra.discovery.simulated.live_profile import LiveProfile, SimulatedEvents
+from tensorfusion_dra.discovery.simulated import cards, profile
 from tensorfusion_dra.discovery.simulated.profile import Fault, GpuProfile, NodeProfile
 from tensorfusion_dra.discovery.sysfs import PciPlace
 from tensorfusion_dra.driver.ports.discovery import HungError
 
+log = structlog.get_logger()
+
 CUDA_DRIVER_VERSION: Final = 13000
 
+_POLL_SECONDS: Final = 0.1
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "simulated.tensor-fusion.ai")
 _NOT_SUPPORTED: Final = Refusal("NVML_ERROR_NOT_SUPPORTED")
 _LOST: Final = Refusal("NVML_ERROR_GPU_IS_LOST")
+
+
+class LiveProfile:
+    """The profile of a shorthand or file; a file is read again whenever it has changed."""
+
+    def __init__(self, text: str) -> None:
+        """Read the profile for the first time.
+
+        Raises:
+            InputError: The text is neither a shorthand nor a file, or contains an unknown name.
+        """
+        self._text = text
+        self._lock = Lock()  # guards all below
+        self._read_version = self._version()
+        self._profile = profile.from_text(text)
+
+    def current(self) -> NodeProfile:
+        """Return the current profile; the last valid one if the file has become unusable."""
+        with self._lock:
+            version = self._version()
+            if version != self._read_version:
+                self._read_version = version
+                try:
+                    self._profile = profile.from_text(self._text)
+                except InputError as error:
+                    log.warning("profile_unusable", error=str(error))
+            return self._profile
+
+    def _version(self) -> tuple[int, int, int] | None:
+        try:
+            status = Path(self._text).stat()
+        except (OSError, ValueError):
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class SimulatedEvents:
+    """Source of simulated events: the XIDs that appear in a profile while run() waits."""
+
+    def __init__(self, xids: Callable[[], Mapping[str, int]]) -> None:
+        """Take the XIDs that are in the profile now as known; they are never reported.
+
+        Args:
+            xids: Returns the XIDs that are in the profile now, by GPU UUID.
+        """
+        self._xids = xids
+        self._known = xids()
+        self._watched: frozenset[str] = frozenset()  # replaced as a whole
+        self._stop = Event()
+
+    def watch(self, gpu_uuids: frozenset[str]) -> None:
+        """Report events of these cards, and of no others, from now on."""
+        self._watched = gpu_uuids
+
+    def stop(self) -> None:
+        """End run()."""
+        self._stop.set()
+
+    def run(self, on_event: Callable[[CardEvent], None]) -> None:
+        """Wait for new XIDs and pass each one on, until stopped."""
+        while not self._stop.wait(_POLL_SECONDS):
+            now = self._xids()
+            for gpu_uuid in sorted(self._watched & now.keys()):
+                if now[gpu_uuid] != self._known.get(gpu_uuid):
+                    on_event(CardEvent(gpu_uuid=gpu_uuid, kind=EventKind.XID, code=now[gpu_uuid]))
+            self._known = now
 
 
 class SimulatedDiscovery:

@@ -109,10 +109,6 @@ def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_card
     assert devices["constraints"] == [{"requests": every, "distinctAttribute": UUID}]
 
 
-def test_one_gpu_needs_no_constraint() -> None:
-    assert "constraints" not in filled(template_claim(), **AMOUNTS)["spec"]["devices"]
-
-
 @pytest.mark.parametrize(
     ("constraint", "expected"),
     [
@@ -150,13 +146,6 @@ def test_template_constraints_and_config_of_the_request_apply_to_every_gpu() -> 
 
     assert devices["constraints"] == [{**near, "requests": ["nic", *BOTH]}, UNIQUE]
     assert devices["config"] == [{**parameters, "requests": BOTH}]
-
-
-def test_requests_of_the_gpus_precede_the_next_request_of_the_template() -> None:
-    found = template_claim()
-    found["spec"]["devices"]["requests"].append(NIC)
-
-    assert request_names(filled(found, **AMOUNTS, gpu_count="2")) == [*BOTH, "nic"]
 
 
 def test_template_request_with_the_name_of_an_additional_gpu_is_refused() -> None:
@@ -290,3 +279,40 @@ def test_only_labelled_claims_are_filled() -> None:
 
     assert claim_admission.is_labelled(template_claim()) is True
     assert claim_admission.is_labelled(other) is False
+
+
+ASKED = {
+    "tflops_request": "100",
+    "vram_request": "16Gi",
+    "gpu_count": "2",
+    "gpu_model": "A100",
+    "gpupool": "prod",
+}
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        ({}, []),
+        ({"vram_request": "16384Mi"}, []),
+        ({"vram_request": "8Gi"}, ["vram 16Gi"]),
+        ({"tflops_request": "0", "compute_percent_request": "25"}, []),
+        ({"gpu_count": "3"}, ["number of GPUs 2"]),
+        ({"gpu_model": "H100"}, ["selector"]),
+        ({"dra_cel_expression": "true"}, ["selector"]),
+        ({"qos": "high"}, ["selector", "tensor-fusion.ai/qos unset"]),
+        ({"vram_limit": "32Gi"}, ["tensor-fusion.ai/vram-limit unset"]),
+        ({"dedicated_gpu": "true"}, ["amounts of a shared card"]),
+        ({"gpupool": "test"}, ["selector"]),
+    ],
+)
+@pytest.mark.parametrize("virtual", [False, True])
+def test_claim_shows_which_annotations_were_edited_after_it_was_made(
+    edit: dict[str, str], expected: list[str], *, virtual: bool
+) -> None:
+    before = pod_request.parse(pod_annotations(**ASKED), [])
+    claim = claim_admission.filled(template_claim(), before, pool="prod", virtual=virtual)
+
+    now = pod_request.parse(pod_annotations(**{**ASKED, **edit}), [])
+
+    assert claim_admission.differing(claim, now) == expected

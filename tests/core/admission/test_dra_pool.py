@@ -77,11 +77,6 @@ def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
     assert dra_pool.choose(pools, "") is pools[1]
 
 
-def test_without_gpupools_none_is_chosen() -> None:
-    assert dra_pool.choose([], "default") is None
-    assert dra_pool.choose([], "") is None
-
-
 @pytest.mark.parametrize(
     ("name", "published", "is_by_settings"),
     [
@@ -130,10 +125,3 @@ def test_oversubscribing_pool_divides_virtual_amounts() -> None:
 
     assert dra_pool.divides_virtual(oversubscribing) is True
     assert dra_pool.divides_virtual(gpupool_document("b")) is False
-
-
-def test_pool_with_a_malformed_ratio_is_refused() -> None:
-    with pytest.raises(InputError, match="tflopsOversellRatio"):
-        dra_pool.divides_virtual(
-            gpupool_document("a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 1}})
-        )

@@ -46,21 +46,6 @@ def test_every_error_has_its_path(kind: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("parameters", [None, 7, "text", []])
-def test_parameters_that_are_not_an_object_are_refused(parameters: Any) -> None:
-    found = errors("ResourceClaim", configured("ResourceClaim", parameters))
-
-    where = "spec.devices.config[0].opaque.parameters"
-    assert found[0] == f"{where}: found {parameters!r}, expected an object"
-
-
-def test_parameters_of_administrators_are_allowed_only_in_a_class() -> None:
-    trusted = {**GOOD, "limiter": False}
-
-    assert errors("DeviceClass", configured("DeviceClass", trusted)) == []
-    assert errors("ResourceClaim", configured("ResourceClaim", trusted)) != []
-
-
 def test_parameters_of_other_drivers_are_not_checked() -> None:
     other = configured("ResourceClaim", {"kind": "Nic"}, driver="nic.example.com")
 
@@ -113,11 +98,6 @@ def test_tenant_may_choose_hard_if_the_enforcer_brings_a_limiter_for_it(kind: st
     )
 
 
-def test_class_may_choose_every_isolation() -> None:
-    for parameters in (HARD, SHARED):
-        assert errors("DeviceClass", configured("DeviceClass", parameters)) == []
-
-
 @pytest.mark.parametrize("kind", OF_TENANTS)
 @pytest.mark.parametrize(
     ("request_of_it", "refused"),
@@ -155,9 +135,3 @@ def test_shared_is_checked_only_for_the_requests_of_its_config(
     found = errors("ResourceClaim", with_requests("ResourceClaim", SHARED, request, to=to))
 
     assert bool(found) is is_refused
-
-
-def test_stored_isolation_is_not_checked_again() -> None:
-    stored = with_requests("ResourceClaim", SHARED, {"name": "gpu", "exactly": amounts(vram="1")})
-
-    assert errors("ResourceClaim", stored, stored) == []

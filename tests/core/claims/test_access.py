@@ -1,7 +1,5 @@
 """Access of a container to its cards, and its changes at a reboot."""
 
-from dataclasses import replace
-
 from tensorfusion_dra.core.claims import access
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.mounts import Mount
@@ -51,18 +49,6 @@ def test_boot_id_is_set_only_if_every_share_is_refreshed() -> None:
 
     assert whole.boot_id == "boot-2"
     assert access.refreshed(whole, part, NODE.shared_access, boot_id="boot-3").boot_id == "boot-2"
-
-
-def test_same_access_gives_the_same_record() -> None:
-    assert access.refreshed(RECORD, NODE.access, NODE.shared_access, boot_id="") == RECORD
-
-
-def test_removed_toolkit_device_is_removed_from_the_record() -> None:
-    before = replace(RECORD, shares=(replace(RECORD.shares[0], toolkit_device="nvidia.com/gpu=0"),))
-
-    (today,) = access.refreshed(before, NODE.access, NODE.shared_access, boot_id="").shares
-
-    assert today.toolkit_device is None
 
 
 def test_claim_on_simulated_cards_gets_no_host_access() -> None:

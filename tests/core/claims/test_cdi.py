@@ -4,18 +4,24 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.access import CardAccess
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
+from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import fitted_claim
-from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import ENFORCER, node_offer
 from tests.support.cdi_rules import env, injected, spec_of, violations
+from tests.support.tally import examples
 
 NODE = node_offer(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
@@ -109,35 +115,6 @@ def test_spec_has_the_lowest_version_that_allows_its_names(ref: ClaimRef, versio
     assert violations(spec_of(claim)) == []
 
 
-def test_exclusive_device_has_the_whole_card_as_limit() -> None:
-    variables = env(fitted_claim("a", exclusive_allocation(GPU_0), on=NODE))
-
-    assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "100"
-    assert variables["TF_GPU_MEMORY_LIMIT"] == "81920"
-
-
-def test_admin_access_gives_the_card_without_limits() -> None:
-    claim = fitted_claim("a", exclusive_allocation(GPU_0, admin_access=True), on=NODE)
-
-    (ids,) = cdi.ids_by_share(claim)
-    assert len(ids) == 1
-    assert not any(name.startswith(("TF_", "TENSOR_FUSION_CUDA")) for name in env(claim))
-    assert injected(spec_of(claim), list(ids))[0]["deviceNodes"] == [{"path": "/dev/nvidia0"}]
-
-
-def test_simulated_card_has_edits_but_no_device_nodes() -> None:
-    simulated = gpu(minor=None)
-    (device,) = published_devices(simulated)
-    claim = fitted_claim(
-        "a", exclusive_allocation(device.name, admin_access=True), on=node_offer(simulated)
-    )
-
-    spec = spec_of(claim)
-
-    assert violations(spec) == []
-    assert "deviceNodes" not in json.dumps(spec)
-
-
 def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() -> None:
     claim = fitted_claim(
         "a",
@@ -156,48 +133,6 @@ def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() ->
         edits["deviceNodes"] for edits in injected(spec_of(claim), list(by_request["small"]))[:1]
     ]
     assert nodes == [[{"path": "/dev/nvidia0"}]]
-
-
-def test_requests_on_the_same_card_have_their_own_limits() -> None:
-    claim = fitted_claim(
-        "a",
-        allocation(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
-        allocation(GPU_0, 2, tflops="156", vram="40Gi", request="large"),
-        on=NODE,
-    )
-
-    assert json.loads(env(claim, "small")["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 10}
-    assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 50}
-    assert json.loads(env(claim, "large")["TENSOR_FUSION_CUDA_MEM_LIMIT"]) == {UUID_0: 40 * GIB}
-
-
-def test_shares_of_one_card_in_one_request_add_up() -> None:
-    claim = fitted_claim(
-        "a",
-        allocation(GPU_0, 1, tflops="156", vram="1Gi"),
-        allocation(GPU_0, 2, tflops="155.9", vram="2Gi"),
-        on=NODE,
-    )
-
-    variables = env(claim)
-
-    assert json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"]) == {UUID_0: 100}
-    assert variables["TF_GPU_MEMORY_LIMIT"] == "3072"
-
-
-def test_scalar_limits_of_a_request_are_those_of_its_smallest_card() -> None:
-    claim = fitted_claim(
-        "a",
-        allocation(GPU_0, 1, tflops="156", vram="1Gi"),
-        allocation(GPU_1, 2, tflops="31.2", vram="40Gi"),
-        on=NODE,
-    )
-
-    variables = env(claim)
-
-    assert variables["TF_CUDA_SM_PERCENT_LIMIT"] == "10"
-    assert variables["TF_GPU_MEMORY_LIMIT"] == "1024"
-    assert variables["TF_CUDA_MEMORY_LIMIT"] == "1024"
 
 
 def test_each_share_has_a_variable_of_its_own() -> None:
@@ -222,10 +157,6 @@ def test_each_share_has_a_variable_of_its_own() -> None:
         (UUID_1, "80Gi"),
         (UUID_2, None),
     ]
-
-
-def test_legacy_runtime_hook_adds_no_card() -> None:
-    assert env(fitted_claim("a", allocation(GPU_0, 1), on=NODE))["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
@@ -259,3 +190,120 @@ def test_device_nodes_from_another_folder_are_under_dev_in_the_container() -> No
     assert document["containerEdits"]["deviceNodes"] == [
         {"path": "/dev/nvidiactl", "hostPath": "/run/host/dev/nvidiactl"}
     ]
+
+
+REQUESTS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
+
+
+LIMITS = st.builds(
+    Limit, sm_percent=st.integers(1, 100), vram_bytes=st.integers(1, 80 * 1024).map(MIB.__mul__)
+)
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> PreparedClaim:
+    """Return claims with shares, whole devices and admin access, on several cards and requests."""
+    requests = draw(st.lists(REQUESTS, min_size=1, max_size=3, unique=True))
+    watching = draw(st.booleans())
+    isolation = draw(st.sampled_from(Isolation))
+    limited = isolation is not Isolation.SHARED and draw(st.integers(0, 9)) > 0
+    shares = []
+    for number in range(draw(st.integers(1, 6))):
+        card = gpu(draw(st.integers(0, 3)), minor=draw(st.sampled_from([None, 0])))
+        shared = draw(st.booleans())
+        shares.append(
+            PreparedShare(
+                request=draw(st.sampled_from(requests)),
+                pool="default/node-01",
+                # no other share is on a device that is allocated exclusively
+                device=card.uuid.lower() if shared else f"gpu-{number}",
+                gpu_uuid=card.uuid if shared else f"GPU-{number}",
+                share_id=share_id(number) if shared else None,
+                consumed={"vram": Quantity.of_bytes(MIB)},
+                exclusive=not shared,
+                admin_access=False,
+                device_nodes=() if card.minor is None else ("/dev/nvidia0",),
+                isolation=isolation,
+                qos=Qos.MEDIUM,
+                toolkit_device=draw(st.sampled_from([None, f"nvidia.com/gpu={card.uuid}"])),
+                pci_bus_id="",
+                wanted_vram_bytes=MIB,
+                limit=draw(LIMITS) if limited else None,
+            )
+        )
+    if watching:
+        shares.append(replace(shares[0], request="watch", admin_access=True, limit=None))
+    metadata = DeviceMetadata(attributes={}, pod_claim_name=draw(st.sampled_from(["", "gpu"])))
+    return PreparedClaim(
+        ref=ClaimRef(namespace="default", name="a", uid=str(draw(st.uuids()))),
+        shares=tuple(shares),
+        metadata=draw(st.sampled_from([None, metadata])),
+    )
+
+
+@settings(max_examples=examples(50))
+@given(claims())
+def test_every_claim_has_a_spec_that_runtimes_load(claim: PreparedClaim) -> None:
+    spec = spec_of(claim)
+
+    assert violations(spec) == []
+    assert json.loads(json.dumps(spec)) == spec
+    assert all(device["name"].startswith(claim.ref.uid) for device in spec["devices"])
+
+
+@settings(max_examples=examples(50))
+@given(claims())
+def test_every_id_is_defined_in_the_spec_and_returned_once(claim: PreparedClaim) -> None:
+    answer = cdi.ids_by_share(claim)
+    ids = [name for names in answer for name in names]
+    of_requests = [
+        (item.request, name)
+        for item, names in zip(claim.shares, answer, strict=True)
+        for name in names
+    ]
+
+    assert len(answer) == len(claim.shares)
+    assert len(of_requests) == len(set(of_requests))
+    assert all(names[0].partition("=")[2].count(":") == 0 for names in answer)
+    defined = {f"tensor-fusion.ai/vgpu={device['name']}" for device in spec_of(claim)["devices"]}
+    assert {name for name in ids if name.startswith("tensor-fusion.ai/")} == defined
+
+
+@settings(max_examples=examples(50))
+@given(claims())
+def test_container_of_one_request_has_no_duplicate_variables(claim: PreparedClaim) -> None:
+    for request in {item.request for item in claim.shares}:
+        ids = [
+            name
+            for item, names in zip(claim.shares, cdi.ids_by_share(claim), strict=True)
+            for name in names
+            if item.request == request
+        ]
+        variables = [
+            variable.partition("=")[0]
+            for edits in injected(spec_of(claim), ids)
+            for variable in edits.get("env", [])
+        ]
+
+        assert len(variables) == len(set(variables))
+
+
+@settings(max_examples=examples(50))
+@given(claims(), st.data())
+def test_every_card_has_a_limit_for_any_requests_that_a_container_uses(
+    claim: PreparedClaim, data: st.DataObject
+) -> None:
+    limited = [(item, item.limit) for item in claim.shares if item.limit]
+    assume(limited)
+    chosen = data.draw(st.sets(st.sampled_from([item.request for item, _ in limited]), min_size=1))
+
+    variables = env(claim, *chosen)
+
+    percents = json.loads(variables["TENSOR_FUSION_CUDA_UP_LIMIT"])
+    amounts = json.loads(variables["TENSOR_FUSION_CUDA_MEM_LIMIT"])
+    for uuid in {item.gpu_uuid for item, _ in limited if item.request in chosen}:
+        of_card = [limit for item, limit in limited if item.gpu_uuid == uuid]
+        assert 1 <= percents[uuid] <= sum(limit.sm_percent for limit in of_card)
+        assert 0 < amounts[uuid] <= sum(limit.vram_bytes for limit in of_card)
+    assert 1 <= int(variables["TF_CUDA_SM_PERCENT_LIMIT"]) <= max(percents.values())
+    assert 0 < int(variables["TF_GPU_MEMORY_LIMIT"]) * MIB <= max(amounts.values())

@@ -1,35 +1,145 @@
-"""The environment and the mounts that a container gets for its claim and its pod's annotations."""
+"""The environment and mounts that a container gets for its claim, and claims that are refused."""
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import cdi, fit, share_policy
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.fit import NodeOffer
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import HostResources
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.core.claims.container_cases import (
-    ENFORCER,
-    HARD,
-    OF_HARD_CLASS,
-    OF_SHARED_CLASS,
-    OVERCOMMITTED,
-    OVERSUBSCRIBED,
-    SHARED,
-    TWO,
-    TWO_A100,
-    WHOLE,
-    WITH_HARD_LIMITER,
-    Claimed,
-    admitted_claim,
-    container_edits,
-    one_card,
-)
-from tests.support.builders.allocations import exclusive_allocation
-from tests.support.builders.claims import fitted_claim
+from tests.support import markdown
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, fitted_claim
+from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import RULES, node_offer
 from tests.support.builders.pods import pod_annotations
+from tests.support.builders.policies import DEFAULTS
+from tests.support.cdi_rules import environment, injected, violations
+from tests.support.markdown import ROOT
+
+ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
+POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
+
+TWO_A100: Final = node_offer(*gpus(2))  # 312 TFLOPS and 80Gi each
+WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
+OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
+OVERSUBSCRIBED: Final = node_offer(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
+    gpu(0),
+    node=replace(
+        NODE,
+        oversubscription=Oversubscription(
+            tflops_percent=150, host_memory_percent=50, host_disk_percent=0
+        ),
+    ),
+    host=HostResources(memory_bytes=80 * GIB),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A claim of one request: its amounts on each card, on a node with other claims.
+
+    Attributes:
+        cards: TFLOPS and memory on each card.
+        beside: Memory of each other claim on the first card.
+        of_class: Parameters of the DeviceClass.
+        of_claim: Parameters of the claim.
+    """
+
+    cards: tuple[tuple[str, str], ...]
+    node: NodeOffer = TWO_A100
+    beside: tuple[str, ...] = ()
+    of_class: dict[str, Any] | None = None
+    of_claim: dict[str, Any] | None = None
+
+    def claim(self) -> AllocatedClaim:
+        """Return the claim as allocated, reserved for the pod."""
+        devices = zip(self.node.devices, self.cards, strict=False)
+        shares = [
+            _share(self.node, device, index, amounts)
+            for index, (device, amounts) in enumerate(devices)
+        ]
+        configs = [
+            OpaqueConfig(
+                trusted=trusted,
+                requests=(),
+                parameters={
+                    "apiVersion": "tensor-fusion.ai/v1alpha1",
+                    "kind": "GpuShare",
+                    **fields,
+                },
+            )
+            for trusted, fields in ((True, self.of_class), (False, self.of_claim))
+            if fields is not None
+        ]
+        return allocated_claim("a", *shares, configs=tuple(configs), pods=(POD,))
+
+    def existing(self) -> list[PreparedClaim]:
+        """Return the other claims, which have shares of the first card already."""
+        device = next(iter(self.node.devices))
+        return [
+            fitted_claim(f"b{n}", _share(self.node, device, 50 + n, ("1", vram)), on=self.node)
+            for n, vram in enumerate(self.beside)
+        ]
+
+
+def _share(node: NodeOffer, device: str, number: int, amounts: tuple[str, str]) -> Any:
+    if node is not OVERSUBSCRIBED:
+        return allocation(device, number, tflops=amounts[0], vram=amounts[1])
+    names = ("tflops", "vram", "virtual_tflops", "virtual_vram")
+    values = dict(zip(names, ("0", "0", *amounts), strict=True))
+    return allocation(
+        device, number, consumed={key: quantity.parse(text) for key, text in values.items()}
+    )
+
+
+def one_card(tflops: str = "78", vram: str = "20Gi", **more: Any) -> Claimed:
+    return Claimed(cards=((tflops, vram),), **more)
+
+
+def admitted_claim(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
+    claim = claimed.claim()
+    annotated = share_policy.of_pods(claim, {f"default/p{n}": pod for n, pod in enumerate(pods)})
+    policies = [
+        share_policy.of_share(claim, item, annotated, DEFAULTS) for item in claim.allocations
+    ]
+    return fit.fit(claim, policies, claimed.node, claimed.existing()).claim
+
+
+def container_edits(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the environment of the claim's container, and the mode of its mounts by path.
+
+    The variables that describe shares are left out.
+    """
+    spec = cdi.spec(claim, ENFORCER)
+    assert spec is not None
+    assert violations(spec) == []
+    ids = [name for names in cdi.ids_by_share(claim) for name in names]
+    variables = environment(spec, ids)
+    mounts = [mount for edits in injected(spec, ids) for mount in edits.get("mounts", [])]
+    env = {name: value for name, value in variables.items() if "_SHARE_" not in name}
+    return env, {mount["containerPath"]: mount["options"][0] for mount in mounts}
+
+
+TWO: Final = Claimed(cards=(("78", "20Gi"), ("156", "10Gi")))
+HARD: Final = pod_annotations(isolation="hard")
+SHARED: Final = pod_annotations(isolation="shared")
+OF_HARD_CLASS: Final = {"isolation": "hard"}
+OF_SHARED_CLASS: Final = {"isolation": "shared"}
+WHOLE: Final = one_card("312", "80Gi")
+
 
 BYPASSES_EMPTIED: Final = {
     "DISABLE_GPU_LIMITER": "",
@@ -260,34 +370,6 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("claimed", "annotations"),
-    [
-        (one_card(of_class=OF_HARD_CLASS), {}),
-        (WHOLE, SHARED),
-        (one_card(of_class={"limiter": False}), {}),
-    ],
-    ids=["hard", "shared", "no limiter"],
-)
-def test_claim_without_a_limiter_needs_nothing_on_the_host(
-    claimed: Claimed, annotations: dict[str, str]
-) -> None:
-    needs = ENFORCER.needs(admitted_claim(claimed, annotations))
-
-    assert (needs.files, needs.folders) == ((), ())
-
-
-def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
-    claimed = one_card(node=node_offer(gpu(0, minor=None)))
-
-    claim = admitted_claim(claimed)
-
-    env, mounts = container_edits(claim)
-    assert env["TF_GPU_MEMORY_LIMIT"] == "20480"
-    assert mounts == {}
-    assert ENFORCER.needs(claim).files == ()
-
-
 def test_admin_access_has_no_limits() -> None:
     claim = fitted_claim(
         "a", exclusive_allocation(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100
@@ -295,3 +377,185 @@ def test_admin_access_has_no_limits() -> None:
 
     assert container_edits(claim) == (COMMON, {})
     assert ENFORCER.needs(claim).files == ()
+
+
+LIMIT: Final = "pod default/p0: annotation tensor-fusion.ai/vram-limit: found"
+
+NO_HARD_LIMITER: Final = "isolation hard: found no limiter for it on this node, expected an enf"
+
+# Claim, annotations of its pod, reason of the refusal.
+REFUSED: Final[list[tuple[Claimed, dict[str, str], str]]] = [
+    # Below the request
+    (
+        one_card(),
+        pod_annotations(vram_limit="19Gi"),
+        "vram limit: found 19Gi, expected at least its request 20Gi",
+    ),
+    (
+        one_card(),
+        pod_annotations(tflops_limit="77.9"),
+        "tflops limit: found 77900m, expected at least its request",
+    ),
+    (
+        TWO,
+        pod_annotations(vram_limit="19Gi"),
+        "vram limit: found 19Gi, expected at least its request 20Gi",
+    ),
+    (one_card(of_class=OF_HARD_CLASS), pod_annotations(vram_limit="1Mi"), "vram limit: found 1Mi"),
+    (WHOLE, pod_annotations(isolation="shared", vram_limit="1Mi"), "vram limit: found 1Mi"),
+    (
+        one_card("400", "100Gi", node=OVERSUBSCRIBED),
+        pod_annotations(vram_limit="80Gi"),
+        "request 100Gi",
+    ),
+    # Malformed
+    (one_card(), pod_annotations(vram_limit="-1"), f"{LIMIT} -1, expected 0 or more"),
+    (one_card(), pod_annotations(vram_limit=""), f"{LIMIT} '', expected a quantity"),
+    (one_card(), pod_annotations(vram_limit="1_000"), f"{LIMIT} '1_000', expected a quantity"),
+    (
+        one_card(),
+        pod_annotations(vram_limit="1e999999999"),
+        "vram-limit: found exponent 'e999999999'",
+    ),
+    (one_card(), pod_annotations(vram_limit="２０Gi"), f"{LIMIT} '２０Gi'"),  # noqa: RUF001 - full-width digits
+    (one_card(), pod_annotations(vram_limit="20 GB"), f"{LIMIT} '20 GB', expected a quantity"),
+    (
+        one_card(),
+        pod_annotations(isolation="none"),
+        "isolation: found 'none', expected one of soft, hard, shared",
+    ),
+    (one_card(), pod_annotations(isolation="Soft"), "isolation: found 'Soft'"),
+    (one_card(), pod_annotations(isolation=""), "isolation: found ''"),
+    (
+        one_card(),
+        pod_annotations(qos="best"),
+        "qos: found 'best', expected one of low, medium, high, critical",
+    ),
+    (
+        one_card(),
+        pod_annotations(tflops_limit="x", qos="best"),
+        "tflops-limit: found 'x', .*; .*qos: found 'best'",
+    ),
+    # Parameters
+    (
+        one_card(of_claim={"limiter": False}),
+        {},
+        "parameters of the claim: limiter: found this field",
+    ),
+    (one_card(of_claim={"overridable": True}), {}, "claim: overridable: found this field"),
+    (
+        one_card(of_claim={"limits": {"vram": "0"}}),
+        {},
+        "limits.vram: found '0', expected more than 0",
+    ),
+    (
+        one_card(of_claim={"limits": {"vram": "1Gi"}}),
+        {},
+        "vram limit: found 1Gi, expected at least",
+    ),
+    (one_card(of_claim={"limit": {}}), {}, "limit: found this field, expected one of apiVersion"),
+    (
+        one_card(of_class={"isolation": "none"}),
+        {},
+        "parameters of the class: isolation: found 'none'",
+    ),
+    # Amounts of the claim
+    (one_card("-1"), {}, "tflops: found -1, expected at least 0"),
+    (one_card("1", "0"), {}, "vram: found 0, expected at least 1Mi"),
+    (one_card("313"), {}, "tflops: found 313 plus 0 in use, expected at most 312"),
+    (one_card(beside=("61Gi",)), {}, "vram: found 20Gi plus 61Gi in use, expected at most 80Gi"),
+    # A tenant's choice of an isolation that would weaken enforcement
+    (one_card(), HARD, NO_HARD_LIMITER),
+    (one_card(of_claim=OF_HARD_CLASS), {}, NO_HARD_LIMITER),
+    (WHOLE, HARD, NO_HARD_LIMITER),
+    (one_card(of_class={"qos": "low", "overridable": False}), HARD, NO_HARD_LIMITER),
+    (one_card(of_class={"limiter": False}), HARD, NO_HARD_LIMITER),
+    (one_card(of_class=OF_SHARED_CLASS, of_claim=OF_HARD_CLASS), {}, NO_HARD_LIMITER),
+    (
+        one_card("0", "1Mi"),
+        SHARED,
+        "isolation shared: found 0 of 312 tflops and 1Mi of 80Gi vram, exp",
+    ),
+    (
+        one_card(),
+        SHARED,
+        "isolation shared: found 78 of 312 tflops and 20Gi of 80Gi vram, expected the",
+    ),
+    (one_card("312", "79Gi"), SHARED, "isolation shared: found 312 of 312 tflops and 79Gi of 80Gi"),
+    (one_card("311", "80Gi"), SHARED, "isolation shared: found 311 of 312 tflops"),
+    (one_card(of_claim=OF_SHARED_CLASS), {}, "isolation shared: found 78 of 312 tflops"),
+    (one_card(of_class={"limiter": False}), SHARED, "isolation shared: found 78 of 312 tflops"),
+    (
+        one_card(of_class=OF_HARD_CLASS, of_claim=OF_SHARED_CLASS),
+        {},
+        "isolation shared: found 78 of",
+    ),
+    (
+        one_card("312", "80Gi", node=OVERSUBSCRIBED),
+        SHARED,
+        "isolation shared: found 312 of 468 tflops",
+    ),
+    (replace(TWO, cards=(("312", "80Gi"), ("78", "20Gi"))), SHARED, "isolation shared: found 78"),
+    # Another mode on the card
+    (
+        one_card(of_class=OF_HARD_CLASS, beside=("1Gi",)),
+        {},
+        "isolation hard: found the card in isolation soft by default/b0",
+    ),
+    (one_card(of_class=OF_SHARED_CLASS, beside=("1Gi",)), {}, "expected no other tenant"),
+]
+
+
+@pytest.mark.parametrize(("claimed", "annotations", "reason"), REFUSED)
+def test_claim_is_refused(claimed: Claimed, annotations: dict[str, str], reason: str) -> None:
+    with pytest.raises(ClaimError, match=f"^claim default/a: .*{reason}"):
+        admitted_claim(claimed, annotations)
+
+
+LIMITS: Final = markdown.text(ROOT / "docs" / "limits.md")
+AMOUNT: Final = re.compile(r"(?P<tflops>[0-9.]+) TFLOPS, (?P<vram>[0-9]+[GM]i)")
+UNNAMED: Final = ("312", "80Gi")
+
+
+def claimed(row: list[str]) -> tuple[str, str]:
+    """Return the TFLOPS and the memory that a row's claim consumes."""
+    amounts = AMOUNT.fullmatch(row[0])
+    return (amounts["tflops"], amounts["vram"]) if amounts else UNNAMED
+
+
+def annotations(row: list[str]) -> dict[str, str]:
+    """Return the annotation that a row names."""
+    named = [code.partition(": ") for code in markdown.codes(row[1])]
+    return pod_annotations(**{name: value for name, _, value in named})
+
+
+@pytest.mark.parametrize("row", markdown.table(LIMITS, "limits"), ids=" ".join)
+def test_container_gets_the_limits_of_the_documented_table(row: list[str]) -> None:
+    claim = one_card(*claimed(row))
+    if row[2].startswith("refused"):
+        with pytest.raises(ClaimError, match=r"expected (at least its request|the whole card)"):
+            admitted_claim(claim, annotations(row))
+        return
+
+    environment, _ = container_edits(admitted_claim(claim, annotations(row)))
+
+    if row[2] == "no limit":
+        assert environment.keys() & {names.ENV_SM_PERCENT_LIMIT, names.ENV_MEMORY_LIMIT} == set()
+    else:
+        assert row[2] == f"{environment[names.ENV_SM_PERCENT_LIMIT]} %"
+        assert row[3].startswith(f"{environment[names.ENV_MEMORY_LIMIT]} MiB")
+
+
+def test_table_of_variables_names_every_variable_that_carries_a_limit() -> None:
+    rows = markdown.table(LIMITS, "environment")
+
+    documented = {code for row in rows for code in markdown.codes(row[0])}
+    environment, _ = container_edits(admitted_claim(one_card()))
+    without_limits = {
+        *names.ENV_BYPASSES,
+        *(names.ENV_SHM_PATH, names.ENV_SHM_FOLDER),
+        *(names.ENV_POD_NAMESPACE, names.ENV_POD_NAME),
+        *(names.ENV_HYPERVISOR_IP, names.ENV_HYPERVISOR_PORT),
+    }
+    carrying = environment.keys() - without_limits
+    assert documented == {*carrying, f"{names.ENV_SHARE_PREFIX}<share>"}

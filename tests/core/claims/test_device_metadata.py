@@ -87,21 +87,6 @@ def test_an_object_names_the_claim_its_request_and_the_devices_attributes() -> N
     }
 
 
-def test_kubevirt_finds_the_pci_address_by_its_rules() -> None:
-    """The rules of pkg/dra/utils.go: one file, one device of the request, a string attribute."""
-    known = "metadata.resource.k8s.io/v1alpha1"
-    stream = "\n".join(map(json.dumps, objects_of(described(allocation(GPU_0, 1)))["gpu"]))
-
-    (read,) = [
-        found for found in map(json.loads, stream.splitlines()) if found["apiVersion"] == known
-    ]
-    (devices,) = [each["devices"] for each in read["requests"] if each["name"] == "gpu"]
-    (device,) = devices
-
-    address = device["attributes"]["resource.kubernetes.io/pciBusID"]["string"]
-    assert address == NODE.devices[GPU_0].gpu.pci_bus_id
-
-
 def test_files_are_mounted_where_the_api_says() -> None:
     direct = described(allocation(GPU_0, 1))
     templated = described(allocation(GPU_0, 1), pod_claim_name="my-gpu")
@@ -132,14 +117,6 @@ def test_a_container_gets_the_file_of_its_own_request_once() -> None:
         [device["name"] for device in objects[0]["requests"][0]["devices"]]
         for objects in objects_of(claim).values()
     ] == [[GPU_0], [GPU_1, GPU_2]]
-
-
-def test_two_shares_of_one_card_are_listed_as_two_devices() -> None:
-    claim = described(allocation(GPU_0, 1, tflops="10"), allocation(GPU_0, 2, tflops="10"))
-
-    (request,) = objects_of(claim)["gpu"][0]["requests"]
-
-    assert [device["name"] for device in request["devices"]] == [GPU_0, GPU_0]
 
 
 def test_a_chosen_alternative_is_in_the_file_and_not_in_its_path() -> None:

@@ -175,12 +175,6 @@ def test_shares_of_one_device_have_separate_entries() -> None:
     assert [entry["data"]["limits"]["vramBytes"] for entry in entries] == [24 * GIB, 8 * GIB]
 
 
-def test_claim_without_our_devices_has_no_entries() -> None:
-    nothing = PreparedClaim(ref=reported_claim("a").ref, shares=())
-
-    assert device_status.status(nothing, ready(SINCE)) == []
-
-
 def test_time_is_utc_in_whole_seconds() -> None:
     east = SINCE.astimezone(timezone(timedelta(hours=5, minutes=30)))
 

@@ -1,12 +1,13 @@
-"""The last check before a device is handed out."""
+"""The last check before a device is handed out, in single cases and for generated claims."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
@@ -14,7 +15,6 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import allocated_claim, claim_fit, claim_ref, fitted_claim
-from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_offer
 
@@ -71,20 +71,6 @@ def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
     assert kept.device_nodes == ("/dev/nvidia0",)
 
 
-def test_simulated_card_has_no_device_nodes() -> None:
-    simulated = gpu(minor=None)
-    (device,) = published_devices(simulated)
-
-    record = fitted_claim("a", allocation(device.name, 1), on=node_offer(simulated))
-
-    assert record.shares[0].device_nodes == ()
-    assert record.common_nodes == ()
-
-
-def test_claim_without_our_devices_has_no_shares() -> None:
-    assert admit("a").shares == ()
-
-
 def test_shares_of_one_claim_on_a_card_add_up() -> None:
     half = {"tflops": "156", "vram": "40Gi"}
 
@@ -112,30 +98,6 @@ def test_last_byte_fits_and_a_step_more_does_not() -> None:
         text
         == f"claim default/b: {GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi"
     )
-
-
-def test_share_that_is_larger_than_its_card_is_refused() -> None:
-    text = refusal("a", allocation(GPU_0, 1, tflops="1e30"))
-
-    assert re.fullmatch(
-        rf"claim default/a: {GPU_0}: tflops: found .* plus 0 in use, expected at most 312", text
-    )
-
-
-def test_shares_of_other_cards_do_not_count() -> None:
-    beside = [fitted_claim("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)]
-
-    record = admit("b", allocation(GPU_1, 2, tflops="312", vram="80Gi"), beside=beside)
-
-    assert record.shares[0].device == GPU_1
-
-
-def test_claims_own_record_does_not_count_against_it() -> None:
-    record = fitted_claim("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), on=NODE)
-
-    again = admit("a", allocation(GPU_0, 1, tflops="312", vram="80Gi"), beside=[record])
-
-    assert again == record
 
 
 def test_same_name_with_another_uid_is_another_claim() -> None:
@@ -224,19 +186,6 @@ def test_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> No
     assert text == f"claim default/a: {GPU_0}: {missing}: found no consumed capacity, expected one"
 
 
-@pytest.mark.parametrize(
-    ("amounts", "text"),
-    [
-        ({"vram": "0"}, "vram: found 0, expected at least 1Mi"),
-        ({"vram": "1023Ki"}, "vram: found 1023Ki, expected at least 1Mi"),
-        ({"vram": "-80Gi"}, "vram: found -80Gi, expected at least 1Mi"),
-        ({"tflops": "-1"}, "tflops: found -1, expected at least 0"),
-    ],
-)
-def test_share_below_the_minimum_is_refused(amounts: dict[str, str], text: str) -> None:
-    assert refusal("a", allocation(GPU_0, 1, **amounts)) == f"claim default/a: {GPU_0}: {text}"
-
-
 def test_amounts_without_a_share_id_are_refused() -> None:
     text = refusal("a", allocation(GPU_0, 1, share_id=None))
 
@@ -257,3 +206,60 @@ def test_amounts_of_capacities_that_the_device_lacks_are_not_recorded() -> None:
 
 def test_one_bad_allocation_refuses_the_whole_claim() -> None:
     assert "gpu-gone" in refusal("a", allocation(GPU_0, 1), allocation("gpu-gone", 2))
+
+
+VRAM = st.integers(1, 90).map(lambda gib: f"{gib}Gi")
+TFLOPS = st.integers(0, 330_000).map(lambda milli: f"{milli}m")
+DEVICES = st.sampled_from([GPU_0, GPU_1])
+SHARES = st.builds(
+    lambda device, number, tflops, vram: allocation(device, number, tflops=tflops, vram=vram),
+    DEVICES,
+    st.integers(0, 9),
+    TFLOPS,
+    VRAM,
+)
+EXCLUSIVE = st.builds(
+    lambda device, admin: exclusive_allocation(device, admin_access=admin), DEVICES, st.booleans()
+)
+CLAIMS = st.builds(
+    lambda name, allocations: allocated_claim(name, *allocations),
+    st.sampled_from("abcdef"),
+    st.lists(st.one_of(SHARES, SHARES, SHARES, EXCLUSIVE), min_size=1, max_size=3),
+)
+
+
+def fits(claim: AllocatedClaim, others: list[PreparedClaim]) -> bool:
+    """Return True if a claim fits, computed by device instead of by share."""
+    for name, device in NODE.devices.items():
+        mine = [item for item in claim.allocations if item.device == name]
+        mine = [item for item in mine if not item.admin_access]
+        theirs = [item for other in others for item in other.shares if item.device == name]
+        theirs = [item for item in theirs if not item.admin_access]
+        ids = [item.share_id for item in mine] + [item.share_id for item in theirs]
+        exclusive_here = any(number is None for number in ids)
+        if mine and ((len(ids) > 1 and exclusive_here) or len(set(ids)) < len(ids)):
+            return False
+        for capacity, entry in device.capacity.items():
+            taken = sum(item.consumed[capacity].nano for item in mine if item.share_id)
+            taken += sum(item.consumed[capacity].nano for item in theirs)
+            if mine and taken > entry.value.nano:
+                return False
+    return True
+
+
+@given(st.lists(st.tuples(CLAIMS, st.booleans()), max_size=12))
+def test_exactly_the_claims_that_fit_are_admitted(
+    steps: list[tuple[AllocatedClaim, bool]],
+) -> None:
+    records: dict[str, PreparedClaim] = {}
+    for claim, leaves in steps:
+        others = [record for uid, record in records.items() if uid != claim.ref.uid]
+        try:
+            records[claim.ref.uid] = claim_fit(claim, on=NODE, beside=records.values()).claim
+            fitted = True
+        except ClaimError:
+            fitted = False
+
+        assert fitted == fits(claim, others)
+        if leaves:
+            records.pop(claim.ref.uid, None)

@@ -7,10 +7,8 @@ import pytest
 
 from tensorfusion_dra.core.claims import fit, isolation
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
@@ -46,20 +44,6 @@ def refusal(
     return str(caught.value)
 
 
-@pytest.mark.parametrize("mode", Isolation)
-def test_idle_card_accepts_every_mode(mode: Isolation) -> None:
-    (kept,) = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[]).shares
-
-    assert kept.isolation is mode
-
-
-@pytest.mark.parametrize("mode", [SOFT, HARD])
-def test_tenants_of_one_mode_share_a_card(mode: Isolation) -> None:
-    first = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[])
-
-    assert admit("b", allocation(GPU_0, 2), isolation=mode, beside=[first]).shares
-
-
 @pytest.mark.parametrize(("existing", "wanted"), [(SOFT, HARD), (HARD, SOFT)])
 def test_mode_that_differs_from_the_cards_is_refused(
     existing: Isolation, wanted: Isolation
@@ -91,19 +75,6 @@ def test_claim_has_one_share_of_a_card_in_shared_isolation() -> None:
     assert "found default/a on the card in isolation shared, expected no other tenant" in text
 
 
-def test_another_card_may_be_in_another_mode() -> None:
-    first = admit("a", allocation(GPU_0, 1), isolation=SHARED, beside=[])
-
-    assert admit("b", allocation(GPU_1, 2), isolation=HARD, beside=[first]).shares
-
-
-def test_card_whose_tenants_are_gone_accepts_another_mode() -> None:
-    first = admit("a", allocation(GPU_0, 1), isolation=SOFT, beside=[])
-    refusal("b", allocation(GPU_0, 2), isolation=HARD, beside=[first])
-
-    assert admit("b", allocation(GPU_0, 2), isolation=HARD, beside=[]).shares
-
-
 @pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
 def test_admin_access_is_compatible_with_every_mode(mode: Isolation, other: Isolation) -> None:
     tenant = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[])
@@ -112,26 +83,6 @@ def test_admin_access_is_compatible_with_every_mode(mode: Isolation, other: Isol
     )
 
     assert admit("a", allocation(GPU_0, 1), isolation=mode, beside=[admin]).shares
-
-
-@pytest.mark.parametrize("mode", Isolation)
-def test_exclusive_device_may_have_any_mode_and_is_refused_to_other_claims(
-    mode: Isolation,
-) -> None:
-    first = admit("a", exclusive_allocation(GPU_0), isolation=mode, beside=[])
-
-    text = refusal("b", allocation(GPU_0, 1), isolation=mode, beside=[first])
-
-    assert text == (
-        f"claim default/b: {GPU_0}: found default/a on the device, expected no other claim "
-        "beside an exclusive allocation"
-    )
-
-
-def test_refused_mode_refuses_the_whole_claim() -> None:
-    first = admit("a", allocation(GPU_1, 1), isolation=SOFT, beside=[])
-
-    refusal("b", allocation(GPU_0, 2), allocation(GPU_1, 3), isolation=HARD, beside=[first])
 
 
 @pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
@@ -146,16 +97,6 @@ def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
     kept = claim_fit(hard, on=node, beside=[soft], policy=share_policy(isolation=HARD))
 
     assert [each.isolation for each in kept.claim.shares] == [HARD]
-
-
-@pytest.mark.parametrize(
-    ("enforcer", "enforces_hard"),
-    [(TensorFusion(), False), (HamiCore(library="/libvgpu.so"), True), (Mps(), True)],
-)
-def test_enforcers_that_bring_a_limiter_for_hard_isolation(
-    enforcer: Enforcer, enforces_hard: bool
-) -> None:
-    assert enforcer.enforces_hard is enforces_hard
 
 
 def test_isolation_of_admin_access_is_not_a_tenants_choice() -> None:

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.gpus import gpu
 from tests.support.builders.policies import DEFAULTS, share_policy
 
@@ -43,46 +41,6 @@ def test_compute_is_a_percentage_rounded_up_and_within_1_to_100(tflops: str, per
     assert wanted_limit("0", "1Gi", share_policy=share_policy(tflops=tflops)).sm_percent == percent
 
 
-def test_percentage_of_fractional_tflops_is_exact() -> None:
-    assert wanted_limit("35.6", "1Gi", milli_tflops=71_200).sm_percent == 50
-    assert wanted_limit("35.601", "1Gi", milli_tflops=71_200).sm_percent == 51
-
-
-@pytest.mark.parametrize(
-    ("vram", "vram_bytes"), [("16Gi", 17_179_869_184), ("1Mi", 1_048_576), ("19074Mi", 20000538624)]
-)
-def test_memory_limit_is_the_consumed_amount_in_bytes(vram: str, vram_bytes: int) -> None:
-    assert wanted_limit("1", vram).vram_bytes == vram_bytes
-
-
-def test_limit_that_is_not_set_is_the_consumed_amount() -> None:
-    assert wanted_limit("78", "8Gi", share_policy=share_policy(vram="16Gi")) == Limit(
-        sm_percent=25, vram_bytes=16 * GIB
-    )
-    assert wanted_limit("78", "8Gi", share_policy=share_policy(tflops="156")) == Limit(
-        sm_percent=50, vram_bytes=8 * GIB
-    )
-
-
-def test_limit_equal_to_its_request_is_accepted_and_a_billionth_less_refused() -> None:
-    assert wanted_limit(
-        "78", "8Gi", share_policy=share_policy(tflops="78", vram="8Gi")
-    ) == wanted_limit("78", "8Gi")
-
-    for less, text in (
-        (
-            share_policy(tflops="77.999999999"),
-            "tflops limit: found 77999999999n, expected at least its",
-        ),
-        (
-            share_policy(vram="8191Mi"),
-            "vram limit: found 8191Mi, expected at least its request 8Gi",
-        ),
-    ):
-        with pytest.raises(ClaimError, match=f"gpu-0: {text}"):
-            wanted_limit("78", "8Gi", share_policy=less)
-
-
 @given(st.integers(0, 10**9), st.integers(1, 10**7))
 def test_percentage_is_the_consumed_amount_rounded_up_by_less_than_one(
     milli_share: int, milli_card: int
@@ -92,13 +50,6 @@ def test_percentage_is_the_consumed_amount_rounded_up_by_less_than_one(
     assert 1 <= percent <= 100
     assert percent * milli_card >= 100 * min(milli_share, milli_card)
     assert (percent - 1) * milli_card < 100 * milli_share or percent == 1
-
-
-@given(st.integers(1, 100), st.integers(0, 2**50))
-def test_limit_survives_the_ledger(percent: int, vram_bytes: int) -> None:
-    kept = Limit(sm_percent=percent, vram_bytes=vram_bytes)
-
-    assert Limit.from_json(kept.as_json()) == kept
 
 
 @pytest.mark.parametrize(

@@ -81,16 +81,6 @@ def test_share_without_a_limit_has_no_limits_entry() -> None:
         assert "limits" not in document["shares"][0]
 
 
-def test_document_keeps_the_order_of_the_shares() -> None:
-    claim = fitted_claim("a", allocation(GPU_1, 1), allocation(GPU_0, 2, request="b"), on=NODE)
-
-    document = limits_document.document(claim)
-
-    assert document is not None
-    listed = [(item["request"], item["gpuUUID"]) for item in document["shares"]]
-    assert listed == [("gpu", UUID_1), ("b", UUID_0)]
-
-
 def test_claim_without_our_devices_has_no_document() -> None:
     assert limits_document.document(fitted_claim("a", on=NODE)) is None
 

@@ -1,4 +1,4 @@
-"""GpuShare parameters: parsed strictly, with all errors at once."""
+"""Parameters of a share, from GpuShare objects and from annotations: parsed strictly."""
 
 from typing import Any
 
@@ -45,28 +45,6 @@ def test_every_field_is_read() -> None:
 def test_parameters_without_values_are_accepted(trusted: bool) -> None:
     assert share_parameters.parse(gpu_share(), trusted=trusted) == ShareParameters()
     assert share_parameters.parse(gpu_share(limits={}), trusted=trusted) == ShareParameters()
-
-
-@pytest.mark.parametrize("mode", ["soft", "hard", "shared"])
-def test_every_isolation_mode_is_read(mode: str) -> None:
-    parsed = share_parameters.parse(gpu_share(isolation=mode), trusted=False)
-
-    assert parsed.isolation is not None
-    assert parsed.isolation.value == mode
-
-
-@pytest.mark.parametrize("level", ["low", "medium", "high", "critical"])
-def test_every_level_of_service_is_read(level: str) -> None:
-    parsed = share_parameters.parse(gpu_share(qos=level), trusted=False)
-
-    assert parsed.qos is not None
-    assert parsed.qos.value == level
-
-
-def test_number_may_stand_for_a_quantity() -> None:
-    parsed = share_parameters.parse(gpu_share(limits={"tflops": 200}), trusted=False)
-
-    assert parsed.tflops_limit == quantity.parse("200")
 
 
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
@@ -122,13 +100,6 @@ def test_limit_of_0_or_less_is_refused(amount: object) -> None:
     assert error == f"limits.vram: found '{quantity.parse(amount)}', expected more than 0"
 
 
-@pytest.mark.parametrize("value", ["Soft", "", " soft", "soft\n", 1, True, ["soft"]])
-def test_unknown_isolation_is_refused_with_the_known_modes(value: object) -> None:
-    (error,) = errors(gpu_share(isolation=value))
-
-    assert error == f"isolation: found {value!r}, expected one of soft, hard, shared"
-
-
 def test_partitioned_is_refused_with_the_alternatives() -> None:
     (error,) = errors(gpu_share(isolation="partitioned"))
 
@@ -136,13 +107,6 @@ def test_partitioned_is_refused_with_the_alternatives() -> None:
         "isolation: found 'partitioned', expected one of soft, hard, shared (cards are not "
         "partitioned by this driver: soft divides a card by limits, shared gives whole cards"
     )
-
-
-@pytest.mark.parametrize("value", ["urgent", "High", "", 3, {"qos": "high"}])
-def test_unknown_qos_is_refused_with_the_known_levels(value: object) -> None:
-    (error,) = errors(gpu_share(qos=value))
-
-    assert error == f"qos: found {value!r}, expected one of low, medium, high, critical"
 
 
 @pytest.mark.parametrize("value", ["true", "false", 0, 1, "", []])
@@ -249,3 +213,92 @@ def test_any_value_is_parsed_or_refused_and_never_changed(found: Any, trusted: b
     assert trusted or (parsed.limiter, parsed.overridable) == (None, None)
     assert all(limit is None or limit.nano > 0 for limit in limits)
     assert repr(found) == before
+
+
+TFLOPS = "tensor-fusion.ai/tflops-limit"
+VRAM = "tensor-fusion.ai/vram-limit"
+QOS = "tensor-fusion.ai/qos"
+ISOLATION = "tensor-fusion.ai/isolation"
+
+
+def annotation_errors(found: dict[str, str]) -> list[str]:
+    with pytest.raises(ParameterError) as caught:
+        share_parameters.of_annotations(found)
+    return str(caught.value).split("; ")
+
+
+def vram(text: str) -> ShareParameters:
+    return ShareParameters(vram_limit=quantity.parse(text))
+
+
+def test_only_share_annotations_are_parsed() -> None:
+    parsed = share_parameters.of_annotations(
+        {
+            TFLOPS: "71.2",
+            VRAM: "32Gi",
+            QOS: "high",
+            ISOLATION: "hard",
+            "tensor-fusion.ai/tflops-request": "nonsense",
+            "tensor-fusion.ai/limiter": "false",
+            "tensor-fusion.ai/overridable": "false",
+            "example.com/qos": "urgent",
+        }
+    )
+
+    assert parsed == ShareParameters(
+        tflops_limit=quantity.parse("71.2"),
+        vram_limit=quantity.parse("32Gi"),
+        qos=Qos.HIGH,
+        isolation=Isolation.HARD,
+    )
+
+
+@pytest.mark.parametrize("found", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
+def test_absent_annotations_and_limits_of_0_set_nothing(found: dict[str, str]) -> None:
+    assert share_parameters.of_annotations(found) == ShareParameters()
+
+
+def test_all_errors_are_reported_at_once() -> None:
+    found = annotation_errors({TFLOPS: "1_000", VRAM: "-1Gi", QOS: "x" * 1000, ISOLATION: "none"})
+
+    assert [error.partition(": found ")[0] for error in found] == [TFLOPS, VRAM, ISOLATION, QOS]
+    assert all(len(error) < 250 for error in found)
+
+
+def test_smallest_limits_of_several_pods_apply() -> None:
+    several = [
+        ShareParameters(tflops_limit=quantity.parse("100"), vram_limit=quantity.parse("8Gi")),
+        ShareParameters(qos=Qos.HIGH, isolation=Isolation.HARD),
+        ShareParameters(
+            tflops_limit=quantity.parse("50"),
+            vram_limit=quantity.parse("16Gi"),
+            qos=Qos.LOW,
+            isolation=Isolation.SOFT,
+        ),
+    ]
+
+    assert share_parameters.smallest(several) == ShareParameters(
+        tflops_limit=quantity.parse("50"),
+        vram_limit=quantity.parse("8Gi"),
+        qos=Qos.HIGH,
+        isolation=Isolation.HARD,
+    )
+
+
+@given(st.lists(st.integers(1, 100), max_size=5))
+def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
+    smallest = share_parameters.smallest(vram(f"{size}Gi") for size in sizes)
+
+    assert smallest == (vram(f"{min(sizes)}Gi") if sizes else ShareParameters())
+
+
+@given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))
+def test_any_annotation_text_is_parsed_or_refused(found: dict[str, str]) -> None:
+    try:
+        parsed = share_parameters.of_annotations(found)
+    except ParameterError:
+        parsed = ShareParameters()
+
+    limits = (parsed.tflops_limit, parsed.vram_limit)
+    assert parsed.limiter is parsed.overridable is None
+    assert all(limit is None or limit.nano > 0 for limit in limits)

@@ -158,13 +158,6 @@ def test_last_config_of_a_source_wins() -> None:
                   config("claim", qos="high")).qos is Qos.HIGH  # fmt: skip
 
 
-def test_only_a_class_turns_the_limiter_off() -> None:
-    assert not merged(config("class", limiter=False)).limiter
-    assert merged(config("class", limiter=True)).limiter
-    with pytest.raises(ClaimError, match="parameters of the claim: limiter: found this field"):
-        merged(config("claim", limiter=False))
-
-
 @pytest.mark.parametrize(
     ("requests", "request_name", "subrequest", "is_for_it"),
     [

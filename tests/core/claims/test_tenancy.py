@@ -1,6 +1,6 @@
-"""Lending of a card's memory: no tenant's limit reduces another tenant's request."""
+"""Lending of a card's memory and compute: no tenant's limit reduces another tenant's request."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -8,17 +8,21 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import tenancy
 from tensorfusion_dra.core.claims.claim import Allocation
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_fit
 from tests.support.builders.devices import NODE as DEFAULT_NODE
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import RULES, node_offer
+from tests.support.builders.nodes import HAMI_CORE, RULES, node_offer
 from tests.support.builders.policies import share_policy
 from tests.support.tenants import Card, limit_of
 
@@ -39,19 +43,6 @@ def test_limit_above_the_request_is_granted_while_no_other_tenant_wants_it() -> 
 
     assert card.gib() == {"a": 60}
     assert not admission.claim.shares[0].clamped
-    assert admission.changed == ()
-
-
-def test_later_limit_is_clamped_to_what_is_left_and_keeps_its_wanted_limit() -> None:
-    card = Card(NODE)
-    card.admit("a", of_card(1, 10), limit="60Gi")
-
-    admission = card.admit("b", of_card(2, 10), limit="50Gi")
-
-    (kept,) = admission.claim.shares
-    assert card.gib() == {"a": 60, "b": 20}
-    assert kept.clamped
-    assert kept.wanted_vram_bytes == 50 * GIB
     assert admission.changed == ()
 
 
@@ -78,14 +69,6 @@ def test_last_borrower_gives_back_first() -> None:
 
     card.admit("d", of_card(4, 20), limit="80Gi")
     assert card.gib() == {"a": 20, "b": 10, "c": 30, "d": 20}
-
-
-def test_no_limit_falls_below_its_request() -> None:
-    card = Card(NODE)
-    for number, name in enumerate("abcd"):
-        card.admit(name, of_card(number, 20), limit="80Gi")
-
-    assert card.gib() == dict.fromkeys("abcd", 20)
 
 
 def test_limits_grow_back_in_order_of_arrival_when_a_tenant_leaves() -> None:
@@ -115,36 +98,6 @@ def test_order_of_arrival_depends_neither_on_names_nor_on_claims_that_left() -> 
     assert card.gib() == {"b": 70, "a": 10}
 
 
-def test_limit_above_the_card_is_clamped_to_the_card() -> None:
-    for node in (NODE, OVERCOMMIT):
-        card = Card(node)
-
-        card.admit("a", of_card(1, 10), limit="1000Gi")
-
-        assert card.gib() == {"a": CARD_GIB}
-        assert card.records["a"].shares[0].clamped
-
-
-def test_each_card_is_divided_separately() -> None:
-    card = Card(NODE)
-    card.admit("a", of_card(1, 10), of_card(2, 10, device=GPU_1), limit="80Gi")
-
-    (changed,) = card.admit("b", of_card(3, 50, device=GPU_1), limit="50Gi").changed
-
-    sizes = [kept.limit.vram_bytes // GIB for kept in changed.shares if kept.limit]
-    assert sizes == [80, 30]
-
-
-def test_several_shares_of_one_claim_divide_a_card_like_several_claims() -> None:
-    card = Card(NODE)
-
-    (first, second) = card.admit("a", of_card(1, 10), of_card(2, 10), limit="50Gi").claim.shares
-
-    assert first.limit is not None
-    assert second.limit is not None
-    assert (first.limit.vram_bytes, second.limit.vram_bytes) == (50 * GIB, 30 * GIB)
-
-
 def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     card = Card(NODE)
     card.records["admin"] = claim_fit(
@@ -163,36 +116,6 @@ def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     assert limit_of(admission.claim).vram_bytes == 50 * GIB
 
 
-def test_overcommitted_limits_are_the_wanted_ones() -> None:
-    card = Card(OVERCOMMIT)
-    card.admit("a", of_card(1, 10), limit="80Gi")
-
-    admission = card.admit("b", of_card(2, 10), limit="70Gi")
-
-    assert card.gib() == {"a": 80, "b": 70}
-    assert admission.changed == ()
-    assert not any(record.shares[0].clamped for record in card.claims())
-
-
-def test_fixed_limit_is_not_granted_above_its_request() -> None:
-    card = Card(NODE)
-
-    card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
-    card.admit("b", of_card(2, 60), limit="60Gi", isolation=Isolation.HARD)
-
-    assert card.gib() == {"a": 10, "b": 60}
-    assert card.records["a"].shares[0].clamped
-    assert not card.records["b"].shares[0].clamped
-
-
-def test_overcommitted_fixed_limit_is_the_wanted_one() -> None:
-    card = Card(OVERCOMMIT)
-
-    card.admit("a", of_card(1, 10), limit="60Gi", isolation=Isolation.HARD)
-
-    assert card.gib() == {"a": 60}
-
-
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
 OVERSUBSCRIBED = node_offer(
     gpu(vram_bytes=40 * GIB),
@@ -207,15 +130,6 @@ def of_virtual(number: int, vram: int) -> Allocation:
     virtual = allocation(device, number, tflops="1", vram=f"{vram}Gi").consumed
     amounts = {f"virtual_{key}": amount for key, amount in virtual.items()}
     return allocation(device, number, consumed={**physical, **amounts})
-
-
-def test_oversubscribed_card_divides_its_virtual_memory() -> None:
-    card = Card(OVERSUBSCRIBED)
-
-    card.admit("a", of_virtual(1, 10), limit="45Gi")
-    card.admit("b", of_virtual(2, 10), limit="45Gi")
-
-    assert card.gib() == {"a": 45, "b": 15}
 
 
 @pytest.mark.parametrize("overcommit", [True, False])
@@ -290,3 +204,118 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
     # Another division changes nothing.
     node = card.node
     assert tenancy.with_divided_limits(card.claims(), node.devices, node.rules) == card.claims()
+
+
+HAMI_NODE = replace(NODE, enforcer=HAMI_CORE.name)
+
+
+def computing(number: int, tflops: str) -> Allocation:
+    return allocation(GPU_0, number, tflops=tflops, vram="1Gi")
+
+
+def test_fixed_limit_stays_when_the_nodes_enforcer_changes() -> None:
+    """The containers of the first claim were started with 10Gi in their environment."""
+    card = Card(replace(NODE, enforcer=HAMI_CORE.name))
+    card.admit("fixed", of_card(1, 10), limit="60Gi")
+    assert card.gib() == {"fixed": 10}
+
+    card.node = NODE
+    card.admit("a", of_card(2, 10), limit="80Gi")
+    assert card.gib() == {"fixed": 10, "a": 70}
+
+    card.release("a")
+    assert card.gib() == {"fixed": 10}
+
+
+def test_fixed_limit_above_its_request_is_not_lent_again() -> None:
+    """The limit was overcommitted when granted; the claim's containers were started with it."""
+    card = Card(replace(OVERCOMMIT, enforcer=HAMI_CORE.name))
+    card.admit("fixed", of_card(1, 10), limit="60Gi")
+
+    card.node = NODE
+    card.admit("a", of_card(2, 10), limit="80Gi")
+    assert card.gib() == {"fixed": 60, "a": 20}
+
+    card.admit("b", of_card(3, 30), limit="80Gi")
+    assert card.gib() == {"fixed": 60, "a": 10, "b": 30}
+
+
+def test_limits_of_an_unknown_enforcer_never_change() -> None:
+    card = Card(NODE)
+    card.admit("a", of_card(1, 10), limit="60Gi")
+    card.records["a"] = replace(card.records["a"], enforcer="of-a-later-release")
+
+    card.admit("b", of_card(2, 30), limit="80Gi")
+
+    assert card.gib() == {"a": 60, "b": 30}
+
+
+@dataclass(frozen=True)
+class AtLeast20(TensorFusion):
+    """An enforcer that cannot express limits below 20Gi."""
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        if limit_of(claim).vram_bytes < 20 * GIB:
+            raise ClaimError(f"claim {claim.ref}: found less than 20Gi, expected more")
+        return Needs()
+
+
+def test_inexpressible_limits_are_not_applied_and_other_claims_divide_the_rest() -> None:
+    rules = replace(RULES, enforcers={"tensor-fusion": AtLeast20()})
+    card = Card(replace(NODE, rules=rules))
+    card.admit("a", of_card(1, 5), limit="40Gi")
+    card.admit("b", of_card(2, 25), limit="40Gi")
+    assert card.gib() == {"a": 40, "b": 40}
+
+    admission = card.admit("c", of_card(3, 50), limit="50Gi")
+
+    assert card.gib() == {"a": 40, "b": 25, "c": 50}
+    assert [changed.ref.name for changed in admission.changed] == ["b"]
+
+
+def test_two_small_requests_cannot_both_have_the_whole_compute_of_a_card() -> None:
+    """HAMi-core and MPS read their limits once; what is granted cannot be taken back."""
+    card = Card(HAMI_NODE)
+
+    for number, name in enumerate("ab"):
+        card.admit(name, computing(number, "1"), tflops="312")
+
+    assert card.percent() == {"a": 1, "b": 1}
+    assert all(record.shares[0].compute_clamped for record in card.claims())
+
+
+def test_lent_compute_is_taken_back_by_a_later_request() -> None:
+    card = Card(NODE)
+    card.admit("a", computing(1, "31.2"), tflops="312")
+    assert card.percent() == {"a": 100}
+
+    card.admit("b", computing(2, "156"), tflops="312")
+    assert card.percent() == {"a": 50, "b": 50}
+    assert [record.shares[0].compute_clamped for record in card.claims()] == [True, True]
+
+    card.release("b")
+    assert card.percent() == {"a": 100}
+    assert not card.records["a"].shares[0].clamped
+
+
+def test_requests_are_kept_if_rounding_takes_their_sum_above_100_percent() -> None:
+    card = Card(NODE)
+    for number, name in enumerate("abc"):
+        card.admit(name, computing(number, "104"), tflops="312")
+
+    assert card.percent() == {"a": 34, "b": 34, "c": 34}
+
+
+def test_oversubscribed_card_lends_its_virtual_compute() -> None:
+    ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+    card = Card(node_offer(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
+
+    for number, name in enumerate("abc"):
+        consumed = {
+            **allocation(GPU_0, number, tflops="0", vram="0").consumed,
+            "virtual_tflops": quantity.parse("31.2"),
+            "virtual_vram": quantity.parse("1Gi"),
+        }
+        card.admit(name, allocation(GPU_0, number, consumed=consumed), tflops="312")
+
+    assert card.percent() == {"a": 100, "b": 40, "c": 10}

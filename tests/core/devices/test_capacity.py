@@ -1,13 +1,27 @@
-"""Capacities of a card: their defaults and policies, within the API's rules."""
+"""Capacities of a card: their policies, oversubscription, and memory that the driver reserves."""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import capacity, oversubscription
-from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.support.builders.devices import published_devices
+from tests.support.builders.allocations import allocation
+from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu
+from tests.support.builders.nodes import node_offer
 
 
 def test_card_offers_compute_and_memory_with_a_policy() -> None:
@@ -23,13 +37,6 @@ def test_card_offers_compute_and_memory_with_a_policy() -> None:
             "requestPolicy": {"default": "80Gi", "validRange": {"min": "1Mi", "step": "1Mi"}},
         },
     }
-
-
-def test_fraction_of_a_tflops_is_kept() -> None:
-    offered = capacity.of_card(gpu(milli_tflops=71_200), None)["tflops"]
-
-    assert offered.as_api()["value"] == "71200m"
-    assert offered.step is None
 
 
 @pytest.mark.parametrize(
@@ -50,12 +57,226 @@ def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value
     assert oversubscription.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
 
 
-@pytest.mark.parametrize(
-    "card",
-    [gpu(), gpu(milli_tflops=1), gpu(milli_tflops=71_200), gpu(vram_bytes=2 * MIB)],
-    ids=["an A100", "hardly any compute", "a fraction", "hardly any memory"],
-)
-def test_api_server_accepts_every_policy(card: Gpu) -> None:
-    (device,) = published_devices(card)
+HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
+POOL = replace(NODE, oversubscription=HALF_MORE)
 
-    assert device_rules.violations(device.as_api()) == ()
+
+def oversubscribed_devices(
+    *cards: Gpu, host: HostResources, ratios: Oversubscription = HALF_MORE
+) -> tuple[Device, ...]:
+    return published_devices(*cards, node=replace(NODE, oversubscription=ratios), host=host)
+
+
+def test_tenants_divide_the_virtual_totals() -> None:
+    (a100,) = oversubscribed_devices(
+        gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB)
+    )
+
+    assert {name: str(entry.value) for name, entry in a100.capacity.items()} == {
+        "tflops": "312",
+        "vram": "40Gi",
+        "virtual_tflops": "468",
+        "virtual_vram": "60Gi",
+    }
+
+
+def test_claim_that_names_nothing_consumes_all_virtual_and_no_physical_capacity() -> None:
+    (a100,) = oversubscribed_devices(
+        gpu(vram_bytes=40 * GIB), host=HostResources(memory_bytes=40 * GIB)
+    )
+
+    assert {name: str(entry.default) for name, entry in a100.capacity.items()} == {
+        "tflops": "0",
+        "vram": "0",
+        "virtual_tflops": "468",
+        "virtual_vram": "60Gi",
+    }
+    assert device_rules.violations(a100.as_api()) == ()
+
+
+def test_cards_divide_host_memory_and_disk_in_proportion_to_their_own_memory() -> None:
+    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
+    small, large = oversubscribed_devices(
+        gpu(0, vram_bytes=16 * GIB),
+        gpu(1, vram_bytes=48 * GIB),
+        host=HostResources(memory_bytes=64 * GIB, disk_bytes=320 * GIB),
+        ratios=ratios,
+    )
+
+    assert str(small.capacity["virtual_vram"].value) == "32Gi"  # 16 + 64 x 1/4
+    assert str(large.capacity["virtual_vram"].value) == "96Gi"  # 48 + 64 x 3/4
+
+
+def test_every_device_has_the_nodes_totals() -> None:
+    (first, second) = oversubscribed_devices(
+        gpu(0, vram_bytes=40 * GIB),
+        gpu(1, vram_bytes=40 * GIB),
+        host=HostResources(memory_bytes=80 * GIB),
+    )
+
+    for one in (first, second):
+        assert one.attributes["node_total_tflops"] == "624"
+        assert one.attributes["node_virtual_tflops"] == "936"
+        assert one.attributes["node_total_vram"] == "80Gi"
+        assert one.attributes["node_virtual_vram"] == "120Gi"
+
+
+@given(
+    st.lists(st.integers(1, 200 * GIB), min_size=1, max_size=8),
+    st.integers(0, 2**42),
+    st.integers(0, 2**44),
+    st.integers(0, 100),
+    st.integers(0, 100),
+)
+def test_parts_never_exceed_the_whole(
+    sizes: list[int], memory: int, disk: int, memory_percent: int, disk_percent: int
+) -> None:
+    ratios = Oversubscription(
+        tflops_percent=100, host_memory_percent=memory_percent, host_disk_percent=disk_percent
+    )
+    cards = tuple(gpu(index, vram_bytes=size + MIB) for index, size in enumerate(sizes))
+    host = HostResources(memory_bytes=memory, disk_bytes=disk)
+
+    totals = oversubscription.virtual(cards, ratios, host)
+
+    own = sum(card.vram_bytes for card in cards)
+    handed_out = sum(total.vram_bytes for total in totals.values())
+    assert handed_out <= own + memory * memory_percent // 100 + disk * disk_percent // 100
+    for card in cards:
+        assert totals[card.uuid].vram_bytes % MIB == 0
+        assert totals[card.uuid].vram_bytes >= oversubscription.usable_vram_bytes(card)
+
+
+AMOUNTS = {"tflops": "0", "vram": "0"}
+
+
+def oversubscribed_claim(
+    name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
+) -> PreparedClaim:
+    """Return a claim on one 40Gi A100 at 1.5x; None requests the physical capacities."""
+    node = node_offer(
+        gpu(vram_bytes=40 * GIB), node=POOL, host=HostResources(memory_bytes=40 * GIB)
+    )
+    (a100,) = node.devices
+    if virtual is None:
+        consumed = {"tflops": "312", "vram": "40Gi", "virtual_tflops": "468"}
+        amounts = {**consumed, "virtual_vram": "60Gi"}
+    else:
+        amounts = {**AMOUNTS, "virtual_tflops": virtual[0], "virtual_vram": virtual[1]}
+    share = replace(
+        allocation(a100, int(name)),
+        consumed={key: quantity.parse(text) for key, text in amounts.items()},
+    )
+    return claim_fit(allocated_claim(f"claim-{name}", share), on=node, beside=beside).claim
+
+
+def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> None:
+    first = oversubscribed_claim("1", ("400", "40Gi"))
+    second = oversubscribed_claim("2", ("68", "20Gi"), [first])
+
+    with pytest.raises(
+        ClaimError, match=r"virtual_tflops: found 1n plus 468 in use, expected at most 468"
+    ):
+        oversubscribed_claim("3", ("1n", "1Mi"), [first, second])
+
+
+def test_claim_for_physical_capacities_gets_the_card_exclusively() -> None:
+    exclusive = oversubscribed_claim("1", None)
+
+    with pytest.raises(
+        ClaimError, match=r"virtual_tflops: found 1 plus 468 in use, expected at most 468"
+    ):
+        oversubscribed_claim("2", ("1", "1Mi"), [exclusive])
+
+
+def test_share_from_before_oversubscription_counts_by_its_physical_amounts() -> None:
+    before = node_offer(gpu(vram_bytes=40 * GIB))
+    (a100,) = before.devices
+    old = fitted_claim("old", allocation(a100, 9, tflops="300", vram="30Gi"), on=before)
+
+    with pytest.raises(
+        ClaimError, match=r"virtual_tflops: found 200 plus 300 in use, expected at most 468"
+    ):
+        oversubscribed_claim("1", ("200", "1Gi"), [old])
+    assert oversubscribed_claim("2", ("168", "30Gi"), [old]).shares
+
+
+def claim_after_oversubscription(
+    name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()
+) -> PreparedClaim:
+    """Return a claim with virtual amounts, prepared after its pool stopped oversubscribing."""
+    node = node_offer(gpu(vram_bytes=40 * GIB))
+    (card,) = node.devices
+    amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
+    consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
+    wanted = allocated_claim(name, allocation(card, ord(name), consumed=consumed))
+    return claim_fit(wanted, on=node, beside=beside).claim
+
+
+def test_claim_from_before_oversubscription_stopped_gets_its_amounts_of_the_card() -> None:
+    (kept,) = claim_after_oversubscription("a", "78", "10Gi").shares
+
+    assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("10Gi")}
+    assert kept.limit == Limit(sm_percent=25, vram_bytes=10 * GIB)
+
+
+def test_claims_from_before_oversubscription_stopped_never_exceed_the_card() -> None:
+    first = claim_after_oversubscription("a", "78", "30Gi")
+
+    with pytest.raises(
+        ClaimError, match="vram: found 20Gi plus 30Gi in use, expected at most 40Gi"
+    ):
+        claim_after_oversubscription("b", "78", "20Gi", beside=[first])
+    claim_after_oversubscription("c", "78", "10Gi", beside=[first])
+
+
+def test_claim_for_more_than_the_card_gets_the_card_after_oversubscription_stopped() -> None:
+    record = claim_after_oversubscription("a", "468", "60Gi")
+
+    assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
+    with pytest.raises(ClaimError, match="tflops: found 1 plus 312 in use, expected at most 312"):
+        claim_after_oversubscription("b", "1", "1Mi", beside=[record])
+
+
+def test_amount_of_0_is_refused_also_after_oversubscription_stopped() -> None:
+    with pytest.raises(ClaimError, match="vram: found 0, expected at least 1Mi"):
+        claim_after_oversubscription("a", "78", "0")
+
+
+T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
+RESERVING = replace(T4, reserved_bytes=450 * MIB - 1)
+BEFORE, NOW = node_offer(T4), node_offer(RESERVING)
+(CARD,) = NOW.devices
+
+
+def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
+    (device,) = published_devices(RESERVING)
+
+    assert str(device.capacity["vram"].value) == "14910Mi"
+    assert device.attributes["node_total_vram"] == "14910Mi"
+
+
+def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
+    whole = fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
+
+    (kept,) = tenancy.with_divided_limits([whole], NOW.devices, NOW.rules)
+
+    assert kept == whole
+    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
+        claim_fit(
+            allocated_claim("b", allocation(CARD, 2, tflops="0", vram="1Mi")),
+            on=NOW,
+            beside=[whole],
+        )
+    half = fitted_claim("c", allocation(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
+    with pytest.raises(
+        ClaimError, match="vram: found 1Gi plus 14Gi in use, expected at most 14910Mi"
+    ):
+        claim_fit(
+            allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
+        )
+
+
+def test_more_than_the_old_total_is_refused() -> None:
+    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
+        fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.devices import gpupool
-from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpupool import GpuPool
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
@@ -108,14 +107,6 @@ def test_all_invalid_values_are_reported_at_once() -> None:
 )
 def test_value_of_another_type_is_reported(found: dict[str, Any], text: str) -> None:
     assert text in refusal(found)
-
-
-def test_node_is_a_member_of_its_pool() -> None:
-    found = GpuPool(name="prod", qos="high", oversubscription=DEFAULTS)
-
-    assert found.node("node-01") == Node(
-        name="node-01", gpupool="prod", qos="high", oversubscription=DEFAULTS
-    )
 
 
 def test_names_that_are_too_long_together_are_refused() -> None:

@@ -21,7 +21,6 @@ from tensorfusion_dra.core.devices.health import (
     Moment,
     Trouble,
 )
-from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.kubernetes import name_rules
 from tests.support.tally import examples
 
@@ -60,13 +59,6 @@ def test_trouble_found_by_a_reading_makes_the_card_sick_at_once(trouble: Trouble
     assert found.sick.since == moment(0).at
 
 
-def test_reported_error_makes_the_card_sick_at_once() -> None:
-    found = health.reported(HEALTHY, XID, moment(7))
-
-    assert found.sick is not None
-    assert (found.sick.worst, found.sick.since) == (XID, moment(7).at)
-
-
 @pytest.mark.parametrize(
     ("findings", "every", "is_sick"),
     [
@@ -83,10 +75,6 @@ def test_card_recovers_after_quiet_time_and_good_readings(
     found = after(bad(RESET), *findings, every=every)
 
     assert (found.sick is not None) is is_sick
-
-
-def test_recovered_card_keeps_no_history() -> None:
-    assert after(bad(LOST), GOOD, GOOD, GOOD, GOOD) == HEALTHY
 
 
 @pytest.mark.parametrize(
@@ -167,12 +155,6 @@ def test_trouble_of_each_kind_of_event(kind: EventKind, code: int, reason: str |
     trouble = health.trouble_of(CardEvent(gpu_uuid="GPU-1", kind=kind, code=code), RULES)
 
     assert (trouble.reason if trouble else None) == reason
-
-
-def test_ignored_xid_is_no_trouble() -> None:
-    rules = HealthRules(xids=XidRules(ignored=frozenset({79})))
-
-    assert health.trouble_of(CardEvent(gpu_uuid="a", kind=EventKind.XID, code=79), rules) is None
 
 
 @pytest.mark.parametrize("action", range(1, 12))

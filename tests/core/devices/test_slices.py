@@ -1,4 +1,4 @@
-"""Writes of a node to its ResourceSlices, and the content of the slices."""
+"""A node's ResourceSlices: content, writes and their steps, feature gates, owners."""
 
 import copy
 import functools
@@ -9,15 +9,30 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dra_simulator.api import slice_rules
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.device import Node, Taint
 from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.kubernetes import slice_normal_form
+from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+)
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.builders.slices import MANY, NAME, stored_slices, wanted_slices
-from tests.support.slice_store import applied, pool_generations, writes_by_verb
+from tests.support.slice_store import (
+    applied,
+    listed,
+    pool_generations,
+    states,
+    visible,
+    writes_by_verb,
+)
+from tests.support.tally import examples
 
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -61,36 +76,11 @@ def test_slice_is_owned_by_its_node_and_has_the_guides_labels() -> None:
     }
 
 
-def test_node_without_devices_publishes_an_empty_pool() -> None:
-    plan = slices.plan(slices.wanted((), NODE, node_uid="node-uid"), [])
-
-    (created,) = plan.create
-    assert created["spec"]["devices"] == []
-    assert created["spec"]["pool"]["resourceSliceCount"] == 1
-
-
-def test_nothing_is_written_if_nothing_changed() -> None:
-    plan = slices.plan(wanted_slices(65), stored_slices(65))
-
-    assert not plan
-    assert writes_by_verb(plan) == {}
-    assert plan.generation == 1
-
-
 def test_empty_pool_may_be_stored_without_a_list_of_devices() -> None:
     kept = stored_slices(0)
     del kept[0]["spec"]["devices"]
 
     assert not slices.plan(wanted_slices(0), kept)
-
-
-def test_equal_quantities_in_another_notation_are_no_change() -> None:
-    kept = stored_slices()
-    for device in kept[0]["spec"]["devices"]:
-        device["capacity"]["vram"]["value"] = "81920Mi"
-        device["capacity"]["tflops"]["value"] = "312e0"
-
-    assert not slices.plan(wanted_slices(), kept)
 
 
 def stored(count: int, *, changed: int = 0, kept: int | None = None) -> list[Slice]:
@@ -247,3 +237,187 @@ def test_long_node_names_give_valid_and_different_names_and_labels() -> None:
     first, second = items
     assert first["metadata"]["name"] != second["metadata"]["name"]
     assert first["metadata"]["labels"] != second["metadata"]["labels"]
+
+
+CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
+TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
+
+
+def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
+    """Return the slices as an API server with these gates off stores them."""
+    return [
+        {
+            **item,
+            "spec": {
+                **item["spec"],
+                "devices": slice_normal_form.without(item["spec"]["devices"], gates),
+            },
+        }
+        for item in items
+    ]
+
+
+def test_dropped_fields_count_as_a_difference_until_the_gate_is_known() -> None:
+    kept = dropping(CONSUMABLE_OFF, stored_slices())
+
+    assert writes_by_verb(slices.plan(wanted_slices(), kept)) == {"update": [NAME]}
+    assert not slices.plan(wanted_slices(), kept, dropped=CONSUMABLE_OFF)
+    assert slices.plan(wanted_slices(), kept, dropped=TAINTS_OFF)
+
+
+def test_with_a_gate_off_other_changes_are_still_written() -> None:
+    kept = dropping(CONSUMABLE_OFF, stored_slices())
+
+    plan = slices.plan(wanted_slices(3), kept, dropped=CONSUMABLE_OFF)
+
+    assert writes_by_verb(plan) == {"update": [NAME]}
+
+
+def test_gate_that_is_on_again_causes_no_write_while_it_counts_as_off() -> None:
+    assert not slices.plan(wanted_slices(), stored_slices(), dropped=CONSUMABLE_OFF)
+
+
+def test_dropped_fields_identify_their_gates() -> None:
+    (item,) = wanted_slices()
+    devices = [{**device, "taints": [{"key": "a"}]} for device in item["spec"]["devices"]]
+    tainted = {**item, "spec": {**item["spec"], "devices": devices}}
+
+    for gates in (CONSUMABLE_OFF, TAINTS_OFF, CONSUMABLE_OFF | TAINTS_OFF):
+        assert slices.dropped_gates(tainted, dropping(gates, [tainted])[0]) == gates
+
+
+def test_complete_slice_has_no_dropped_gates() -> None:
+    for item in (*wanted_slices(0), *wanted_slices(2)):
+        assert slices.dropped_gates(item, item) == frozenset()
+
+
+def test_difference_that_no_gate_explains_has_no_dropped_gates() -> None:
+    (item,) = wanted_slices(2)
+    (other,) = wanted_slices(1)
+
+    assert slices.dropped_gates(item, other) == frozenset()
+
+
+NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-01", "uid": "node-uid"}
+
+
+def stored_slice(name: str, owners: list[dict[str, Any]] | None, **spec: Any) -> dict[str, Any]:
+    """Return a stored slice with this name and these owners, which is not a wanted one."""
+    (item,) = wanted_slices()
+    metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "1"}
+    if owners is not None:
+        metadata["ownerReferences"] = owners  # type: ignore[assignment]
+    pool = {**item["spec"]["pool"], "generation": 1}
+    return {"metadata": metadata, "spec": {**item["spec"], "pool": pool, **spec}}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        stored_slice("left-behind", [NODE_OWNER]),
+        stored_slice("of-an-earlier-node-object", [{**NODE_OWNER, "uid": "earlier"}]),
+        stored_slice(f"{NAME}-7", None),
+        stored_slice(f"{NAME}-7", []),
+    ],
+    ids=lambda item: str(item["metadata"]["name"]),
+)
+def test_own_slice_that_is_no_longer_wanted_is_deleted(own: dict[str, Any]) -> None:
+    assert slices.plan(wanted_slices(), [own]).delete == (own,)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        stored_slice("other-driver", [NODE_OWNER], driver="gpu.nvidia.com"),
+        stored_slice("other-node", [NODE_OWNER], nodeName="node-99"),
+        stored_slice("no-node", [NODE_OWNER], nodeName=None),
+        stored_slice("owned-by-another-node", [{**NODE_OWNER, "name": "node-99"}]),
+        stored_slice("owned-by-a-pod", [{**NODE_OWNER, "kind": "Pod"}]),
+        stored_slice("two-owners", [NODE_OWNER, {**NODE_OWNER, "kind": "Pod"}]),
+        stored_slice("without-owner", None),
+    ],
+    ids=lambda item: str(item["metadata"]["name"]),
+)
+def test_slice_of_another_owner_is_never_deleted(foreign: dict[str, Any]) -> None:
+    assert slices.plan(wanted_slices(), [foreign]).delete == ()
+
+
+def test_obsolete_slice_is_deleted_before_other_writes() -> None:
+    kept = stored_slices(65)
+
+    steps = states(slices.plan(wanted_slices(1), kept), kept)
+
+    assert [len(step) for step in steps] == [2, 1, 1]
+    assert pool_generations(steps[-1]) == [1]
+
+
+def test_obsolete_slices_are_deleted_oldest_first_so_that_no_older_pool_counts_again() -> None:
+    (stray,), (old,) = stored_slices(1), stored_slices(2)
+    stray["metadata"]["name"] = "a-stray"
+    stray["spec"]["pool"]["generation"] = 5
+
+    steps = states(slices.plan(wanted_slices(3), [stray, old]), [stray, old])
+
+    assert [[len(item["spec"]["devices"]) for item in step] for step in steps] == [
+        [1, 2],
+        [1],
+        [],
+        [3],
+    ]
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> list[Slice]:
+    """Return slices that may be stored for this driver and node, from any writer."""
+    sizes = st.sampled_from([0, 1, 2, 64, 65, 129])
+    items: dict[str, Any] = {}
+    for pool in draw(st.lists(st.sampled_from(["default", "old"]), max_size=2)):
+        node = replace(NODE, gpupool=pool)
+        for item in stored_slices(draw(sizes), node=node, node_uid=draw(st.sampled_from("ab"))):
+            change = draw(st.sampled_from(["", "", "vanished", "generation", "device", "renamed"]))
+            name = item["metadata"]["name"]
+            if change == "vanished":
+                continue
+            if change == "generation":
+                item["spec"]["pool"]["generation"] = draw(st.integers(0, 3))
+            if change == "device" and item["spec"]["devices"]:
+                item["spec"]["devices"][0]["attributes"]["qos"] = {"string": "low"}
+            if change == "renamed":
+                name = f"a-{name}"
+            item["metadata"] = {**item["metadata"], "name": name, "uid": f"{pool}-{name}"}
+            items[name] = item
+    return draw(st.permutations(list(items.values())))
+
+
+@settings(max_examples=examples(40))
+@given(stores(), st.sampled_from([0, 1, 2, 65, 129]), st.sampled_from("ab"))
+def test_plan_leads_from_any_stored_slices_to_exactly_the_wanted_pool(
+    kept: list[Slice], count: int, node_uid: str
+) -> None:
+    target = wanted_slices(count, node_uid=node_uid)
+
+    plan = slices.plan(target, kept)
+    after = applied(plan, kept)
+
+    pool = visible(after, "default/node-01")
+    assert pool is not None
+    assert len(pool) == len(after)
+    assert listed(pool) == listed(target)
+    assert set(pool_generations(after)) == {plan.generation}
+    assert not slices.plan(target, after)
+
+
+@settings(max_examples=examples(40))
+@given(stores(), st.sampled_from([0, 1, 2, 65, 129]))
+def test_scheduler_never_sees_mixed_devices_or_an_older_generation(
+    kept: list[Slice], count: int
+) -> None:
+    target = wanted_slices(count)
+    of_pool = [item for item in kept if item["spec"]["pool"]["name"] == "default/node-01"]
+    newest = max(pool_generations(of_pool), default=0)
+
+    for state in states(slices.plan(target, kept), kept)[1:]:
+        seen = visible(state, "default/node-01") or []
+
+        untouched = all(item in kept for item in seen) and set(pool_generations(seen)) <= {newest}
+        assert untouched or listed(seen) == listed(target)

@@ -2,9 +2,6 @@
 
 from enum import StrEnum
 from functools import partial
-from typing import Any
-
-import pytest
 
 from tensorfusion_dra.core.kubernetes import field_reader
 from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean, whole_number
@@ -51,20 +48,6 @@ def test_valid_fields_are_read_without_errors() -> None:
     assert fields.read("absent", up_to_3, 1) == 1
     assert fields.inner("inner").found == fields.inner("absent").found == {}
     assert fields.errors == []
-
-
-@pytest.mark.parametrize("found", [None, [], "text", 7])
-def test_value_that_is_not_an_object_is_an_error_and_reads_as_empty(found: Any) -> None:
-    fields = Fields(found, path="spec")
-
-    assert fields.read("level", level, None) is None
-    assert texts(fields) == [f"spec: found {found!r}, expected an object"]
-
-
-@pytest.mark.parametrize("found", [True, 1.0, "1", -1, 4, [1]])
-def test_only_a_whole_number_in_the_range_is_one(found: Any) -> None:
-    with pytest.raises(ValueError, match="expected a whole number 0 to 3"):
-        up_to_3(found)
 
 
 def test_key_that_is_no_plain_name_stands_in_brackets() -> None:

@@ -24,11 +24,6 @@ def test_many_brackets_side_by_side_or_in_text_are_no_levels() -> None:
     assert json_text.parse(json.dumps(value).encode()) == value
 
 
-@pytest.mark.parametrize("text", [b'"' + b"[" * 200 + b'"', b"1" + b" " * 200, b"null"])
-def test_plain_values_are_read(text: bytes) -> None:
-    assert json_text.parse(text) == json.loads(text)
-
-
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_other_text_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of several kinds

@@ -3,14 +3,12 @@
 KUBERNETES_PRINTS is output of k8s.io/apimachinery/pkg/api/resource of 1.36.
 """
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
 
 MOST = 2**63 - 1
 
@@ -160,45 +158,3 @@ def test_an_amount_beyond_63_bits_is_capped(text: str) -> None:
 )
 def test_ceil_rounds_fractions_up(text: str, whole: int) -> None:
     assert quantity.parse(text).ceil() == whole
-
-
-def test_sums_are_exact() -> None:
-    tenth = quantity.parse("0.1")
-
-    total = sum([tenth] * 10, start=Quantity(0))
-
-    assert total == quantity.parse("1")
-    assert total - tenth == quantity.parse("900m")
-
-
-def test_constructors_take_whole_numbers_thousandths_and_bytes() -> None:
-    assert str(Quantity.whole(312)) == "312"
-    assert str(Quantity.milli(71_200)) == "71200m"
-    assert str(Quantity.of_bytes(40 * GIB)) == "40Gi"
-    assert str(Quantity.of_bytes(MIB + 1)) == "1048577"
-
-
-def test_hostile_input_is_refused_quickly() -> None:
-    hostile: list[object] = [
-        "9" * 10_000_000,
-        "0." + "0" * 10_000_000,
-        "1e" + "9" * 10_000_000,
-        " " * 10_000_000,
-        "9" * 63 + "E",
-        "." + "9" * 60 + "Ei",
-        10**1_000_000,
-        -(10**1_000_000),
-    ]
-    start = time.thread_time()
-
-    answers = [answer(value) for value in hostile for _ in range(10)]
-
-    assert time.thread_time() - start < 5
-    assert max(map(len, answers)) < 200
-
-
-def answer(value: object) -> str:
-    try:
-        return str(quantity.parse(value))
-    except QuantityError as error:
-        return str(error)

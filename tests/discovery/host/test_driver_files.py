@@ -1,7 +1,6 @@
 """The driver's libraries for containers: devices of NVIDIA's toolkit, and mounts."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -163,27 +162,6 @@ def test_file_in_place_of_the_folder_is_logged_once(tmp_path: Path) -> None:
 
     assert found == {None}
     assert [line["event"] for line in logs] == ["toolkit_specs_unreadable"]
-
-
-def test_threads_may_look_up_devices_while_other_specs_change(tmp_path: Path, cdi: Path) -> None:
-    (cdi / "nvidia.json").write_text(json.dumps(spec(UUID)))
-    files, answers = driver(tmp_path, cdi), []
-
-    def look_up(number: int) -> None:
-        other = cdi / f"k8s.other_{number}.json"
-        for _ in range(20):
-            other.write_text(json.dumps(spec("0", kind="k8s.other/claim")))
-            answers.append(files.toolkit_device(UUID))
-            other.unlink()
-
-    with capture_logs():
-        threads = [threading.Thread(target=look_up, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    assert answers == [f"nvidia.com/gpu={UUID}"] * 80
 
 
 def test_libraries_are_mounted_under_every_name_in_both_loader_folders(

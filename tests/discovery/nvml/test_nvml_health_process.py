@@ -1,6 +1,5 @@
 """The real node-plugin process on the fake NVML: events, lost cards, calls that hang."""
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.app.node_plugin.health_cluster import (
     streamed,
     taints,
 )
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.discovery.nvml.nvml_machine import answers, card, uuid
 
 XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000
@@ -110,24 +109,6 @@ def test_memory_error_taints_the_device(
         cluster.until("tainted", lambda: reasons(cluster) == {GPU_0: reason})
 
 
-def test_xid_stays_until_a_reset_if_the_driver_reports_no_recovery_action(
-    driver: Driver, library: Path
-) -> None:
-    old = {"recovery": NOT_SUPPORTED}
-    driver.answers(card(0, **old), card(1, **old))
-    with node(driver, library) as cluster:
-        await_reported(cluster, driver, 0, XID, 79)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-        time.sleep(2)  # twice the quiet time
-
-        assert reasons(cluster) == {GPU_0: "xid-79"}
-        driver.answers(card(0, handle=GPU_IS_LOST), card(1, **old))
-        cluster.until("lost", lambda: list(devices(cluster)) == [GPU_1])
-        driver.answers(card(0, **old), card(1, **old))
-        cluster.until("reset", lambda: len(devices(cluster)) == 2)
-        assert taints(cluster) == {}
-
-
 def test_reported_recovery_action_is_read_at_once(driver: Driver, library: Path) -> None:
     with node(driver, library, *NO_POLL) as cluster:
         driver.answers(card(0), card(1, recovery="2"))
@@ -215,40 +196,6 @@ def test_driver_without_events_is_polled(driver: Driver, eventless_library: Path
         cluster.until("well", lambda: not taints(cluster))
 
         assert len(log_lines(cluster, "card_events_unavailable")) == 1
-
-
-def test_driver_of_another_version_is_published_and_counts_as_a_reset(
-    driver: Driver, library: Path
-) -> None:
-    old = {"recovery": NOT_SUPPORTED}
-    driver.answers(card(0, **old), card(1, **old))
-    with node(driver, library) as cluster:
-        await_reported(cluster, driver, 0, XID, 48)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-
-        driver.answers(card(0, **old), card(1, **old), driver="580.95.05")
-
-        cluster.until("well", lambda: not taints(cluster))
-        versions = [
-            device["attributes"]["driver_version"]["version"]
-            for device in devices(cluster).values()
-        ]
-        assert versions == ["580.95.5", "580.95.5"]
-
-
-def test_driver_that_stays_unloaded_makes_the_cards_unhealthy(
-    driver: Driver, library: Path
-) -> None:
-    with node(driver, library) as cluster:
-        cluster.server.requests.reset()
-        driver.answers(init="!9")
-
-        cluster.until("tainted", lambda: len(taints(cluster)) == 2)
-
-        assert set(reasons(cluster).values()) == {"unreadable"}
-        driver.answers(card(0), card(1))
-        cluster.until("well", lambda: not taints(cluster))
-        assert slice_writes(cluster) == 2
 
 
 def test_sick_card_is_not_kept_open(driver: Driver, library: Path) -> None:

@@ -1,11 +1,16 @@
-"""Cards as the unmodified pynvml reads them, from a compiled fake libnvidia-ml.so.1."""
+"""Cards as the unmodified pynvml reads them from a compiled fake libnvidia-ml.so.1."""
 
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.discovery.nvml.nvml_machine import MIB, Machine, answers, card, uuid
+from tests.support.compiler import compiler
+from tests.support.waiting import PATIENCE_SECONDS
 
 NOT_SUPPORTED = "!3"
 GPU_IS_LOST = "!15"
@@ -49,12 +54,6 @@ def test_every_field_of_a_card_is_read(machine: Machine) -> None:
         }
     ]
     assert inventory["left_out"] == []
-
-
-def test_cards_are_in_the_order_of_nvml(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, minor="3"), card(1, minor="0"), card(2)))
-
-    assert [(gpu["index"], gpu["minor"]) for gpu in inventory["gpus"]] == [(0, 3), (1, 0), (2, 2)]
 
 
 def test_node_without_cards_has_an_empty_inventory(machine: Machine) -> None:
@@ -223,12 +222,6 @@ def test_root_complex_is_the_first_in_the_device_path(machine: Machine) -> None:
     assert gpu["numa_node"] is None
 
 
-def test_card_that_is_missing_in_sysfs_has_no_place(machine: Machine) -> None:
-    (gpu,) = machine.read(answers(card(0)))["gpus"]
-
-    assert (gpu["pcie_root"], gpu["numa_node"]) == (None, None)
-
-
 def test_raw_has_the_answer_to_every_query(machine: Machine) -> None:
     text = answers(card(0, brand=NOT_SUPPORTED, mig="1 1"), card(1, handle=GPU_IS_LOST))
 
@@ -242,3 +235,259 @@ def test_raw_has_the_answer_to_every_query(machine: Machine) -> None:
     assert first["brand"] == {"error": "NVML_ERROR_NOT_SUPPORTED"}
     assert first["mig_mode"] == [1, 1]
     assert second["handle"] == {"error": "NVML_ERROR_GPU_IS_LOST"}
+
+
+DRIVER_NOT_LOADED = "!9"
+LIB_RM_VERSION_MISMATCH = "!18"
+
+
+def uuids(inventory: Any) -> list[str]:
+    return [gpu["uuid"] for gpu in inventory["gpus"]]
+
+
+def test_missing_library_is_a_retryable_error_with_its_path(machine: Machine) -> None:
+    machine.library = Path("/nowhere/libnvidia-ml.so.1")
+
+    error = machine.read(answers())
+
+    assert error["error"] == "RetryableError"
+    assert error["text"].startswith("NVML: /nowhere/libnvidia-ml.so.1: cannot open")
+    assert error["text"].endswith("waiting for the NVIDIA driver's libnvidia-ml.so.1")
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib"])
+def test_library_is_found_under_the_driver_root(machine: Machine, folder: str) -> None:
+    assert machine.library is not None
+    found = machine.folder / "root" / folder / "libnvidia-ml.so.1"
+    found.parent.mkdir(parents=True)
+    shutil.copy(machine.library, found)
+    machine.library, machine.driver_root = None, machine.folder / "root"
+
+    (raw,) = machine.run(answers(card(0)), ["raw"])
+
+    assert raw["library"] == str(found)
+
+
+def test_file_that_is_not_a_library_is_skipped(machine: Machine) -> None:
+    assert machine.library is not None
+    root = machine.folder / "root"
+    for folder in ("usr/lib64", "lib64"):
+        (root / folder).mkdir(parents=True)
+    (root / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"a text")
+    shutil.copy(machine.library, root / "lib64/libnvidia-ml.so.1")
+    machine.library, machine.driver_root = None, root
+
+    (raw,) = machine.run(answers(card(0)), ["raw"])
+
+    assert raw["library"] == str(root / "lib64/libnvidia-ml.so.1")
+
+
+def test_library_without_nvml_functions_is_refused(machine: Machine) -> None:
+    library = machine.folder / "libother.so.1"
+    build = ["-shared", "-o", str(library), "-x", "c", "/dev/null"]
+    subprocess.run([compiler("the NVML tests"), *build], check=True, timeout=PATIENCE_SECONDS)
+    machine.library = library
+
+    error = machine.read(answers())
+
+    assert error["error"] == "RetryableError"
+    assert f"{library}: found no function nvmlInitWithFlags, expected NVML" in error["text"]
+
+
+def test_library_that_appears_later_is_loaded(machine: Machine) -> None:
+    assert machine.library is not None
+    later = machine.folder / "libnvidia-ml.so.1"
+    built, machine.library = machine.library, later
+
+    missing, _, inventory = machine.run(
+        answers(card(0)), ["read"], ["link", str(later), str(built)], ["read"]
+    )
+
+    assert missing["error"] == "RetryableError"
+    assert uuids(inventory) == [uuid(0)]
+
+
+@pytest.mark.parametrize(
+    ("init", "waited_for"),
+    [
+        (DRIVER_NOT_LOADED, "waiting for the NVIDIA kernel driver to be loaded"),
+        (NO_PERMISSION, "waiting for access to /dev/nvidiactl"),
+        (LIB_RM_VERSION_MISMATCH, "waiting for library and kernel driver of the same version"),
+        ("!77", "answered NVML_ERROR_77, waiting for NVML to answer"),
+    ],
+)
+def test_failed_initialisation_is_a_retryable_error_with_its_cause(
+    machine: Machine, init: str, waited_for: str
+) -> None:
+    error = machine.read(answers(card(0), init=init))
+
+    assert error["error"] == "RetryableError"
+    assert str(machine.library) in error["text"]
+    assert error["text"].endswith(waited_for)
+
+
+def test_driver_that_is_loaded_later_is_found_by_the_next_reading(machine: Machine) -> None:
+    waiting, _, inventory = machine.run(
+        answers(card(0), init=DRIVER_NOT_LOADED),
+        ["read"],
+        machine.rewrite(answers(card(0))),
+        ["read"],
+    )
+
+    assert waiting["error"] == "RetryableError"
+    assert uuids(inventory) == [uuid(0)]
+
+
+def test_driver_unloaded_during_a_reading_fails_the_whole_reading(
+    machine: Machine,
+) -> None:
+    gone, _, inventory = machine.run(
+        answers(card(0), card(1, uuid=DRIVER_NOT_LOADED)),
+        ["read"],
+        machine.rewrite(answers(card(0), card(1))),
+        ["read"],
+    )
+
+    assert gone["error"] == "RetryableError"
+    assert "uuid of GPU 1" in gone["text"]
+    assert uuids(inventory) == [uuid(0), uuid(1)]
+
+
+def test_replaced_library_is_a_fatal_error(machine: Machine) -> None:
+    assert machine.library is not None
+    installed = machine.folder / "libnvidia-ml.so.1"
+    shutil.copy(machine.library, installed)
+    machine.library = installed
+
+    first, _, _, error = machine.run(
+        answers(card(0)),
+        ["read"],
+        machine.rewrite(answers(card(0), init=LIB_RM_VERSION_MISMATCH)),
+        ["replace", str(installed), "the next version"],
+        ["read"],
+    )
+
+    assert uuids(first) == [uuid(0)]
+    assert error["error"] == "FatalError"
+    assert "the library was replaced, only a new process can load it" in error["text"]
+
+
+def test_replacement_of_a_library_found_by_the_loader_is_noticed(
+    machine: Machine,
+) -> None:
+    assert machine.library is not None
+    installed = machine.folder / "libnvidia-ml.so.1"
+    shutil.copy(machine.library, installed)
+    machine.library, machine.loader_path = None, str(machine.folder)
+
+    raw, _, _, error = machine.run(
+        answers(card(0)),
+        ["raw"],
+        machine.rewrite(answers(card(0), init=LIB_RM_VERSION_MISMATCH)),
+        ["replace", str(installed), "the next version"],
+        ["read"],
+    )
+
+    assert raw["library"] == str(installed)
+    assert error["error"] == "FatalError"
+
+
+def test_hanging_call_ends_the_reading_with_an_error_that_names_it(machine: Machine) -> None:
+    machine.wait_seconds = 0.3
+    hang = f"~{machine.folder}/go {uuid(1)}"
+
+    first, second, threads = machine.run(
+        answers(card(0), card(1, uuid=hang)), ["read"], ["read"], ["threads"]
+    )
+
+    assert first["error"] == second["error"] == "HungError"
+    assert re.match(r"NVML: uuid of GPU 1: found no answer after \d+ s", first["text"])
+    assert "expected one within 0.3 s" in first["text"]
+    assert threads == ["nvml"]
+
+
+def test_readings_work_again_after_a_hanging_call_returns(machine: Machine) -> None:
+    machine.wait_seconds = 2.0
+    hang = f"~{machine.folder}/go {uuid(0)}"
+
+    hung, _, _, inventory, threads = machine.run(
+        answers(card(0, uuid=hang)),
+        ["read"],
+        machine.rewrite(answers(card(0), card(1))),
+        ["write", f"{machine.folder}/go", ""],
+        ["read again"],
+        ["threads"],
+    )
+
+    assert hung["error"] == "HungError"
+    assert uuids(inventory) == [uuid(0), uuid(1)]
+    assert threads == ["nvml"]
+
+
+def test_close_ends_the_thread(machine: Machine) -> None:
+    _, _, threads, error = machine.run(answers(card(0)), ["read"], ["close"], ["threads"], ["read"])
+
+    assert threads == []
+    assert error == {"error": "RetryableError", "text": "NVML: closed, expected to be open"}
+
+
+def bind(machine: Machine, *indices: int) -> None:
+    """Bind these cards to the kernel driver."""
+    driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
+    driver.mkdir(parents=True, exist_ok=True)
+    for index in indices:
+        (driver / f"0000:{0x3A + index:02x}:00.0").touch()
+
+
+def bind_step(machine: Machine, index: int) -> list[str]:
+    """Return a step that binds another card."""
+    driver = machine.folder / "sys" / "bus" / "pci" / "drivers" / "nvidia"
+    return ["write", f"{driver}/0000:{0x3A + index:02x}:00.0", ""]
+
+
+def test_card_newly_bound_to_the_kernel_driver_is_found_at_once(machine: Machine) -> None:
+    bind(machine, 0)
+    _, _, _, _, again, events = machine.run(
+        answers(card(0)),
+        ["read"],
+        ["events", uuid(0)],
+        machine.rewrite(answers(card(0), card(1))),
+        bind_step(machine, 1),
+        ["read"],
+        ["reopened"],
+    )
+
+    assert uuids(again) == [uuid(0), uuid(1)]
+    assert events is True
+
+
+def test_every_reading_finds_new_cards_while_a_card_is_not_watched(machine: Machine) -> None:
+    _, _, _, again = machine.run(
+        answers(card(0), card(1)),
+        ["read"],
+        ["events", uuid(0)],
+        machine.rewrite(answers(card(0), card(1), card(2))),
+        ["read"],
+    )
+
+    assert uuids(again) == [uuid(0), uuid(1), uuid(2)]
+
+
+def test_lost_card_is_reported_with_the_fields_that_it_still_answers(machine: Machine) -> None:
+    (found,) = machine.run(answers(card(0, memory="!15"), card(1, handle="!15")), ["read"])
+
+    assert found["gpus"] == []
+    assert [(lost["uuid"], lost["pci_bus_id"]) for lost in found["lost"]] == [
+        (uuid(0), "0000:3a:00.0"),
+        (None, None),
+    ]
+
+
+def test_unsupported_recovery_action_is_not_reported_as_none(
+    machine: Machine,
+) -> None:
+    (found,) = machine.run(
+        answers(card(0), card(1, recovery="!3"), card(2, recovery="4")), ["read"]
+    )
+
+    assert found["recovery"] == {uuid(0): 0, uuid(2): 4}

@@ -1,27 +1,299 @@
-"""Simulated cards, from shorthands."""
+"""Simulated cards, from shorthands and profiles, also while a profile changes."""
 
 import dataclasses
 import json
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
+from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.devices.health import CardEvent
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tensorfusion_dra.discovery import models
-from tensorfusion_dra.discovery.simulated import cards, simulated_discovery
-from tensorfusion_dra.driver.ports.discovery import Discovery
-from tests.discovery.simulated.reading import gpus
+from tensorfusion_dra.discovery.simulated import cards, profile, simulated_discovery
+from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
+from tensorfusion_dra.driver.ports.discovery import HungError
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-GIB = 2**30
+
+def written(folder: Path, text: str) -> str:
+    file = folder / "profile.yaml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
 
 
-def test_simulated_discovery_satisfies_the_port() -> None:
-    def read(discovery: Discovery) -> int:
-        return len(discovery.read().gpus)
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
 
-    assert read(simulated_discovery.from_text("1xT4", node_name="node-1")) == 1
+    def __call__(self) -> float:
+        return self.now
+
+
+def over_time(text: str, clock: Clock) -> SimulatedDiscovery:
+    return SimulatedDiscovery(
+        profile.from_text(text), node_name="node-1", table=models.load(), clock=clock
+    )
+
+
+def test_profile_describes_each_card(tmp_path: Path) -> None:
+    text = """
+        driver_version: "570.1"
+        gpus:
+          - {product: A100-SXM4-80GB, count: 2}
+          - product: NVIDIA Experimental 9
+            vram: 12345Mi
+            tflops: 71.2
+            uuid: GPU-01234567-89ab-cdef-0123-456789abcdef
+          - {product: L4, vram: 20Gi}
+    """
+    made = gpus(written(tmp_path, text))
+
+    assert [gpu.model for gpu in made] == ["A100", "A100", "Experimental9", "L4"]
+    assert made[2].uuid == "GPU-01234567-89ab-cdef-0123-456789abcdef"
+    assert made[2].vram_bytes == 12345 * 2**20
+    assert (made[2].milli_tflops, made[2].tflops_source) == (71_200, TflopsSource.PROFILE)
+    assert made[2].compute_capability == (0, 0)
+    assert (made[3].vram_bytes, made[3].compute_capability) == (20 * GIB, (8, 9))
+    assert {gpu.driver_version for gpu in made} == {"570.1"}
+
+
+def test_profile_may_set_the_reserved_memory(tmp_path: Path) -> None:
+    file = tmp_path / "profile.yaml"
+    file.write_text("gpus: [{product: T4, reserved: 450Mi}, {product: T4}]")
+
+    found = simulated_discovery.from_text(str(file), node_name="node-01").read()
+
+    assert [gpu.reserved_bytes for gpu in found.gpus] == [450 * MIB, 0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("mig", "mig_mode: found MIG on"),
+        ("no-memory", "memory: found NVML_ERROR_NOT_SUPPORTED"),
+        ("lost", "memory_bytes: found NVML_ERROR_GPU_IS_LOST"),
+    ],
+)
+def test_faulty_card_is_left_out_like_a_real_one(tmp_path: Path, fault: str, reason: str) -> None:
+    text = written(tmp_path, f"gpus: [{{product: T4, fault: {fault}}}, {{product: L4}}]")
+
+    inventory = simulated_discovery.from_text(text, node_name="node-1").read()
+
+    assert [gpu.model for gpu in inventory.gpus] == ["L4"]
+    (left,) = inventory.left_out
+    assert left.subject.startswith("GPU-")
+    assert left.reason.startswith(reason)
+
+
+def test_card_without_compute_is_left_out(tmp_path: Path) -> None:
+    text = written(tmp_path, "gpus: [{product: NVIDIA X1, vram: 1Gi}]")
+
+    inventory = simulated_discovery.from_text(text, node_name="node-1").read()
+
+    assert inventory.gpus == ()
+    assert inventory.left_out[0].reason.startswith("tflops: found 'NVIDIA X1' in no model table")
+
+
+def test_card_that_appears_later_changes_no_uuid(tmp_path: Path) -> None:
+    clock = Clock()
+    text = "gpus: [{product: T4, appears_after_seconds: 5}, {product: L4}]"
+    discovery = over_time(written(tmp_path, text), clock)
+
+    (early,) = discovery.read().gpus
+    clock.now += 5
+    late = discovery.read().gpus
+
+    assert (early.model, early.index) == ("L4", 0)
+    assert [(gpu.model, gpu.index) for gpu in late] == [("T4", 0), ("L4", 1)]
+    assert late[1].uuid == early.uuid
+    assert late[1].pci_bus_id == early.pci_bus_id
+
+
+def test_driver_is_missing_for_the_configured_time(tmp_path: Path) -> None:
+    clock = Clock()
+    text = "{driver_missing_for_seconds: 2.5, gpus: [{product: T4}]}"
+    discovery = over_time(written(tmp_path, text), clock)
+
+    with pytest.raises(RetryableError, match="found no driver, waiting for it"):
+        discovery.read()
+    with pytest.raises(RetryableError):
+        discovery.raw()
+    clock.now += 2.5
+
+    assert len(discovery.read().gpus) == 1
+
+
+def test_node_may_have_no_cards(tmp_path: Path) -> None:
+    assert gpus("0xT4") == ()
+    assert gpus(written(tmp_path, "gpus: []")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found None, expected fields gpus, driver_version"),
+        ("[]", "found a list of 0, expected fields gpus"),
+        ("{}", "gpus: found None, expected a list of cards"),
+        ("{gpus: [], pool: x}", "found 'pool', expected only gpus, driver_version"),
+        ("{gpus: [], driver_version: 580.9}", "driver_version: found 580.9, expected a text"),
+        ("{gpus: [], driver_missing_for_seconds: -1}", "found -1, expected 0 to 86400 seconds"),
+        ("{gpus: [], driver_missing_for_seconds: .nan}", "found nan, expected 0 to"),
+        ("gpus: [T4]", "entry 1: found 'T4', expected fields product, count"),
+        ("gpus: [{}]", "entry 1: product: found None, expected a card's name"),
+        ("gpus: [{product: T4}, {product: X1}]", "entry 2: found no card 'X1', expected one like"),
+        ("gpus: [{product: T4, memory: 1}]", "entry 1: found 'memory', expected only product"),
+        ("gpus: [{product: T4, count: -1}]", "entry 1: count: found -1, expected 0 to 256"),
+        ("gpus: [{product: T4, count: true}]", "entry 1: count: found True, expected 0 to 256"),
+        ("gpus: [{product: T4, count: 200}, {product: T4, count: 57}]", "found 257 cards"),
+        ("gpus: [{product: T4, vram: many}]", "entry 1: vram: found 'many', expected a quantity"),
+        ("gpus: [{product: T4, vram: 1Ki}]", "entry 1: vram: found '1Ki', expected at least 1Mi"),
+        ("gpus: [{product: T4, vram: -5Gi}]", "vram: found '-5Gi', expected at least 1Mi"),
+        ("gpus: [{product: T4, reserved: 15Gi}]", "reserved: found '15Gi', expected 0 or more"),
+        ("gpus: [{product: T4, reserved: -1}]", "reserved: found -1, expected 0 or more"),
+        ("gpus: [{product: T4, tflops: 0}]", "entry 1: tflops: found 0, expected more than 0"),
+        ("gpus: [{product: T4, tflops: [1]}]", "entry 1: tflops: found list"),
+        ("gpus: [{product: T4, uuid: GPU-1}]", "uuid: found 'GPU-1', expected GPU- and"),
+        ("gpus: [{product: T4, fault: fire}]", "fault: found 'fire', expected one of mig, no-mem"),
+        ("gpus: [{product: T4, fault: [mig]}]", "fault: found a list of 1, expected one of"),
+        (
+            "gpus: [{product: T4, count: 2, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef}]",
+            "uuid: found the same UUID on several cards, expected unique ones",
+        ),
+    ],
+)
+def test_invalid_profile_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path, text)
+
+    with pytest.raises(InputError) as caught:
+        simulated_discovery.from_text(file, node_name="node-1")
+
+    assert str(caught.value).startswith(file)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def gpus(text: str, node_name: str = "node-1") -> tuple[Gpu, ...]:
+    return simulated_discovery.from_text(text, node_name=node_name).read().gpus
+
+
+def write(file: Path, *gpus: str, node: str = "") -> Path:
+    """Write a profile with these fields for each card; its modification time always changes."""
+    entries = ", ".join(f"{{product: T4{gpu}}}" for gpu in gpus)
+    version = file.stat().st_mtime_ns if file.exists() else 0
+    file.write_text(f"gpus: [{entries}]\n{node}", encoding="utf-8")
+    os.utime(file, ns=(version + 10**9, version + 10**9))
+    return file
+
+
+def discovery(file: Path) -> SimulatedDiscovery:
+    return simulated_discovery.from_text(str(file), node_name="node-01")
+
+
+@contextmanager
+def collected_events(cards: SimulatedDiscovery) -> Iterator[list[CardEvent]]:
+    events: list[CardEvent] = []
+    thread = Thread(target=lambda: cards.events.run(events.append))
+    cards.events.watch(frozenset(gpu.uuid for gpu in cards.read().gpus))
+    thread.start()
+    try:
+        yield events
+    finally:
+        cards.events.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_profile_is_reloaded_when_its_file_changes(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "", "")
+    cards = discovery(file)
+    before = cards.read()
+
+    write(file, "", ", fault: absent", node="driver_version: '590.1'")
+
+    (left,) = cards.read().gpus
+    assert left.uuid == before.gpus[0].uuid
+    assert left.driver_version == "590.1"
+
+
+def test_profile_that_becomes_invalid_keeps_the_last_valid_one(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "")
+    live = LiveProfile(str(file))
+    good = live.current()
+
+    write(file, ", fault: fire")
+    with capture_logs() as logs:
+        kept = [live.current(), live.current()]
+
+    assert kept == [good, good]
+    assert [line["event"] for line in logs] == ["profile_unusable"]
+
+
+def test_hanging_driver_may_recover(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "", node="hangs: true")
+    cards = discovery(file)
+
+    with pytest.raises(HungError):
+        cards.read()
+    write(file, "")
+
+    assert len(cards.read().gpus) == 1
+
+
+def test_lost_card_and_recovery_action_are_reported_as_by_nvml(tmp_path: Path) -> None:
+    cards = discovery(write(tmp_path / "p.yaml", ", fault: lost", ", recovery_action: 2"))
+
+    found = cards.read()
+
+    assert [lost.uuid for lost in found.lost] == [left.subject for left in found.left_out]
+    assert found.recovery == {found.lost[0].uuid: 0, found.gpus[0].uuid: 2}
+
+
+def test_xid_is_reported_when_it_appears_in_the_profile(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", ", xid: 13", "")
+    cards = discovery(file)
+    first, second = (gpu.uuid for gpu in cards.read().gpus)
+    with collected_events(cards) as events:
+        write(file, ", xid: 13", ", xid: 79")
+        assert eventually(lambda: len(events) == 1)
+        write(file, "", ", xid: 79")
+        write(file, ", xid: 48", ", xid: 79")
+        assert eventually(lambda: len(events) == 2)
+
+    assert [(event.gpu_uuid, event.code) for event in events] == [(second, 79), (first, 48)]
+
+
+def test_events_of_unwatched_cards_are_not_reported(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.yaml", "", "")
+    cards = discovery(file)
+    second = cards.read().gpus[1].uuid
+    with collected_events(cards) as events:
+        cards.events.watch(frozenset({second}))
+        write(file, ", xid: 79", ", xid: 48")
+        assert eventually(lambda: bool(events))
+
+    assert [event.gpu_uuid for event in events] == [second]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "node", "message"),
+    [
+        (", xid: many", "", "xid: found 'many', expected a number"),
+        (", xid: -1", "", "xid: found -1, expected a number"),
+        (", recovery_action: true", "", "recovery_action: found True, expected a number"),
+        ("", "hangs: maybe", "hangs: found 'maybe', expected true or false"),
+    ],
+)
+def test_invalid_fault_is_refused(tmp_path: Path, gpu: str, node: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        discovery(write(tmp_path / "p.yaml", gpu, node=node))
 
 
 def test_shorthand_gives_number_and_model_of_cards() -> None:
@@ -120,17 +392,6 @@ def test_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: 
         simulated_discovery.from_text(text, node_name="node-1")
 
     assert message in str(caught.value)
-
-
-def test_compute_from_an_own_table_has_source_file(tmp_path: Path) -> None:
-    own = tmp_path / "models.yaml"
-    own.write_text("[{model: T4, fullModelName: Tesla T4, fp16TFlops: 60}]", encoding="utf-8")
-
-    (made,) = (
-        simulated_discovery.from_text("1xT4", node_name="n", table=models.load(own)).read().gpus
-    )
-
-    assert (made.milli_tflops, made.tflops_source) == (60_000, TflopsSource.FILE)
 
 
 def test_raw_has_the_form_of_real_discovery() -> None:

@@ -9,14 +9,12 @@ limits do not hold, and without a registered process nobody knows: only such a p
 the library.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 FRESH_SECONDS: Final = 5.0
 """Greatest age of a heartbeat. The limiter wants two seconds; the rest is for whole seconds in the
@@ -46,8 +44,11 @@ def judge(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verd
     if memory.trouble and not memory.is_replaced:
         return verdict.unknown(verdict.UNREADABLE, f"{memory.path}: {memory.trouble}")
     trouble = _trouble(gpu_uuid, expected, memory, signs.read_at)
+    if trouble is not None and is_new:
+        text = f"the limits were set a moment ago; {trouble.text}"
+        trouble = verdict.unknown(verdict.STARTING, text)
     if trouble is not None:
-        return _starting(trouble) if is_new else trouble
+        return trouble
     if memory.processes:
         return verdict.enforced(
             verdict.LIMITER_ACTIVE,
@@ -90,7 +91,8 @@ def _trouble(
             f"{FRESH_SECONDS:g} s: compute is unlimited, and memory is limited by the usage of "
             f"then; {_CURE}",
         )
-    found = _by_plain_uuid(memory.limits).get(plain_uuid(gpu_uuid))
+    by_uuid = {plain_uuid(uuid): limit for uuid, limit in memory.limits.items()}
+    found = by_uuid.get(plain_uuid(gpu_uuid))
     if found is None:
         known = ", ".join(sorted(memory.limits)) or "no GPU"
         return verdict.not_enforced(
@@ -98,9 +100,7 @@ def _trouble(
         )
     differing = ""
     if found.sm_percent > expected.sm_percent or found.vram_bytes > expected.vram_bytes:
-        differing = (
-            f"{memory.path}: {gpu_uuid}: found {shown(found)}, expected {shown(expected)}; {_CURE}"
-        )
+        differing = f"{memory.path}: {gpu_uuid}: found {found}, expected {expected}; {_CURE}"
     elif memory.overruled:
         differing = f"the pod's annotations rule the hypervisor: {memory.overruled}"
     return verdict.not_enforced(verdict.LIMITS_DIFFER, differing) if differing else None
@@ -111,15 +111,6 @@ def plain_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-")
 
 
-def shown(limit: Limit) -> str:
-    """Return a limit as text: ``25% of compute, 20Gi of memory``."""
-    return f"{limit.sm_percent}% of compute, {Quantity.of_bytes(limit.vram_bytes)} of memory"
-
-
-def _starting(trouble: Verdict) -> Verdict:
-    return verdict.unknown(verdict.STARTING, f"the limits were set a moment ago; {trouble.text}")
-
-
 def _age(memory: SharedMemory, read_at: float) -> str:
     if not memory.heartbeat:
         return "no heartbeat"
@@ -127,7 +118,3 @@ def _age(memory: SharedMemory, read_at: float) -> str:
     if seconds < 0:
         return f"a heartbeat {-seconds} s ahead of this node's clock"
     return f"the last heartbeat is {seconds} s old"
-
-
-def _by_plain_uuid(limits: Mapping[str, Limit]) -> Mapping[str, Limit]:
-    return {plain_uuid(uuid): limit for uuid, limit in limits.items()}

@@ -18,20 +18,22 @@ shared memory, Unknown (NoProcessYet) until the first CUDA call, Enforced from t
 hypervisor dies: NotEnforced (HeartbeatStale). It returns: Enforced.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, runtime_checkable
 
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcement import hami_core, mps, soft_limiter, verdict
-from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
+from tensorfusion_dra.core.claims.enforcement import soft_limiter, verdict
+from tensorfusion_dra.core.claims.enforcement.signs import Cache, Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 
+_WHOLE_PERCENT: Final = 100
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
 STARTING_SECONDS: Final = 30.0
 """Time after new limits in which missing signs mean nothing yet. The hypervisor itself tries for 30
@@ -148,5 +150,88 @@ def _by_signs(
         return soft_limiter.judge(share.gpu_uuid, expected[share.gpu_uuid], signs, is_new=is_new)
     if claim.enforcer == HamiCore.name:
         of_request = enforcer.enforced(claim)[share.request]
-        return hami_core.judge(share.request, by_index.limits(of_request), signs)
-    return mps.judge(signs)
+        return _of_hami_core(share.request, by_index.limits(of_request), signs)
+    return _of_mps(signs)
+
+
+def _of_hami_core(request: str, expected: tuple[Limit, ...], signs: Signs) -> Verdict:
+    """Return the verdict about the cards of one request under HAMi-core.
+
+    HAMi-core is a library in the container that counts in a file of its claim. The first process
+    that loads it writes its limits into the file; each process registers in it. So the file is
+    there only once a process has loaded the library, and it has the limits by which the library
+    really refuses. It has process IDs of the container, which cannot be looked up from outside, so
+    a registered process may have been killed by now.
+
+    Args:
+        request: Name of the request.
+        expected: The request's limits by the index of a card in the container.
+        signs: What was read.
+    """
+    cache = _cache(request, signs.caches)
+    if cache is not None and cache.trouble:
+        return verdict.unknown(verdict.UNREADABLE, f"{cache.path}: {cache.trouble}")
+    if cache is not None and cache.processes:
+        return _of_limits(cache, expected)
+    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    if missing:
+        return verdict.not_enforced(
+            verdict.LIMITER_MISSING,
+            f"{missing[0]}: no container can load HAMi-core; put it there",
+        )
+    return verdict.unknown(
+        verdict.NO_PROCESS,
+        "no process has registered with HAMi-core: none has used the GPU yet, or it runs without "
+        "the library",
+    )
+
+
+def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
+    """Return the file of a request.
+
+    A container that uses several requests of its claim counts in the file of one of them. Their
+    limits are equal (enforcers/by_index.py), so that one speaks for all.
+    """
+    own = caches.get(request)
+    if own is not None and (own.processes or own.trouble):
+        return own
+    return next((cache for cache in caches.values() if cache.processes), own)
+
+
+def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
+    for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
+        if _exceeds(found, limit):
+            return verdict.not_enforced(
+                verdict.LIMITS_DIFFER,
+                f"{cache.path}: card {index}: found {found}, expected "
+                f"{limit}; the first process in the container had other limits "
+                "in its environment; start the pod anew",
+            )
+    return verdict.enforced(
+        verdict.LIMITER_ACTIVE,
+        f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
+    )
+
+
+def _exceeds(found: Limit, limit: Limit) -> bool:
+    """Return True if more is allowed than the limit; HAMi-core takes 0 for no limit."""
+    percent = found.sm_percent or _WHOLE_PERCENT
+    return not found.vram_bytes or found.vram_bytes > limit.vram_bytes or percent > limit.sm_percent
+
+
+def _of_mps(signs: Signs) -> Verdict:
+    """Return the verdict about a claim under MPS, whose clients only its own tool shows."""
+    daemon = signs.daemon
+    if daemon is None:
+        return verdict.unknown(verdict.UNREADABLE, "its daemon was not looked for")
+    if daemon.trouble:
+        return verdict.not_enforced(
+            verdict.DAEMON_SILENT,
+            f"{daemon.path}: {daemon.trouble}: processes that start now run without limits; "
+            "start nvidia-cuda-mps-control -d on this node",
+        )
+    return verdict.unknown(
+        verdict.CLIENTS_HIDDEN,
+        f"the MPS daemon answers at {daemon.path}; whether the container's processes are its "
+        "clients only its tool shows: run get_client_list in nvidia-cuda-mps-control on the node",
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tensorfusion_dra.core.claims.enforcers import enforcer
-from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.limits import Limit, by_uuid
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
@@ -17,14 +17,13 @@ def limits(shares: Iterable[PreparedShare]) -> tuple[Limit, ...]:
     some cards have a limit, the others get the smallest one: a limited container has no unlimited
     card.
     """
-    by_card: dict[str, Limit | None] = {}
-    for share in sorted(shares, key=_bus):
-        by_card[share.gpu_uuid] = _sum(by_card.get(share.gpu_uuid), share.limit)
-    known = [limit for limit in by_card.values() if limit is not None]
+    ordered = sorted(shares, key=_bus)
+    known = by_uuid((share.gpu_uuid, share.limit) for share in ordered)
     if not known:
         return ()
-    least = smallest(known)
-    return tuple(least if limit is None else _whole_mib(limit) for limit in by_card.values())
+    least = smallest(tuple(known.values()))
+    cards = dict.fromkeys(share.gpu_uuid for share in ordered)
+    return tuple(_whole_mib(known.get(card, least)) for card in cards)
 
 
 def smallest(known: Sequence[Limit]) -> Limit:
@@ -70,15 +69,6 @@ def check(claim: PreparedClaim) -> None:
 def _bus(share: PreparedShare) -> tuple[int, ...]:
     """Return a key that sorts bus IDs as numbers: domains differ in their number of digits."""
     return tuple(int(part, 16) for part in share.pci_bus_id.replace(".", ":").split(":") if part)
-
-
-def _sum(first: Limit | None, second: Limit | None) -> Limit | None:
-    if first is None or second is None:
-        return first or second
-    return Limit(
-        sm_percent=min(100, first.sm_percent + second.sm_percent),
-        vram_bytes=first.vram_bytes + second.vram_bytes,
-    )
 
 
 def _whole_mib(limit: Limit) -> Limit:

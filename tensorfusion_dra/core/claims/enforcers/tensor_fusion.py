@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import compact_json, limits
+from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
@@ -23,6 +23,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 LIMITER_FILE: Final = "libcuda_limiter.so"
@@ -174,10 +175,10 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
         names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in alike)),
         names.ENV_MEMORY_LIMIT: str(memory_mib),
         names.ENV_MEMORY_LIMIT_OLD: str(memory_mib),
-        names.ENV_UP_LIMIT_BY_UUID: compact_json.text(
+        names.ENV_UP_LIMIT_BY_UUID: json_text.compact(
             {uuid: limit.sm_percent for uuid, limit in every.items()}
         ),
-        names.ENV_MEM_LIMIT_BY_UUID: compact_json.text(
+        names.ENV_MEM_LIMIT_BY_UUID: json_text.compact(
             {uuid: limit.vram_bytes for uuid, limit in every.items()}
         ),
     }

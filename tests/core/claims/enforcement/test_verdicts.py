@@ -1,16 +1,18 @@
-"""Verdicts about shares, by what the enforcer's live signs say."""
+"""Verdicts about shares, by what the enforcer's live signs say, and their documented reasons."""
 
+import re
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import verdicts
+from tensorfusion_dra.core.claims.enforcement import presence, verdict, verdicts
 from tensorfusion_dra.core.claims.enforcement.signs import (
     Cache,
     Daemon,
     FileSign,
+    NodeSigns,
     Places,
     SharedMemory,
     Signs,
@@ -18,6 +20,7 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
+from tests.support import markdown
 from tests.support.builders.prepared_claims import (
     admin_share,
     limit,
@@ -25,6 +28,7 @@ from tests.support.builders.prepared_claims import (
     prepared_share,
     simulated_share,
 )
+from tests.support.markdown import ROOT
 
 NOW: Final = 1_700_000_000.5
 ALIVE: Final = SharedMemory(
@@ -269,16 +273,104 @@ def test_live_mps_daemon_does_not_show_its_clients() -> None:
     assert outcome(judged(soft(enforcer="mps"), signs)) == ("Unknown", "ClientsNotVisible")
 
 
-def test_enforcer_of_a_later_release_is_unknown() -> None:
-    assert judged(soft(enforcer="other"), Signs(read_at=NOW)).reason == "UnknownEnforcer"
+CLAIM = prepared_claim(
+    prepared_share(0, limit(25, 8)), prepared_share(1, limit(25, 8)), enforcer="another"
+)
+NO_SIGNS = Signs(read_at=0.0)
 
 
-def test_file_alone_never_enforces() -> None:
-    """Only files, of every enforcer: nothing of them lives."""
-    for enforcer, signs in (
-        ("tensor-fusion", memory(processes=0)),
-        ("tensor-fusion", memory(heartbeat=0)),
-        ("hami-core", caches(gpu=Cache(path="/gpu.cache", found=False))),
-        ("mps", Signs(read_at=NOW, daemon=Daemon(path="/c", trouble="nobody listens"))),
-    ):
-        assert judged(soft(enforcer=enforcer), signs).state is not State.ENFORCED
+class Judge:
+    def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
+        return verdict.enforced("DaemonAlive", f"{claim.ref}: {share.device}")
+
+
+def test_its_own_judge_decides_about_each_share() -> None:
+    found = verdicts.of_claim(CLAIM, NO_SIGNS, is_new=False, judge=Judge())
+
+    assert [each.text for each in found] == ["team-a/a: gpu-0", "team-a/a: gpu-1"]
+
+
+def test_claim_whose_enforcer_is_gone_is_unknown() -> None:
+    found = verdicts.of_claim(CLAIM, NO_SIGNS, is_new=False)
+
+    assert {(each.state, each.reason) for each in found} == {
+        (State.UNKNOWN, verdict.UNKNOWN_ENFORCER)
+    }
+
+
+def test_share_without_a_limit_needs_no_judge() -> None:
+    claim = replace(CLAIM, shares=(prepared_share(0, None),))
+
+    (found,) = verdicts.of_claim(claim, NO_SIGNS, is_new=False)
+
+    assert found.reason == verdict.NO_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("signs", "state", "reason"),
+    [
+        (NodeSigns(read_at=0.0), State.UNKNOWN, verdict.NO_SIGNS),
+        (
+            NodeSigns(read_at=0.0, files=(FileSign(path="/l.so", trouble="not found"),)),
+            State.NOT_ENFORCED,
+            verdict.LIMITER_MISSING,
+        ),
+        (
+            NodeSigns(read_at=0.0, daemon=Daemon(path="/s", trouble="refused")),
+            State.NOT_ENFORCED,
+            verdict.DAEMON_SILENT,
+        ),
+    ],
+)
+def test_missing_file_or_silent_daemon_refuses_claims_where_limits_are_required(
+    signs: NodeSigns, state: State, reason: str
+) -> None:
+    found = presence.of_node("another", signs)
+
+    assert (found.state, found.reason) == (state, reason)
+    assert bool(presence.refusal(CLAIM, signs)) == (state is State.NOT_ENFORCED)
+
+
+PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
+OF_NODES: Final = {
+    verdict.ENFORCER_ALIVE,
+    verdict.HYPERVISOR_MISSING,
+    verdict.LIBRARY_INSTALLED,
+}
+"""Reasons in verdicts about a node, which have no condition."""
+ENFORCED: Final = {verdict.LIMITER_ACTIVE, verdict.NO_LIMIT}
+NOT_ENFORCED: Final = {
+    verdict.SHARED_MEMORY_MISSING,
+    verdict.SHARED_MEMORY_REPLACED,
+    verdict.HEARTBEAT_STALE,
+    verdict.DEVICE_MISSING,
+    verdict.LIMITS_DIFFER,
+    verdict.LIMITER_MISSING,
+    verdict.DAEMON_SILENT,
+}
+
+
+def reasons() -> set[str]:
+    """Return every reason that the code has for a share."""
+    constants = {name: value for name, value in vars(verdict).items() if name.isupper()}
+    return {value for value in constants.values() if isinstance(value, str)} - OF_NODES
+
+
+def documented() -> dict[str, str]:
+    """Return the state of each reason in the table."""
+    table = PAGE[PAGE.index("<!-- reasons:") : PAGE.index("<!-- end of reasons")]
+    return dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
+
+
+def test_every_reason_is_documented() -> None:
+    assert documented().keys() == reasons()
+
+
+def test_reasons_have_the_states_of_the_table() -> None:
+    for reason, state in documented().items():
+        if reason in ENFORCED:
+            assert state == State.ENFORCED
+        elif reason in NOT_ENFORCED:
+            assert state == State.NOT_ENFORCED
+        else:
+            assert state == State.UNKNOWN

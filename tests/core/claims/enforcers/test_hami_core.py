@@ -145,10 +145,6 @@ def test_each_request_has_its_own_cache_file_with_a_stable_name() -> None:
     assert caches == [f"/usr/local/vgpu/claims/{name}" for name in names]
 
 
-def test_claims_folder_is_in_claims_root_under_the_claims_uid() -> None:
-    assert f"{HAMI.claims_root}/{ONE.ref.uid}" == CACHES
-
-
 def test_equal_limits_in_several_requests_are_accepted() -> None:
     two = prepared_claim(
         prepared_share(1, limit(30, 16), request="a"),
@@ -233,13 +229,6 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 
     assert edits(absent) == Edits(env=edits(there).env)
     assert HAMI.needs(absent) == Needs()
-
-
-def test_claim_without_a_pod_has_the_same_limits() -> None:
-    orphan = prepared_claim(*ONE.shares, pods=())
-
-    assert edits(orphan) == edits(ONE)
-    assert HAMI.needs(orphan) == HAMI.needs(ONE)
 
 
 def test_signs_are_in_the_claims_folder() -> None:

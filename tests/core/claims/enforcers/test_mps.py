@@ -57,16 +57,6 @@ def test_several_cards_are_numbered_along_the_pci_bus_and_share_the_smallest_per
     assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
 
 
-def test_shares_of_one_card_add_up() -> None:
-    both = prepared_claim(
-        prepared_share(0, limit(30, 8), share_id="a"), prepared_share(0, limit(30, 8), share_id="b")
-    )
-
-    assert edits(both).env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M"
-    assert edits(both).env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
-    assert MPS.needs(both).files
-
-
 def test_several_cards_are_refused_unless_an_administrator_allows_them() -> None:
     two = prepared_claim(prepared_share(0, limit(30, 16)), prepared_share(1, limit(30, 16)))
 

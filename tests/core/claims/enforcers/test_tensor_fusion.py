@@ -9,7 +9,6 @@ from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
@@ -37,20 +36,6 @@ def edits(
     return by.edits(of_claim, [s for s in of_claim.shares if s.request == request])
 
 
-def test_soft_isolation_reads_limits_from_shared_memory_of_the_hypervisor() -> None:
-    found = edits(SOFT)
-
-    assert found.env["TF_ISOLATION_MODE"] == "soft"
-    assert found.env["TF_SHM_PATH"] == "/run/tensor-fusion/shm/shm"
-    assert found.env["SHM_PATH"] == "/run/tensor-fusion/shm"
-    assert found.mounts == (
-        Mount(host_path=LIMITER, container_path="/tensor-fusion-limiter/libcuda_limiter.so"),
-        Mount(host_path=SHM, container_path="/run/tensor-fusion/shm", read_only=False),
-        Mount(host_path=PRELOAD, container_path="/etc/ld.so.preload"),
-    )
-    assert "LD_PRELOAD" not in found.env
-
-
 def test_a_variable_may_load_the_limiter_instead_of_a_file() -> None:
     by = TensorFusion(preload=Way.ENV)
 
@@ -69,45 +54,12 @@ def test_soft_isolation_needs_the_limiter_and_a_folder_for_the_pod() -> None:
     )
 
 
-def test_hard_isolation_reads_limits_from_the_environment_and_needs_nothing() -> None:
-    found = edits(HARD)
-
-    assert found.mounts == ()
-    assert found.env["TF_ISOLATION_MODE"] == "hard"
-    assert found.env["TF_CUDA_SM_PERCENT_LIMIT"] == "30"
-    assert found.env["TF_GPU_MEMORY_LIMIT"] == "16384"
-    assert found.env["TF_CUDA_MEMORY_LIMIT"] == "16384"
-    assert TENSOR_FUSION.needs(HARD) == Needs()
-
-
-def test_only_hard_limits_are_fixed() -> None:
-    assert TENSOR_FUSION.fixed == {Isolation.HARD}
-
-
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_share_without_a_limit_gets_only_its_isolation(isolation: Isolation) -> None:
     unlimited = prepared_claim(prepared_share(0, isolation=isolation))
 
     assert edits(unlimited) == Edits(env={"TF_ISOLATION_MODE": isolation.value})
     assert TENSOR_FUSION.needs(unlimited) == Needs()
-
-
-@pytest.mark.parametrize("limited", [SOFT, HARD], ids=["soft", "hard"])
-@pytest.mark.parametrize(
-    "switch",
-    [
-        "DISABLE_GPU_LIMITER",
-        "TF_ENABLE_DISPATCH_FORWARD",
-        "TF_DISABLE_MEMORY_MANAGER",
-        "TF_SKIP_HOOKS_IF_NO_LIMIT",
-        "ENABLE_NVML_HOOKS",
-        "ENABLE_CUDA_HOOKS",
-    ],
-)
-def test_variables_that_would_disable_the_limits_are_overridden(
-    limited: PreparedClaim, switch: str
-) -> None:
-    assert edits(limited).env[switch] == ""
 
 
 def test_every_request_names_all_cards_and_its_own_smallest_limits() -> None:

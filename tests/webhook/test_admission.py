@@ -1,22 +1,58 @@
-"""Admission of pods: DRA is enabled by pod or pool, and the errors name what is wrong."""
+"""Admission of pods and of the claims that are made for them."""
+
+from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core.doctor.webhook import trial_pod
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.review import PASSED
-from tests.support.admission import Json, review_of
+from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
+from tensorfusion_dra.webhook.admission import Admission
+from tests.support.admission import Json, ObjectsInMemory, PodsInMemory, SlicesInMemory, review_of
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.slices import slice_of_models
-from tests.webhook.admission_cluster import A100, AMOUNTS, ON, T4, Cluster, errors
+from tests.support.builders.stored_claims import template_claim
+
+AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
+ON: Any = {"draConfig": {"enable": True}}
+A100, T4 = ("A100", "312"), ("T4", "65")
 
 
-def test_pod_with_the_dra_annotation_gets_a_claim() -> None:
-    verdict = Cluster().pod(dra_enabled="true", gpupool="default", **AMOUNTS)
+class Cluster:
+    """The cluster as the webhook sees it, with the webhook's rules."""
 
+    def __init__(self, *pools: Json, virtual: bool = False, enforces_hard: bool = False) -> None:
+        self.pools = ObjectsInMemory(*pools)
+        self.templates = ObjectsInMemory()
+        self.pods = PodsInMemory()
+        self.slices = SlicesInMemory()
+        self.admission = Admission(
+            pools=self.pools,
+            templates=self.templates,
+            pods=self.pods,
+            slices=self.slices,
+            scheduler="default-scheduler",
+            virtual=virtual,
+            enforces_hard=enforces_hard,
+        )
+
+    def pod(self, **annotations: str) -> Verdict:
+        return self.admission.pod(review_of(pod_document(pod_annotations(**annotations))))
+
+    def claim(self, **annotations: str) -> Verdict:
+        self.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
+        return self.admission.claim(review_of(template_claim()))
+
+
+def errors(verdict: Verdict) -> list[str]:
+    return [str(error) for error in verdict.errors]
+
+
+def requests(verdict: Verdict) -> Json:
     assert verdict.changed is not None
-    assert verdict.changed["spec"]["resourceClaims"]
+    found: Json = verdict.changed["spec"]["devices"]["requests"][0]["exactly"]
+    return dict(found["capacity"]["requests"])
 
 
 def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
@@ -153,14 +189,6 @@ def test_choice_among_several_pools_is_warned_of() -> None:
     ]
 
 
-def test_missing_pool_error_names_existing_pools() -> None:
-    verdict = Cluster(gpupool_document("a")).pod(dra_enabled="true", gpupool="b", **AMOUNTS)
-
-    assert errors(verdict) == [
-        "metadata.annotations[tensor-fusion.ai/gpupool]: found 'b', expected a GPUPool such as a"
-    ]
-
-
 def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
     assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 
@@ -197,17 +225,6 @@ def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
     )
     cluster.slices.error = RetryableError("no answer")
     assert cluster.pod(dra_enabled="true", compute_percent_request="25").code == 503
-
-
-def test_partitioned_isolation_is_refused_with_alternatives() -> None:
-    (found,) = errors(Cluster().pod(dra_enabled="true", isolation="partitioned", gpu_count="1"))
-
-    assert found == (
-        "metadata.annotations[tensor-fusion.ai/isolation]: found 'partitioned', expected one of "
-        "soft, hard, shared (cards are not partitioned by this driver: soft divides a card by "
-        "limits, shared gives whole cards, and MIG devices come from NVIDIA's own driver for "
-        "Kubernetes)"
-    )
 
 
 def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
@@ -265,3 +282,152 @@ def test_selector_in_the_guides_dialect_is_admitted() -> None:
     verdict = Cluster().pod(dra_enabled="true", dra_cel_expression=expression, **AMOUNTS)
 
     assert verdict.changed is not None
+
+
+@pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
+def test_only_new_pods_and_claims_are_mutated(operation: str) -> None:
+    cluster = Cluster()
+    cluster.pods.stored["uid-train"] = pod_document(pod_annotations(**AMOUNTS))
+    document = pod_document(pod_annotations(dra_enabled="true", **AMOUNTS))
+
+    assert cluster.admission.pod(review_of(document, operation=operation)) is PASSED
+    assert cluster.admission.claim(review_of(template_claim(), operation=operation)) is PASSED
+
+
+def test_claim_is_filled_with_its_pods_request() -> None:
+    verdict = Cluster().claim(dra_enabled="true", gpupool="default", **AMOUNTS)
+
+    assert requests(verdict) == {"tflops": "100", "vram": "16Gi"}
+
+
+@pytest.mark.parametrize(
+    ("pools", "virtual", "expected"),
+    [
+        ([], False, "vram"),
+        ([], True, "virtual_vram"),
+        ([gpupool_document("a")], True, "vram"),
+        ([gpupool_document("a", capacityConfig={"oversubscription": {}})], False, "virtual_vram"),
+    ],
+)
+def test_claim_requests_virtual_amounts_if_the_pool_divides_them(
+    pools: list[Json], *, virtual: bool, expected: str
+) -> None:
+    verdict = Cluster(*pools, virtual=virtual).claim(gpupool="a", vram_request="16Gi")
+
+    assert requests(verdict) == {expected: "16Gi"}
+
+
+def test_claim_of_a_pod_without_annotations_is_unchanged() -> None:
+    assert Cluster().claim() is PASSED
+
+
+def test_claim_without_the_label_is_unchanged() -> None:
+    document = template_claim()
+    document["metadata"]["labels"] = {}
+
+    assert Cluster().admission.claim(review_of(document)) is PASSED
+
+
+def test_claim_of_a_missing_pod_is_refused() -> None:
+    verdict = Cluster().admission.claim(review_of(template_claim()))
+
+    assert errors(verdict) == [
+        "metadata.ownerReferences: found no pod team-a/train of UID uid-train, "
+        "expected the pod that the claim is for"
+    ]
+
+
+def test_claim_is_unavailable_until_its_pod_is_readable() -> None:
+    cluster = Cluster()
+    cluster.pods.error = RetryableError("pod team-a/train: no answer")
+
+    assert cluster.admission.claim(review_of(template_claim())).code == 503
+
+
+@pytest.mark.parametrize(
+    ("pool", "annotations", "error"),
+    [
+        (gpupool_document("a"), {"vram_request": "x"}, "pod team-a/train: metadata.annotations["),
+        (
+            gpupool_document("a"),
+            {"gpupool": "b", **AMOUNTS},
+            "pod team-a/train: found 'b', expected",
+        ),
+        (
+            gpupool_document("a", qosConfig={"defaultQoS": "best"}),
+            {"gpupool": "a", **AMOUNTS},
+            "pod team-a/train: GPUPool a: spec.qosConfig.defaultQoS",
+        ),
+    ],
+)
+def test_claim_that_cannot_be_filled_is_refused_with_the_reason(
+    pool: Json, annotations: dict[str, str], error: str
+) -> None:
+    (found,) = errors(Cluster(pool).claim(**annotations))
+
+    assert found.startswith(error)
+
+
+def test_parameters_are_checked_on_create_and_on_change() -> None:
+    opaque = {"driver": "tensor-fusion.ai.dra-driver", "parameters": {"kind": "GpuShare"}}
+    document = template_claim()
+    document["spec"]["devices"]["config"] = [{"opaque": opaque}]
+    admission = Cluster().admission
+
+    created = admission.parameters(review_of(document))
+    changed = admission.parameters(review_of(document, operation="UPDATE", old=template_claim()))
+    kept = admission.parameters(review_of(document, operation="UPDATE", old=document))
+
+    assert len(created.errors) == len(changed.errors) == 1
+    assert kept is PASSED
+
+
+@pytest.mark.parametrize("enforces_hard", [False, True])
+def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
+    *, enforces_hard: bool
+) -> None:
+    cluster = Cluster(enforces_hard=enforces_hard)
+    parameters = {
+        "apiVersion": "tensor-fusion.ai/v1alpha1",
+        "kind": "GpuShare",
+        "isolation": "hard",
+    }
+    config = [{"opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": parameters}}]
+
+    of_pod = cluster.pod(dra_enabled="true", isolation="hard", **AMOUNTS)
+    of_claim = cluster.admission.parameters(review_of(template_claim(devices={"config": config})))
+
+    assert [bool(verdict.errors) for verdict in (of_pod, of_claim)] == [not enforces_hard] * 2
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> None:
+    cluster = Cluster(virtual=virtual)
+    cluster.slices.slices = [slice_of_models(A100, pool="a"), slice_of_models(T4, pool="b")]
+    percents = {"compute_percent_request": "25", "compute_percent_limit": "50"}
+
+    of_pod = cluster.pod(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
+    of_claim = cluster.claim(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
+
+    assert of_pod.changed is not None
+    annotations = of_pod.changed["metadata"]["annotations"]
+    assert annotations["tensor-fusion.ai/tflops-request"] == "78"
+    assert annotations["tensor-fusion.ai/tflops-limit"] == "156"
+    prefix = "virtual_" if virtual else ""
+    assert requests(of_claim) == {f"{prefix}tflops": "78", f"{prefix}vram": "8Gi"}
+
+
+def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
+    cluster = Cluster()
+    cluster.slices.slices = [slice_of_models(A100)]
+    of_pod = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
+    assert of_pod.changed is not None
+    cluster.slices.slices = [slice_of_models(A100, T4)]
+
+    again = cluster.admission.pod(review_of(dict(of_pod.changed)))
+    cluster.pods.stored["uid-train"] = dict(of_pod.changed)
+    of_claim = cluster.admission.claim(review_of(template_claim()))
+
+    assert again.changed == of_pod.changed
+    assert requests(of_claim) == {"tflops": "78"}
+    assert cluster.slices.reads == 1
