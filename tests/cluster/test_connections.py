@@ -110,25 +110,6 @@ def test_body_that_ends_early_is_an_error(tmp_path: Path) -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [head("Content-Length: 2", "Connection: close"), b"{}"],
-        [head(), b"{}", HANG_UP],
-    ],
-    ids=["close", "until-closed"],
-)
-def test_connection_without_a_clear_end_of_the_answer_is_not_used_again(
-    tmp_path: Path, answer: list[bytes]
-) -> None:
-    with served(lambda: answer) as server:
-        api = Api(server.kubeconfig(tmp_path))
-        for _ in range(3):
-            assert api.call("GET", SLICES_PATH) == {}
-
-        assert server.accepted == 3
-
-
 def test_malformed_answer_is_retryable_and_requested_once(tmp_path: Path) -> None:
     with served(lambda: [b"SSH-2.0-OpenSSH\r\n\r\n"]) as server:
         api = Api(server.kubeconfig(tmp_path))
@@ -144,13 +125,3 @@ def test_path_with_a_line_break_stays_one_request(tmp_path: Path) -> None:
         Api(server.kubeconfig(tmp_path)).call("GET", "/a HTTP/1.1\r\nHost: b")
 
         assert server.requests == ["GET /a%20HTTP/1.1%0D%0AHost:%20b HTTP/1.1"]
-
-
-def test_interim_answers_are_skipped(tmp_path: Path) -> None:
-    def answer() -> Iterable[bytes]:
-        return [b"HTTP/1.1 100 Continue\r\n\r\n", EMPTY]
-
-    with served(answer) as server:
-        api = Api(server.kubeconfig(tmp_path))
-
-        assert api.call("POST", SLICES_PATH, body={}) == {}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing
 
 
@@ -32,10 +32,3 @@ def test_kubeconfig_that_breaks_later_is_retryable(answers: Answers, tmp_path: P
 
     with pytest.raises(RetryableError, match="kubeconfig"):
         api.call("GET", SLICES_PATH)
-
-
-def test_kubeconfig_that_is_broken_at_first_is_an_input_error(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text("{")
-
-    with pytest.raises(InputError, match="kubeconfig"):
-        Api(tmp_path / "kubeconfig").call("GET", SLICES_PATH)

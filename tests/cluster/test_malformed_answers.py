@@ -67,17 +67,6 @@ MALFORMED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("spec", [{}, {"spec": []}, {"spec": None}])
-def test_slice_without_a_driver_is_foreign(answers: Answers, tmp_path: Path, spec: Any) -> None:
-    resource_api = ResourceApi(Api(answers.kubeconfig(tmp_path, TOKEN)))
-    answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
-    resource_api.version()
-    items = [{"metadata": {"name": "a"}, **spec}]
-    answers.body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
-
-    assert Slices(resource_api, node_name="node-01").fetch() == []
-
-
 @pytest.mark.parametrize("document", MALFORMED)
 def test_malformed_lists_are_retried(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: Any

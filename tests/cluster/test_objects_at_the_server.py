@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
+from dra_simulator.api.faults import Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
 from tensorfusion_dra.cluster.claims import Claims
@@ -118,12 +118,6 @@ def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
     assert slices.fetch() == []
 
 
-def test_slices_of_other_nodes_are_not_fetched(resource_api: ResourceApi) -> None:
-    Slices(resource_api, node_name=NODE.name).create(t4_slice())
-
-    assert Slices(resource_api, node_name="node-02").fetch() == []
-
-
 def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
     resource_api: ResourceApi,
 ) -> None:
@@ -175,20 +169,6 @@ def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
         Nodes(api, node_name="node-02").uid()
 
 
-def test_late_response_is_retryable(server: ApiServer, api: Api) -> None:
-    server.faults.add("list", "nodes", Delay(1))
-
-    with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
-        api.call("GET", "/api/v1/nodes", wait_seconds=0.2)
-
-
-def test_unreachable_server_is_retryable(server: ApiServer, api: Api) -> None:
-    server.stop()
-
-    with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
-        api.call("GET", "/api/v1/nodes", wait_seconds=0.5)
-
-
 @pytest.mark.parametrize("content", [None, "", "{", "clusters: 5", "apiVersion: v1\nkind: Config"])
 def test_unusable_kubeconfig_is_an_input_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "kubeconfig"
@@ -216,8 +196,3 @@ def test_node_readiness_follows_its_ready_condition(
     api.call("POST", "/api/v1/nodes", body={**node, "status": {"conditions": conditions}})
 
     assert Nodes(api, node_name="node-01").is_ready() is ready
-
-
-def test_readiness_of_a_missing_node_is_an_error(api: Api) -> None:
-    with pytest.raises(RetryableError, match="404"):
-        Nodes(api, node_name="node-01").is_ready()

@@ -40,16 +40,6 @@ def test_refused_connection_is_reported_briefly(server: ApiServer, api: Api) -> 
     server.start()
 
 
-def test_pooled_connection_closed_by_the_server_is_not_a_failure(
-    server: ApiServer, api: Api
-) -> None:
-    api.call("GET", SLICES_PATH)
-    server.stop()
-    server.start()
-
-    assert api.call("GET", SLICES_PATH)["items"] == []
-
-
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_is_passed_to_the_caller(server: ApiServer, api: Api, status: int) -> None:
     server.faults.add("list", "resourceslices", Refuse(status, "slow down", 7))

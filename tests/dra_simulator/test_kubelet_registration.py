@@ -34,25 +34,6 @@ def test_plugin_is_registered_while_its_socket_exists(
     assert len(node.happened("plugin_registered")) == 1
 
 
-def test_sockets_that_exist_before_the_kubelet_starts_are_registered(node: NodeUnderTest) -> None:
-    node.plugin()
-
-    node.start()
-
-    eventually(node.is_registered)
-
-
-def test_restarted_kubelet_registers_plugins_again(node: NodeUnderTest) -> None:
-    node.start()
-    plugin = node.plugin()
-    eventually(lambda: len(plugin.statuses) == 1)
-
-    node.stop()
-    node.start()
-
-    eventually(lambda: len(plugin.statuses) == 2)
-
-
 def test_recreated_socket_is_registered_again(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin()

@@ -74,12 +74,6 @@ def test_an_apply_removes_fields_that_its_manager_no_longer_applies(allocated: C
     assert "devices" not in by_the_other.json["status"]
 
 
-def test_a_repeated_apply_changes_nothing(allocated: Client) -> None:
-    first = apply(allocated, STATUS, status(device_status()))
-
-    assert apply(allocated, STATUS, status(device_status())).json == first.json
-
-
 def test_an_apply_to_a_status_sets_nothing_else(allocated: Client) -> None:
     body = status(device_status())
     body["metadata"]["labels"] = {"a": "b"}
@@ -117,15 +111,6 @@ def test_an_apply_of_an_unknown_field_is_refused_with_any_validation(
     assert refused.code == 500
     assert refused.message.endswith('unknown field "spec.devices.requests[0].exactlyy"')
     assert api.get(f"{CLAIMS}/claim-a").code == 404
-
-
-def test_an_apply_takes_a_field_that_another_manager_applied(allocated: Client) -> None:
-    apply(allocated, STATUS, status(device_status(conditions=[condition()])))
-    wanted = status(device_status(conditions=[condition(status="False")]))
-
-    taken = apply(allocated, STATUS, wanted, "fieldManager=other&force=true")
-
-    assert taken.json["status"]["devices"][0]["conditions"][0]["status"] == "False"
 
 
 def test_an_apply_needs_a_manager_a_kind_and_no_managed_fields(api: Client) -> None:

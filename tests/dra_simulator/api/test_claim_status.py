@@ -117,12 +117,6 @@ def test_a_status_that_breaks_a_rule_is_refused(
     assert reply.causes == [(f"status.{cause[0]}", f"FieldValue{cause[1]}")]
 
 
-def test_256_users_are_taken(api: Client) -> None:
-    users = [{**USER, "uid": f"u{index}"} for index in range(256)]
-
-    assert write(api, allocation=allocation_document(), reservedFor=users).code == 200
-
-
 def test_an_allocation_can_be_removed_but_not_changed(api: Client) -> None:
     write(api, allocation=allocation_document())
 
@@ -139,14 +133,6 @@ def test_an_allocation_can_be_removed_but_not_changed(api: Client) -> None:
 
     assert changed.causes == completed.causes == [("status.allocation", "FieldValueInvalid")]
     assert same.code == gone.code == other.code == 200
-    assert gone.json["status"] == {}
-
-
-def test_the_status_of_a_device_is_removed_with_its_allocation(api: Client) -> None:
-    write(api, allocation=allocation_document(), devices=[device_status()])
-
-    gone = api.patch(STATUS, {"status": {"allocation": None}})
-
     assert gone.json["status"] == {}
 
 

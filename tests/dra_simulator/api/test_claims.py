@@ -177,14 +177,6 @@ def test_a_class_that_breaks_a_rule_is_refused(
     assert reply.causes == [(f"spec.{cause[0]}", f"FieldValue{cause[1]}")]
 
 
-def test_a_change_of_a_class_increments_its_generation(api: Client) -> None:
-    api.post(CLASSES, class_document())
-
-    changed = api.put(f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1)))
-
-    assert changed.json["metadata"]["generation"] == 2
-
-
 def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() -> None:
     def check(expression: str) -> str | None:
         return "compilation failed: no such thing" if "wrong" in expression else None
@@ -211,25 +203,6 @@ def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() 
     ]
     assert "no such thing" in replies[0].message
     assert fine.code == 201
-
-
-def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
-    seen: list[str] = []
-
-    def check(expression: str) -> str | None:
-        seen.append(expression)
-        return None if len(seen) == 1 else "compilation failed"
-
-    with ApiServer(check_expression=check) as server:
-        api = Client(server.url)
-        api.post(CLASSES, class_document(selectors=selectors(1)))
-        config = [{"opaque": OPAQUE}]
-        kept = api.put(
-            f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1), config=config)
-        )
-        api.close()
-
-    assert kept.code == 200
 
 
 def test_claim_fields_of_disabled_gates_are_dropped() -> None:

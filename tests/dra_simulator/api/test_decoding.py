@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from tests.dra_simulator.api.client import CLAIMS, NODES, PODS, SLICES, TEMPLATES, Client, Json
+from tests.dra_simulator.api.client import CLAIMS, NODES, SLICES, Client, Json
 from tests.support.builders.documents import (
     claim_document,
     device_document,
-    pod_with_claim,
     request_document,
     slice_document,
-    template_document,
 )
 
 
@@ -44,17 +42,6 @@ def test_unknown_fields_can_be_ignored_silently(api: Client) -> None:
 
     assert reply.code == 201
     assert "warning" not in reply.headers
-
-
-def test_a_refusal_carries_the_warnings_as_well(api: Client) -> None:
-    wrong = slice_document()
-    wrong["spec"]["devices"][0]["attributes"]["model"] = {"stringValue": "A100"}
-
-    reply = api.post(SLICES, wrong)
-
-    assert reply.causes == [("spec.devices[0].attributes[model]", "FieldValueInvalid")]
-    assert "exactly one value must be specified" in reply.message
-    assert "stringValue" in reply.headers["warning"][0]
 
 
 def test_a_strict_write_refuses_a_field_that_occurs_twice(api: Client) -> None:
@@ -173,50 +160,6 @@ def test_the_zero_value_of_an_optional_attribute_is_kept(api: Client) -> None:
     made = api.post(SLICES, slice_document(devices=[device_document(attributes=attributes)]))
 
     assert made.json["spec"]["devices"][0]["attributes"] == attributes
-
-
-def test_an_unknown_field_anywhere_in_a_pod_is_refused(api: Client) -> None:
-    claims = [{"name": "gpu", "resourceClaimName": "claim-a", "template": "x"}]
-    containers = [{"name": "app", "image": "app", "imagePullPolice": "Always"}]
-
-    replies = [
-        api.post(f"{PODS}?fieldValidation=Strict", pod_with_claim(**spec))
-        for spec in (
-            {"nodeSelektor": {"a": "b"}},
-            {"containers": containers},
-            {"resourceClaims": claims},
-        )
-    ]
-
-    assert [reply.message.rpartition(": ")[2] for reply in replies] == [
-        'unknown field "spec.nodeSelektor"',
-        'unknown field "spec.containers[0].imagePullPolice"',
-        'unknown field "spec.resourceClaims[0].template"',
-    ]
-    assert api.get(f"{PODS}/pod-a").code == 404
-
-
-def test_the_guides_template_forms_are_refused_as_by_a_real_server(api: Client) -> None:
-    guide = template_document()
-    guide["spec"]["spec"]["devices"]["requests"] = [
-        {
-            "name": "gpu",
-            "exactly": {"selector": {"cel": {"expression": "true"}}},
-            "allocationMode": "ExactCount",
-        }
-    ]
-
-    strict = api.post(f"{TEMPLATES}?fieldValidation=Strict", guide)
-    lenient = api.post(TEMPLATES, guide)
-
-    path = "spec.spec.devices.requests[0]"
-    assert f'unknown field "{path}.exactly.selector"' in strict.message
-    assert f'unknown field "{path}.allocationMode"' in strict.message
-    assert lenient.code == 422
-    assert lenient.message == (
-        'ResourceClaimTemplate.resource.k8s.io "template-a" is invalid:'
-        f" {path}.exactly.deviceClassName: Required value"
-    )
 
 
 def test_requests_get_the_default_mode_and_count(api: Client) -> None:

@@ -43,13 +43,6 @@ def test_a_delete_with_an_unmet_precondition_is_a_conflict(
     assert api.get(f"{SLICES}/slice-a").code == 200
 
 
-def test_a_delete_with_met_preconditions_succeeds(api: Client) -> None:
-    metadata = api.post(SLICES, slice_document()).json["metadata"]
-    conditions = {name: metadata[name] for name in ("uid", "resourceVersion")}
-
-    assert api.delete(f"{SLICES}/slice-a", {"preconditions": conditions}).code == 200
-
-
 def test_a_delete_of_a_collection_removes_the_selected_objects(api: Client) -> None:
     for name, node in (("slice-a", "node-a"), ("slice-b", "node-b"), ("slice-c", "node-a")):
         api.post(SLICES, slice_document(name, node=node))

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.dra_simulator.api.client import (
-    CLAIMS,
     JSON_PATCH,
     MERGE,
     PODS,
@@ -15,7 +14,6 @@ from tests.dra_simulator.api.client import (
 from tests.support.builders.documents import pod_with_claim, slice_document
 
 SLICE = f"{SLICES}/slice-a"
-STATUS = f"{CLAIMS}/claim-a/status"
 
 
 def test_a_merge_patch_sets_fields_and_null_removes_them(api: Client) -> None:
@@ -88,16 +86,6 @@ def test_a_strategic_patch_replaces_lists_that_the_schema_does_not_merge(api: Cl
     replaced = api.patch(f"{PODS}/pod-a/status", patch, STRATEGIC).json["status"]
 
     assert [entry["name"] for entry in replaced["containerStatuses"]] == ["sidecar"]
-
-
-def test_a_strategic_patch_merges_a_pods_conditions(api: Client) -> None:
-    api.post(PODS, pod_with_claim())
-    for kind in ("Ready", "Initialized"):
-        patch = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
-        api.patch(f"{PODS}/pod-a/status", patch, STRATEGIC)
-
-    conditions = api.get(f"{PODS}/pod-a").json["status"]["conditions"]
-    assert [entry["type"] for entry in conditions] == ["Ready", "Initialized"]
 
 
 @pytest.mark.parametrize(

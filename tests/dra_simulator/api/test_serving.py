@@ -1,23 +1,10 @@
 """Discovery, versions and the common client libraries."""
 
-import http.client
-from pathlib import Path
-from typing import Any
-
 import pytest
-from kubernetes import client as kubernetes_client
-from kubernetes import config
-from kubernetes.client.exceptions import ApiException
-from kubernetes.watch import Watch
 
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import APPLY, NODES, RESOURCE, SLICES, Client
+from tests.dra_simulator.api.client import RESOURCE, SLICES, Client
 from tests.support.builders.documents import (
-    allocation_document,
-    claim_document,
-    device_document,
-    device_status,
-    pod_with_claim,
     slice_document,
 )
 
@@ -94,105 +81,3 @@ def test_a_restarted_server_keeps_its_objects() -> None:
 
     assert found == made
     assert event == ("DELETED", "slice-a")
-
-
-def test_one_connection_serves_many_requests_and_watches(server: ApiServer) -> None:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
-    codes = []
-    for path in (SLICES, f"{SLICES}?watch=true&timeoutSeconds=0", "/nothing", NODES):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-        codes.append(answer.status)
-    local = connection.sock
-    connection.close()
-
-    assert codes == [200, 200, 404, 200]
-    assert local is not None
-
-
-# Any, because the kubernetes client's own types demand models although dicts work as well.
-@pytest.fixture
-def library(server: ApiServer, tmp_path: Path) -> Any:
-    path = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    return config.new_client_from_config(path)  # type: ignore[no-untyped-call]
-
-
-@pytest.fixture
-def custom(library: Any) -> Any:
-    return kubernetes_client.CustomObjectsApi(library)
-
-
-SLICE_ARGS = ("resource.k8s.io", "v1", "resourceslices")
-CLAIM_ARGS = ("resource.k8s.io", "v1", "default", "resourceclaims")
-
-
-def test_the_kubernetes_client_creates_lists_replaces_and_deletes(
-    custom: Any,
-) -> None:
-    made = custom.create_cluster_custom_object(
-        *SLICE_ARGS, slice_document(), field_validation="Strict"
-    )
-    made["spec"]["devices"].append(device_document("gpu-1"))
-    replaced = custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
-    found = custom.list_cluster_custom_object(*SLICE_ARGS, field_selector="spec.nodeName=node-a")
-    with pytest.raises(ApiException) as stale:
-        custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
-    body = {"preconditions": {"uid": made["metadata"]["uid"]}}
-    custom.delete_cluster_custom_object(*SLICE_ARGS, "slice-a", body=body)
-
-    assert replaced["metadata"]["generation"] == 2
-    assert found["items"][0]["metadata"]["name"] == "slice-a"
-    assert stale.value.status == 409
-    with pytest.raises(ApiException, match=r"slice-a.*not found"):
-        custom.get_cluster_custom_object(*SLICE_ARGS, "slice-a")
-
-
-def test_the_kubernetes_client_applies_a_status(custom: Any) -> None:
-    custom.create_namespaced_custom_object(*CLAIM_ARGS, claim_document())
-    custom.patch_namespaced_custom_object_status(
-        *CLAIM_ARGS, "claim-a", {"status": {"allocation": allocation_document()}}
-    )
-
-    applied = custom.patch_namespaced_custom_object_status(
-        *CLAIM_ARGS,
-        "claim-a",
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "claim-a"},
-            "status": {"devices": [device_status()]},
-        },
-        field_manager="driver",
-        force=True,
-        _content_type=APPLY,
-    )
-
-    assert applied["status"]["devices"][0]["device"] == "gpu-0"
-
-
-def test_the_kubernetes_client_watches(custom: Any) -> None:
-    custom.create_cluster_custom_object(*SLICE_ARGS, slice_document())
-
-    watch: Any = Watch()  # type: ignore[no-untyped-call]
-    events = [
-        (event["type"], event["object"]["metadata"]["name"])
-        for event in watch.stream(custom.list_cluster_custom_object, *SLICE_ARGS, timeout_seconds=0)
-    ]
-
-    assert events == [("ADDED", "slice-a")]
-
-
-def test_the_typed_clients_work_as_well(library: Any) -> None:
-    core: Any = kubernetes_client.CoreV1Api(library)
-    resource: Any = kubernetes_client.ResourceV1Api(library)
-
-    core.create_node({"metadata": {"name": "node-a"}})
-    core.create_namespaced_pod("default", pod_with_claim())
-    core.patch_namespaced_pod("pod-a", "default", {"metadata": {"labels": {"a": "b"}}})
-    resource.create_resource_slice(slice_document())
-
-    assert core.read_node("node-a").metadata.uid
-    assert core.read_namespaced_pod("pod-a", "default").metadata.labels == {"a": "b"}
-    listed = resource.list_resource_slice(field_selector="spec.driver=tensor-fusion.ai.dra-driver")
-    assert listed.items[0].spec.devices[0].allow_multiple_allocations is True

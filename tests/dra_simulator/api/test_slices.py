@@ -1,7 +1,5 @@
 """ResourceSlices: validation, immutability, feature gates."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from dra_simulator.api.gates import DEFAULT_GATES
@@ -61,71 +59,6 @@ def test_a_taint_gets_the_time_at_which_it_was_added(api: Client) -> None:
     assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
 
 
-def test_devices_and_counters_cannot_be_in_one_slice_even_if_empty(api: Client) -> None:
-    counters = [{"name": "memory", "counters": {"bytes": {"value": "1"}}}]
-
-    both = api.post(SLICES, slice_document(devices=[], sharedCounters=counters))
-    one = api.post(SLICES, slice_document(devices=None, sharedCounters=counters))
-
-    assert both.causes == [("spec", "FieldValueInvalid")]
-    assert one.code == 201
-
-
-@pytest.fixture
-def without(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """Client of a server on which the parameter's gates are disabled."""
-    with ApiServer(gates=DEFAULT_GATES - request.param) as server:
-        client = Client(server.url)
-        yield client
-        client.close()
-
-
-@pytest.mark.parametrize("without", [{"DRAConsumableCapacity"}], indirect=True)
-def test_without_its_gate_consumable_capacity_is_dropped_silently(without: Client) -> None:
-    reply = without.post(f"{SLICES}?fieldValidation=Strict", slice_document())
-
-    assert reply.code == 201
-    assert "warning" not in reply.headers
-    stored = reply.json["spec"]["devices"][0]
-    assert "allowMultipleAllocations" not in stored
-    assert stored["capacity"] == {"vram": {"value": "40Gi"}}
-
-
-@pytest.mark.parametrize("without", [{"DRADeviceTaints"}], indirect=True)
-def test_without_its_gate_taints_are_dropped(without: Client) -> None:
-    taints = [{"key": "a", "effect": "NoSchedule"}]
-
-    made = without.post(SLICES, slice_document(devices=[device_document(taints=taints)]))
-
-    assert "taints" not in made.json["spec"]["devices"][0]
-
-
-@pytest.mark.parametrize("without", [{"DRAPartitionableDevices"}], indirect=True)
-def test_without_its_gate_partitions_are_dropped(without: Client) -> None:
-    consumed = [{"counterSet": "memory", "counters": {"bytes": {"value": "1"}}}]
-
-    made = without.post(
-        SLICES,
-        slice_document(
-            perDeviceNodeSelection=True, devices=[device_document(consumesCounters=consumed)]
-        ),
-    )
-
-    assert "consumesCounters" not in made.json["spec"]["devices"][0]
-    assert "perDeviceNodeSelection" not in made.json["spec"]
-
-
-@pytest.mark.parametrize("without", [{"DRAResourceClaimDeviceStatus"}], indirect=True)
-def test_binding_conditions_need_the_gate_of_the_status_as_well(without: Client) -> None:
-    conditions: Json = {"bindingConditions": ["a"], "bindingFailureConditions": ["b"]}
-
-    made = without.post(
-        SLICES, slice_document(devices=[device_document(bindsToNode=True, **conditions)])
-    )
-
-    assert not {"bindsToNode", *conditions} & set(made.json["spec"]["devices"][0])
-
-
 def test_list_attributes_are_dropped_by_default_and_then_lack_a_value(api: Client) -> None:
     listed = device_document(attributes={"links": {"strings": ["a", "b"]}})
 
@@ -134,12 +67,36 @@ def test_list_attributes_are_dropped_by_default_and_then_lack_a_value(api: Clien
     assert reply.causes == [("spec.devices[0].attributes[links]", "FieldValueInvalid")]
 
 
-def test_list_attributes_are_kept_with_their_gate() -> None:
-    listed = device_document(attributes={"links": {"strings": ["a", "b"]}})
-    with ApiServer(gates={*DEFAULT_GATES, "DRAListTypeAttributes"}) as server:
+@pytest.mark.parametrize(
+    ("gate", "device", "dropped"),
+    [
+        ("DRAConsumableCapacity", {}, {"allowMultipleAllocations"}),
+        ("DRADeviceTaints", {"taints": [{"key": "a", "effect": "NoSchedule"}]}, {"taints"}),
+        (
+            "DRAPartitionableDevices",
+            {"consumesCounters": [{"counterSet": "m", "counters": {"b": {"value": "1"}}}]},
+            {"consumesCounters"},
+        ),
+        (
+            "DRAResourceClaimDeviceStatus",
+            {"bindsToNode": True, "bindingConditions": ["a"], "bindingFailureConditions": ["b"]},
+            {"bindsToNode", "bindingConditions", "bindingFailureConditions"},
+        ),
+    ],
+)
+def test_fields_of_disabled_gates_are_dropped_silently(
+    gate: str, device: Json, dropped: set[str]
+) -> None:
+    wanted = slice_document(devices=[device_document(**device)])
+    with ApiServer(gates=DEFAULT_GATES - {gate}) as server:
         api = Client(server.url)
-
-        reply = api.post(SLICES, slice_document(devices=[listed]))
+        reply = api.post(f"{SLICES}?fieldValidation=Strict", wanted)
         api.close()
 
-    assert reply.json["spec"]["devices"][0]["attributes"] == {"links": {"strings": ["a", "b"]}}
+    stored = reply.json["spec"]["devices"][0]
+    assert (reply.code, "warning" in reply.headers) == (201, False)
+    assert dropped <= wanted["spec"]["devices"][0].keys()
+    assert stored.keys().isdisjoint(dropped)
+    assert ("requestPolicy" in str(stored)) == (
+        "requestPolicy" in str(wanted) and gate != "DRAConsumableCapacity"
+    )
