@@ -60,14 +60,6 @@ def test_each_file_of_the_package_is_in_one_wheel() -> None:
     assert base | simulator == every
 
 
-def test_only_the_second_wheel_has_the_simulator() -> None:
-    parts = ("dra_simulator/", "tensorfusion_dra/app/simulate/")
-
-    assert [name for name in base_files() if name.startswith(parts)] == []
-    assert [name for name in simulator_files() if not name.startswith(parts)] == []
-    assert any(name.startswith("tensorfusion_dra/discovery/simulated/") for name in base_files())
-
-
 def test_the_simulators_files_keep_their_places() -> None:
     placed = wheel(SIMULATOR)["force-include"]
 
@@ -128,25 +120,8 @@ def test_simulate_without_the_simulator_names_its_extra(
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", LINE)
 
 
-def test_help_lists_simulate_without_the_simulator(base: Path) -> None:
-    ended = command(base, "--help")
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "simulate run a whole node on this machine" in " ".join(ended.stdout.split())
-
-
 @pytest.mark.parametrize("verb", ["node-plugin", "webhook", "inspect", "cel", "convert", "doctor"])
 def test_every_other_verb_works_without_the_simulator(base: Path, verb: str) -> None:
     ended = command(base, verb, "--help")
 
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_cel_explain_works_without_the_simulator(base: Path) -> None:
-    slices = base / "slices.yaml"
-    slices.write_text("{kind: ResourceSlice, spec: {driver: other.example.com}}")
-
-    ended = command(base, "cel", "explain", "true", "--slices", str(slices))
-
-    assert (ended.returncode, ended.stderr) == (1, "")
-    assert "0 of 0 devices" in ended.stdout

@@ -12,15 +12,6 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 
 
-def test_license_file_holds_the_whole_text() -> None:
-    text = (ROOT / "LICENSE").read_text()
-
-    assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
-    assert [f"   {number}. " in text for number in range(1, 10)] == [True] * 9
-    assert "END OF TERMS AND CONDITIONS" in text
-    assert text.endswith("limitations under the License.\n")
-
-
 def test_package_image_and_chart_name_the_license() -> None:
     chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
 

@@ -62,11 +62,3 @@ def test_readme_has_the_status_of_the_classifiers(file: str) -> None:
     for project in (PYPROJECT, simulator):
         (found,) = (each for each in project["classifiers"] if each.startswith("Development"))
         assert found.endswith(f" - {status}")
-
-
-def test_changelog_starts_with_the_packages_version() -> None:
-    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-
-    assert re.fullmatch(
-        rf"{re.escape(PYPROJECT['version'])} \((unreleased|\d{{4}}-\d\d-\d\d)\)", headings[0]
-    )

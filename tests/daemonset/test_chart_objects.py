@@ -112,20 +112,6 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     assert images == {expected}
 
 
-def test_service_accounts_have_the_users_annotations() -> None:
-    values = {
-        "nodePlugin": {"serviceAccountAnnotations": {"a": "b"}},
-        "webhook": {"enabled": True, "serviceAccountAnnotations": {"c": "d"}},
-    }
-
-    accounts = of_kind(helm.render(values), "ServiceAccount")
-
-    assert {item["metadata"]["name"]: item["metadata"]["annotations"] for item in accounts} == {
-        NODE_PLUGIN: {"a": "b"},
-        "tensorfusion-dra-webhook": {"c": "d"},
-    }
-
-
 @pytest.mark.parametrize(("replicas", "unavailable"), [(1, []), (2, [1]), (3, [1])])
 def test_a_drain_takes_at_most_one_pod_of_a_webhook_that_has_several(
     replicas: int, unavailable: list[int]

@@ -75,19 +75,6 @@ def test_static_manifests_are_rendered_from_the_chart(name: str) -> None:
     assert found == installation.rendered(name), "run `make manifests`"
 
 
-def test_static_manifests_work_without_the_chart() -> None:
-    """In an order in which they can be created, and with the Namespace once."""
-    for name in ("nvidia", "simulated"):
-        documents = by_key(installation.documents(name, "webhook"))
-        namespaces = {namespace for _, namespace, _ in documents} - {"", "default"}
-
-        assert next(iter(documents)) == ("Namespace", "", helm.NAMESPACE)
-        assert namespaces == {helm.NAMESPACE}
-        text = str(list(documents.values()))
-        assert "helm.sh" not in text
-        assert "'Helm'" not in text
-
-
 def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
     rendered = helm.render({**WEBHOOK, "settings": {"enforcer": "hami-core"}})
 

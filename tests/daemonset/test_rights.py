@@ -150,14 +150,6 @@ def test_no_role_uses_wildcards() -> None:
                 assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
-def test_events_may_only_be_created() -> None:
-    """In the namespaces of all pods; the Role in `default` stays if that right is removed."""
-    granted = allowed(installation.documents("nvidia"))
-
-    events = {(right.namespace, right.verb) for right in granted if right.resource == "events"}
-    assert events == {("", "create"), ("default", "create")}
-
-
 def test_hypervisor_sockets_add_the_rights_to_watch_and_mark_pods() -> None:
     base = allowed(installation.documents("nvidia"))
     granted = allowed(helm.render(VARIANTS["hypervisor"]))

@@ -70,26 +70,12 @@ def test_only_the_drivers_own_host_folders_are_writable() -> None:
     }
 
 
-def test_volumes_and_mounts_match() -> None:
-    for name in ("nvidia", "simulated"):
-        pod = one(installation.documents(name), "DaemonSet")["spec"]["template"]["spec"]
-        mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
-
-        assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
-
-
 def test_socket_folders_have_the_same_path_in_pod_and_host() -> None:
     pod = one(installation.documents("simulated"), "DaemonSet")["spec"]["template"]["spec"]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
 
     for mount in pod["containers"][0]["volumeMounts"]:
         assert mount["mountPath"] == paths[mount["name"]]
-
-
-def test_grace_period_is_long_enough_for_calls_in_flight() -> None:
-    pod = one(installation.documents("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
-
-    assert pod["terminationGracePeriodSeconds"] >= 45 + 15
 
 
 def test_policy_matches_only_the_node_plugins_service_account() -> None:

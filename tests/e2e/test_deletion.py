@@ -26,20 +26,6 @@ def test_cards_of_force_deleted_pods_are_free_again(tenants: Tenants, slices: Sl
         tenants.delete(*pods, grace_seconds=0)
 
 
-def test_pod_recreated_with_the_same_name_gets_a_new_claim(tenants: Tenants) -> None:
-    tenants.run("a", SMALL)
-    first = tenants.claim("a")
-
-    tenants.delete("a", grace_seconds=0)
-    tenants.pod("a", template="a")
-    tenants.wait_until_running("a", seconds=120)
-
-    second = tenants.claim("a")
-    assert first is not None
-    assert second is not None
-    assert first["metadata"]["uid"] != second["metadata"]["uid"]
-
-
 def test_pods_keep_running_while_the_driver_is_gone_and_end_once_it_is_back(
     tenants: Tenants, driver: Driver, slices: Slices, cluster: Cluster
 ) -> None:

@@ -60,22 +60,6 @@ def test_first_alternative_that_fits_is_allocated(tenants: Tenants) -> None:
     assert tenants.env("either")[names.ENV_MEMORY_LIMIT] == "1024"
 
 
-def test_parameters_of_a_claim_set_its_limits(tenants: Tenants) -> None:
-    parameters = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "limits": {"vram": "3Gi"},
-    }
-    config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
-    tenants.template("limited", capacity_request("gpu", SMALL), config=[config])
-    tenants.pod("limited", template="limited")
-    tenants.wait_until_running("limited")
-
-    env = tenants.env("limited")
-
-    assert env[names.ENV_MEMORY_LIMIT] == "3072"
-
-
 @pytest.fixture
 def hard_class(cluster: Cluster) -> Iterator[str]:
     """DeviceClass with hard isolation, which a claim may not set with Tensor Fusion's limiter."""
@@ -130,43 +114,6 @@ def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
         message = tenants.event("wrong", "FailedPrepareDynamicResources")
 
     assert "isolation: found 'hardest'" in message
-
-
-def test_pods_can_share_a_claim_without_template(tenants: Tenants, cluster: Cluster) -> None:
-    cluster.create(
-        {
-            "apiVersion": RESOURCE,
-            "kind": "ResourceClaim",
-            "metadata": {"name": "common", "namespace": tenants.namespace},
-            "spec": {"devices": {"requests": [capacity_request("gpu", SMALL)]}},
-        }
-    )
-    for name in ("a", "b"):
-        tenants.pod(name, claim="common")
-    for name in ("a", "b"):
-        tenants.wait_until_running(name)
-
-    shares = [
-        {key for key in tenants.env(name) if key.startswith(names.ENV_SHARE_PREFIX)}
-        for name in ("a", "b")
-    ]
-
-    assert shares[0] == shares[1] != set()
-    tenants.delete("a")
-    claim = cluster.find("ResourceClaim", "common", namespace=tenants.namespace)
-    assert claim is not None
-    assert claim["status"]["allocation"], "the other pod still uses it"
-
-
-@pytest.mark.parametrize("amount", ["-1", "-100"])
-def test_negative_request_does_not_add_capacity(tenants: Tenants, amount: str) -> None:
-    tenants.template("negative", capacity_request("gpu", {"tflops": amount, "vram": "1Gi"}))
-    tenants.pod("negative", template="negative")
-    tenants.wait_until_running("negative")
-
-    (result,) = tenants.results("negative")
-
-    assert not result["consumedCapacity"]["tflops"].startswith("-")
 
 
 @pytest.fixture

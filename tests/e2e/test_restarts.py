@@ -83,20 +83,6 @@ def test_killed_driver_serves_again_and_keeps_its_claims(
     tenants.delete("a", "b")
 
 
-def test_pod_created_while_the_driver_is_away_runs_once_it_is_back(
-    tenants: Tenants, driver: Driver
-) -> None:
-    tenants.template("a", capacity_request("gpu", SMALL))
-    driver.uninstall()
-    try:
-        tenants.pod("a", template="a")
-        tenants.event("a", "FailedPrepareDynamicResources")
-    finally:
-        driver.start()
-
-    tenants.wait_until_running("a", seconds=RECOVERY_SECONDS)
-
-
 @pytest.mark.usefixtures("idle_node")
 @pytest.mark.parametrize("disruption", ["kill", "upgrade"])
 def test_pods_come_and_go_while_the_driver_is_killed_or_upgraded(

@@ -48,14 +48,6 @@ def test_container_has_its_limits_in_its_environment(tenants: Tenants, slices: S
     assert quantity.parse(result["consumedCapacity"]["vram"]).nano == 16 * GIB * 10**9
 
 
-def test_fractional_amounts_are_not_rounded(tenants: Tenants) -> None:
-    env = tenants.run("a", {"tflops": "71.2", "vram": "1500Mi"})
-
-    (result,) = tenants.results("a")
-    assert quantity.parse(result["consumedCapacity"]["tflops"]) == quantity.parse("71.2")
-    assert env[names.ENV_MEMORY_LIMIT] == "1500"
-
-
 @pytest.mark.usefixtures("idle_node")
 def test_cards_can_be_filled_to_the_last_unit_and_not_beyond(
     tenants: Tenants, slices: Slices
@@ -120,57 +112,6 @@ def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
         "only the remainder of the division by three may be left"
     )
     assert len(taken) == len(virtual)
-
-
-@pytest.mark.usefixtures("idle_node")
-def test_request_without_amounts_gets_a_whole_card(tenants: Tenants, slices: Slices) -> None:
-    cards = len(total(slices, "vram"))
-    for number in range(cards):
-        tenants.template(f"whole-{number}", capacity_request("gpu", {}))
-        tenants.pod(f"whole-{number}", template=f"whole-{number}")
-    devices = set()
-    for number in range(cards):
-        tenants.wait_until_running(f"whole-{number}")
-        devices |= {result["device"] for result in tenants.results(f"whole-{number}")}
-
-    tenants.template("part", capacity_request("gpu", {"tflops": "1", "vram": "1Gi"}))
-    tenants.pod("part", template="part")
-
-    assert tenants.wait_until_unschedulable("part")
-    assert len(devices) == cards
-
-
-def test_two_shares_of_one_pod_keep_their_own_limits(tenants: Tenants) -> None:
-    tenants.template(
-        "two",
-        capacity_request("small", {"tflops": "10", "vram": "1Gi"}),
-        capacity_request("large", {"tflops": "20", "vram": "2Gi"}),
-    )
-    tenants.pod("two", template="two", containers=("small", "large", None))
-    tenants.wait_until_running("two")
-
-    small, large, both = (tenants.env("two", index) for index in range(3))
-
-    assert small[names.ENV_MEMORY_LIMIT] == "1024"
-    assert large[names.ENV_MEMORY_LIMIT] == "2048"
-    shares = [name for name in both if name.startswith(names.ENV_SHARE_PREFIX)]
-    assert len(shares) == 2
-
-
-@pytest.mark.usefixtures("idle_node")
-def test_several_gpus_of_a_pod_are_different_cards(tenants: Tenants, slices: Slices) -> None:
-    cards = len(total(slices, "vram"))
-    assert cards > 1, "the node has one card: choose another with --node"
-    distinct = {"distinctAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
-    requests = [capacity_request(f"gpu-{number}", QUARTER) for number in range(cards)]
-    tenants.template("many", *requests, constraints=[distinct])
-    tenants.pod("many", template="many")
-    tenants.wait_until_running("many")
-
-    env = tenants.env("many")
-
-    assert len({result["device"] for result in tenants.results("many")}) == cards
-    assert len(json.loads(env[names.ENV_MEM_LIMIT_BY_UUID])) == cards
 
 
 def test_claim_status_has_the_device_and_its_ready_condition(

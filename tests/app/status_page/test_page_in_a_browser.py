@@ -10,7 +10,6 @@ from playwright.sync_api import Page, expect
 
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
-from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
@@ -249,24 +248,6 @@ def test_operations_show_their_stages_and_where_they_failed(pages: Pages) -> Non
         expect(page.get_by_text("refused, in stage admit")).to_be_visible()
         expect(page.locator("dd").get_by_text("ads/rank-3-gpu", exact=True)).to_be_visible()
         expect(page.get_by_text("expected at least its request 8Gi")).to_be_visible()
-
-
-def test_of_many_operations_the_last_are_shown_and_all_on_demand(pages: Pages) -> None:
-    operations = tuple(
-        builders.operation(
-            OperationKind.PREPARE, f"team/claim-{number}", (Stage.ADMIT, 5), seconds_ago=number
-        )
-        for number in range(60)
-    )
-    with serving.served(replace(scenes.quiet(), operations=operations)) as node:
-        page = pages.open(node)
-
-        expect(page.locator(".run")).to_have_count(12)
-        expect(page.locator(".run").first).to_contain_text("team/claim-0")
-        page.get_by_role("button", name="Show all 60 operations").press("Enter")
-        expect(page.locator(".run")).to_have_count(60)
-        page.get_by_role("button", name="Show fewer operations").press("Enter")
-        expect(page.locator(".run")).to_have_count(12)
 
 
 def test_reader_who_wants_no_motion_gets_none(pages: Pages) -> None:
