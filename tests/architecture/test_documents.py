@@ -1,6 +1,8 @@
-"""The documents' links work, the README is one page, and the tables agree with the code."""
+"""The documents' links work, their tables agree with the code, and decisions are indexed."""
 
+import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -101,3 +103,41 @@ def test_documents_name_only_existing_settings() -> None:
     documented = {code for row in rows for code in markdown.codes(row.split("|")[1])}
     assert documented
     assert documented <= settings
+
+
+FOLDER: Final = ROOT / "docs" / "adr"
+DECISIONS: Final = sorted(FOLDER.glob("[0-9]*.md"))
+HEAD: Final = re.compile(
+    r"# (?P<number>\d+)\. (?P<title>.+)\n\n"
+    r"Date: (?P<date>\d{4}-\d\d-\d\d)\n"
+    r"Status: (?P<status>accepted|(?:overtaken by|merged into) (?P<other>\d+))\n\n"
+)
+
+
+def head(file: Path) -> dict[str, str]:
+    """Return number, title, date, status and, if it names one, the other decision of a file."""
+    found = HEAD.match(markdown.text(file))
+    assert found, f"{file.name}: expected a title, a date and a known status in its first lines"
+    return found.groupdict(default="")
+
+
+def line(file: Path) -> str:
+    """Return the index's line about a file."""
+    about = head(file)
+    place = f"[{about['number']}. {about['title']}]({file.name})"
+    return f"- {place} ({about['date']}, {about['status']})"
+
+
+def test_index_lists_every_decision_with_its_date_and_status() -> None:
+    index = markdown.text(FOLDER / "README.md").splitlines()
+
+    assert [each for each in index if each.startswith("- ")] == [line(file) for file in DECISIONS]
+
+
+@pytest.mark.parametrize("file", DECISIONS, ids=lambda file: file.name[:4])
+def test_number_is_that_of_the_file_and_a_status_names_another_decision(file: Path) -> None:
+    about = head(file)
+
+    others = {int(each.name[:4]) for each in DECISIONS if each != file}
+    assert int(about["number"]) == int(file.name[:4])
+    assert not about["other"] or int(about["other"]) in others

@@ -10,6 +10,8 @@ from playwright.sync_api import Page, expect
 
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
@@ -267,3 +269,34 @@ def test_without_a_script_there_is_a_sentence_and_a_link(pages: Pages) -> None:
         expect(page.locator("noscript p")).to_be_visible()
         expect(page.locator("noscript p")).to_contain_text("This page is drawn by a script")
         expect(page.locator("noscript a")).to_have_attribute("href", "/status.json")
+
+
+def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) -> None:
+    missing = scenes.broken().enforcer
+    assert missing is not None
+    alive = Standing(verdict=verdict.enforced("EnforcerAlive", "it answers"), since=missing.since)
+    with serving.served(replace(scenes.quiet(), shares=(), enforcer=missing)) as node:
+        page = pages.open(node)
+        expect(page.locator("#verdict")).to_have_text("1 thing needs attention")
+        expect(page.locator("#issues")).to_contain_text("Nothing on this node enforces limits")
+        expect(page.locator("#issues")).to_contain_text("every claim for a part of a GPU waits")
+        expect(page.locator("#tiles")).to_contain_text("Enforcer: missing")
+
+        node.view = replace(node.view, enforcer=alive)
+        refresh(page)
+
+        expect(page.locator("#verdict")).to_have_text("All is well")
+        expect(page.locator("#tiles")).to_contain_text("Enforcer: alive")
+
+
+def test_simulated_cards_are_marked(pages: Pages) -> None:
+    real, other = scenes.quiet().cards
+    with serving.served(
+        replace(scenes.quiet(), cards=(real, replace(other, is_simulated=True)))
+    ) as node:
+        page = pages.open(node)
+
+        titles = page.locator(".card h3").all_inner_texts()
+
+    name = "NVIDIA A100-SXM4-80GB"
+    assert titles == [f"GPU 0: {name}", f"Simulated GPU 1: {name}"]

@@ -1,4 +1,4 @@
-"""Fault injection."""
+"""Fault injection, and the counts of requests beside it."""
 
 import http.client
 
@@ -9,7 +9,7 @@ from dra_simulator.api.faults import (
     Refuse,
 )
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import SLICES, Client
+from tests.dra_simulator.api.client import NODES, SLICES, Client
 from tests.support.builders.documents import slice_document
 
 
@@ -76,3 +76,18 @@ def test_a_connection_can_be_cut_before_or_after_the_write(
         api.post(SLICES, slice_document())
 
     assert len(api.get(SLICES).json["items"]) == carried_out
+
+
+def test_received_and_answered_requests_of_a_client_are_counted(
+    api: Client, server: ApiServer
+) -> None:
+    with (
+        server.faults.during("list", "nodes", Cut()),
+        pytest.raises(http.client.RemoteDisconnected),
+    ):
+        api.get(NODES)
+
+    api.get(NODES)
+
+    assert (server.requests.received("tests/1"), server.requests.answered("tests/1")) == (2, 1)
+    assert (server.requests.received("other"), server.requests.answered("other")) == (0, 0)
