@@ -687,3 +687,17 @@ def test_administrators_own_library_is_mounted_from_its_folder() -> None:
 
     (folder,) = (each for each in pod["volumes"] if each["name"] == "hami-core")
     assert folder["hostPath"]["path"] == "/opt/vgpu"
+
+
+def test_service_accounts_have_the_users_annotations() -> None:
+    values = {
+        "nodePlugin": {"serviceAccountAnnotations": {"a": "b"}},
+        "webhook": {"enabled": True, "serviceAccountAnnotations": {"c": "d"}},
+    }
+
+    accounts = of_kind(helm.render(values), "ServiceAccount")
+
+    assert {item["metadata"]["name"]: item["metadata"]["annotations"] for item in accounts} == {
+        NODE_PLUGIN: {"a": "b"},
+        "tensorfusion-dra-webhook": {"c": "d"},
+    }

@@ -513,3 +513,17 @@ def test_tensor_fusions_scheduler_gives_cards_to_pods_of_its_own(
 
     assert expected in found
     assert bool(found) is bool(expected)
+
+
+def test_volumes_and_mounts_match() -> None:
+    for name in ("nvidia", "simulated"):
+        pod = one(installation.documents(name), "DaemonSet")["spec"]["template"]["spec"]
+        mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
+
+        assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
+
+
+def test_grace_period_is_long_enough_for_calls_in_flight() -> None:
+    pod = one(installation.documents("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
+
+    assert pod["terminationGracePeriodSeconds"] >= 45 + 15

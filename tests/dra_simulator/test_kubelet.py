@@ -253,16 +253,6 @@ def test_pod_runs_with_the_cdi_devices_of_its_prepared_claim(
     assert conditions["Ready"] == conditions["PodScheduled"] == "True"
 
 
-def test_claim_is_prepared_even_if_no_container_uses_it(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    node.pod(claim=node.claim(), uses=False)
-
-    eventually(lambda: node.phase() == "Running")
-    assert plugin.methods == ["Prepare"]
-    assert node.env() == {}
-
-
 def test_deleted_pod_stays_in_api_until_its_claims_are_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
@@ -300,23 +290,6 @@ def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
 
     eventually(lambda: node.phase("b") == "")
     assert plugin.methods == ["Prepare", "Unprepare"]
-
-
-def test_claims_of_one_pod_are_prepared_in_one_call(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    claims = [node.claim(name) for name in ("one", "two")]
-    pod = objects.pod(claim_name="one")
-    pod["spec"]["resourceClaims"].append({"name": "other", "resourceClaimName": "two"})
-    made = node.client.create(PODS, pod)
-    for claim in claims:
-        node.reserve(claim, made)
-
-    node.client.bind(made, NODE)
-
-    eventually(lambda: node.phase() == "Running")
-    ((_, uids),) = plugin.calls
-    assert set(uids) == {claim["metadata"]["uid"] for claim in claims}
 
 
 def test_failed_prepare_is_reported_as_event_and_retried(

@@ -12,6 +12,7 @@ from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
@@ -300,3 +301,21 @@ def test_simulated_cards_are_marked(pages: Pages) -> None:
 
     name = "NVIDIA A100-SXM4-80GB"
     assert titles == [f"GPU 0: {name}", f"Simulated GPU 1: {name}"]
+
+
+def test_of_many_operations_the_last_are_shown_and_all_on_demand(pages: Pages) -> None:
+    operations = tuple(
+        builders.operation(
+            OperationKind.PREPARE, f"team/claim-{number}", (Stage.ADMIT, 5), seconds_ago=number
+        )
+        for number in range(60)
+    )
+    with serving.served(replace(scenes.quiet(), operations=operations)) as node:
+        page = pages.open(node)
+
+        expect(page.locator(".run")).to_have_count(12)
+        expect(page.locator(".run").first).to_contain_text("team/claim-0")
+        page.get_by_role("button", name="Show all 60 operations").press("Enter")
+        expect(page.locator(".run")).to_have_count(60)
+        page.get_by_role("button", name="Show fewer operations").press("Enter")
+        expect(page.locator(".run")).to_have_count(12)

@@ -456,3 +456,44 @@ def test_status_fields_of_disabled_gates_are_dropped() -> None:
 
     assert set(stored) == {"allocation"}
     assert not {"shareID", "consumedCapacity"} & set(stored["allocation"]["devices"]["results"][0])
+
+
+def test_256_users_are_taken(api: Client) -> None:
+    users = [{**USER, "uid": f"u{index}"} for index in range(256)]
+
+    assert write(api, allocation=allocation_document(), reservedFor=users).code == 200
+
+
+def test_the_status_of_a_device_is_removed_with_its_allocation(api: Client) -> None:
+    write(api, allocation=allocation_document(), devices=[device_status()])
+
+    gone = api.patch(STATUS, {"status": {"allocation": None}})
+
+    assert gone.json["status"] == {}
+
+
+def test_a_change_of_a_class_increments_its_generation(api: Client) -> None:
+    api.post(CLASSES, class_document())
+
+    changed = api.put(f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1)))
+
+    assert changed.json["metadata"]["generation"] == 2
+
+
+def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
+    seen: list[str] = []
+
+    def check(expression: str) -> str | None:
+        seen.append(expression)
+        return None if len(seen) == 1 else "compilation failed"
+
+    with ApiServer(check_expression=check) as server:
+        api = Client(server.url)
+        api.post(CLASSES, class_document(selectors=selectors(1)))
+        config = [{"opaque": OPAQUE}]
+        kept = api.put(
+            f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1), config=config)
+        )
+        api.close()
+
+    assert kept.code == 200

@@ -414,3 +414,14 @@ def test_a_value_of_another_type_is_accepted_exactly_if_kubernetes_accepts_it(
     place[name] = data.draw(st.sampled_from(["1", 1, True, [1], {"a": 1}]))
 
     assert decodes(document) == kubernetes_accepts(document)
+
+
+def test_a_refusal_carries_the_warnings_as_well(api: Client) -> None:
+    wrong = slice_document()
+    wrong["spec"]["devices"][0]["attributes"]["model"] = {"stringValue": "A100"}
+
+    reply = api.post(SLICES, wrong)
+
+    assert reply.causes == [("spec.devices[0].attributes[model]", "FieldValueInvalid")]
+    assert "exactly one value must be specified" in reply.message
+    assert "stringValue" in reply.headers["warning"][0]

@@ -623,3 +623,13 @@ def test_an_apply_needs_a_manager_a_kind_and_no_managed_fields(api: Client) -> N
     ]
     assert apply(api, SLICE, untyped).message == "invalid object type: /, Kind="
     assert apply(api, SLICE, managed).message == "metadata.managedFields must be nil"
+
+
+@pytest.mark.parametrize(("base", "code"), [("a-", 201), ("a.b-", 201), ("a.", 422), ("-", 422)])
+def test_generate_name_may_end_in_a_dash_but_not_in_a_dot(
+    api: Client, base: str, code: int
+) -> None:
+    wanted = slice_document()
+    wanted["metadata"] = {"generateName": base}
+
+    assert api.post(SLICES, wanted).code == code

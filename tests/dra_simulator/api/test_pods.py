@@ -229,3 +229,17 @@ def test_a_new_event_needs_time_reporter_and_action(api: Client) -> None:
     assert api.get(f"{EVENTS}/e").json["reportingComponent"] == "tensor-fusion.ai/dra-driver"
     lacking = api.post(EVENTS_V1, {**new, "action": "", "metadata": {"name": "f"}})
     assert lacking.causes == [("action", "FieldValueRequired")]
+
+
+def test_a_container_can_use_two_requests_of_one_claim(api: Client) -> None:
+    uses = [{"name": "gpu", "request": "a"}, {"name": "gpu", "request": "b"}]
+
+    assert api.post(PODS, pod_with_claim(containers=[container(*uses)])).code == 201
+
+
+def test_a_field_of_the_other_group_is_unknown(api: Client) -> None:
+    strict = f"{EVENTS_V1}?fieldValidation=Strict"
+
+    reply = api.post(strict, {"metadata": {"name": "e"}, "message": "old name"})
+
+    assert reply.message.endswith('unknown field "message"')

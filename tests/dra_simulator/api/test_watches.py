@@ -151,3 +151,29 @@ def test_stopping_the_server_ends_watches_and_idle_connections_at_once() -> None
     assert watch.rest() == []
     watch.__exit__()
     idle.close()
+
+
+def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
+    since = version(api)
+    api.post(CLAIMS.replace("default", "kube-system"), claim_document())
+    api.post(CLAIMS, claim_document("claim-b"))
+    api.post(CLAIMS, claim_document("claim-a"))
+
+    query = f"resourceVersion={since}&fieldSelector=metadata.name%3Dclaim-a"
+    with api.watch(f"{CLAIMS}?{query}") as watch:
+        _, name, document = watch.next()
+
+    assert (name, document["metadata"]["namespace"]) == ("claim-a", "default")
+
+
+def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
+    with ApiServer(history=2) as server:
+        api = Client(server.url)
+        with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
+            names = []
+            for name in ("a", "b", "c", "d"):
+                api.post(SLICES, slice_document(name))
+                names.append(watch.next()[1])
+        api.close()
+
+    assert names == ["a", "b", "c", "d"]
