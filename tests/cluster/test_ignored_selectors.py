@@ -32,6 +32,7 @@ FOREIGN = [
     stored_slice("of-another-node", nodeName="node-99"),
     {"metadata": {"name": "of-all-nodes"}, "spec": {"driver": "x", "allNodes": True}},
     {"metadata": {"name": "of-nobody"}},
+    {"metadata": {"name": "of-no-form"}, "spec": []},
 ]
 LISTED = {"metadata": {"resourceVersion": "7"}, "items": [*FOREIGN, OWN]}
 

@@ -91,16 +91,6 @@ def test_cache_for_one_name_ignores_other_objects(api: Api, client: Client) -> N
         assert eventually(lambda: cached_names(pools) == ["prod"])
 
 
-def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
-    node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-    with following(watch.nodes(api, name="n", on_change=lambda: None)) as nodes:
-        assert eventually(lambda: cached_names(nodes) == ["n"])
-
-        client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
-
-        assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})
-
-
 def test_items_are_unavailable_before_the_first_list(api: Api) -> None:
     pools = watch.gpupools(api, on_change=lambda: None)
 
@@ -163,3 +153,13 @@ def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, clien
         server.faults.remove(absent)
 
         assert eventually(lambda: cached_names(pools) == ["prod"])
+
+
+def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
+    node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    with following(watch.nodes(api, name="n", on_change=lambda: None)) as nodes:
+        assert eventually(lambda: cached_names(nodes) == ["n"])
+
+        client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
+
+        assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})

@@ -104,26 +104,6 @@ def watched(seconds: float, version: int) -> Events:
     yield seconds - 60 * minutes, version + minutes + 1
 
 
-def test_quiet_hour_costs_the_renewals_of_one_watch_and_no_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    virtual = VirtualTime(hours=1)
-    monkeypatch.setattr(watch, "Event", virtual.event)
-    asked: list[int] = []
-
-    def drawn(least: int, most: int) -> int:
-        asked.append((least + most) // 2)
-        return asked[-1]
-
-    monkeypatch.setattr("tensorfusion_dra.cluster.watch.random.randint", drawn)
-
-    api = followed(virtual, lambda version: watched(asked[-1], version))
-
-    assert asked[0] == 450
-    assert len(api.watches) == 8
-    assert len(api.lists) == 1
-
-
 def test_watches_with_progress_follow_closely_with_a_list_a_few_times_a_day(
     time: VirtualTime,
 ) -> None:

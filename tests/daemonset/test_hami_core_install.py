@@ -175,15 +175,6 @@ def test_read_only_folder_is_an_error_that_names_it(node: Node) -> None:
     assert (status, f"{node.folder}: cannot be written" in output) == (1, True)
 
 
-def test_read_only_parent_is_an_error_that_names_the_folder(node: Node) -> None:
-    node.folder.parent.mkdir(parents=True)
-    node.folder.parent.chmod(0o555)
-
-    status, output = node.install(other_user())
-
-    assert (status, f"{node.folder}: cannot be created" in output) == (1, True)
-
-
 def test_read_only_folder_that_has_the_library_is_fine(node: Node) -> None:
     node.install()
     node.folder.chmod(0o555)

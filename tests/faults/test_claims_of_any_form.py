@@ -111,11 +111,16 @@ def check_answered(node: Node, claim: object) -> bool:
     return not isinstance(error, str)
 
 
-def test_mutated_claim_is_prepared_or_refused(served: Node, tally: Tally) -> None:
+def test_generated_claim_is_prepared_or_refused(served: Node, tally: Tally) -> None:
     outcomes = set()
+    parameters = mutated(PARAMETERS) | ANYTHING
+    annotations = mutated(ANNOTATIONS) | st.dictionaries(st.sampled_from([*ANNOTATIONS]), SCALARS)
+    claims = st.one_of(
+        mutated(stored()), parameters.map(with_parameters), annotations.map(with_annotations)
+    )
 
-    @bounded(300)
-    @given(mutated(stored()))
+    @bounded(600)
+    @given(claims)
     def check(claim: dict[str, Any]) -> None:
         outcomes.add(check_answered(served, claim))
         tally[INPUTS_FUZZED] += 1
@@ -123,26 +128,6 @@ def test_mutated_claim_is_prepared_or_refused(served: Node, tally: Tally) -> Non
     check()
 
     assert outcomes == {True, False}
-
-
-def test_generated_parameters_are_used_or_refused(served: Node, tally: Tally) -> None:
-    @bounded(150)
-    @given(mutated(PARAMETERS) | ANYTHING)
-    def check(parameters: object) -> None:
-        check_answered(served, with_parameters(parameters))
-        tally[INPUTS_FUZZED] += 1
-
-    check()
-
-
-def test_generated_annotations_are_used_or_refused(served: Node, tally: Tally) -> None:
-    @bounded(150)
-    @given(mutated(ANNOTATIONS) | st.dictionaries(st.sampled_from([*ANNOTATIONS]), SCALARS))
-    def check(annotations: object) -> None:
-        check_answered(served, with_annotations(annotations))
-        tally[INPUTS_FUZZED] += 1
-
-    check()
 
 
 def test_response_that_is_not_a_claim_is_an_error_that_names_what_was_found(

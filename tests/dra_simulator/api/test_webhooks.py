@@ -1,0 +1,414 @@
+"""Admission webhooks: which are called, in which order, and what follows from their answers."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dra_simulator import match_conditions
+from dra_simulator.apiserver import ApiServer
+from tensorfusion_dra.runtime.http_server import Request, Response, Server
+from tests.dra_simulator.api.client import APPLY, CLASSES, PODS, STRATEGIC, Client, Json, Reply
+from tests.support.https import HOST, Files, serving
+
+MUTATING: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+VALIDATING: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+Rule = Callable[[Json], Json]
+
+
+class WebhookStub:
+    """A webhook server whose rules, one for each path, turn a request into a response."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Rule] = {}
+        self.calls: list[tuple[str, Json]] = []
+
+    def respond(self, request: Request) -> Response:
+        path = request.path
+        review = json.loads(request.body)
+        self.calls.append((path, review["request"]))
+        response = {"uid": review["request"]["uid"], **self.rules[path](review["request"])}
+        text = json.dumps({**review, "request": None, "response": response})
+        return Response(status=HTTPStatus.OK, body=text.encode())
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.calls]
+
+
+def allow(_: Json) -> Json:
+    """Allow the request."""
+    return {"allowed": True}
+
+
+def patch(*operations: Json) -> Rule:
+    """Allow the request with these operations of a JSON Patch."""
+    text = base64.b64encode(json.dumps(operations).encode()).decode()
+    return lambda _: {"allowed": True, "patchType": "JSONPatch", "patch": text}
+
+
+def labelled(name: str) -> Rule:
+    """Add a label to an object that has labels."""
+    return patch({"op": "add", "path": f"/metadata/labels/{name}", "value": "x"})
+
+
+class WebhookClient(Client):
+    """A client that also registers webhooks."""
+
+    def __init__(self, url: str, hooks: Server, files: Files) -> None:
+        super().__init__(url)
+        self._hooks = hooks
+        self._bundle = base64.b64encode(files.authority.cert_pem.bytes()).decode()
+
+    def register(self, where: str, *names: str, resources: str = "pods", **fields: Any) -> None:
+        """Create a configuration with one webhook for each name, at the path of that name."""
+        kind = "MutatingWebhookConfiguration" if where == MUTATING else "Validating"
+        kind = kind if where == MUTATING else "ValidatingWebhookConfiguration"
+        entries = [
+            {
+                "name": f"{name}.example.com",
+                "clientConfig": {
+                    "url": f"https://{HOST}:{self._hooks.port}/{name}",
+                    "caBundle": self._bundle,
+                },
+                "rules": [
+                    {
+                        "apiGroups": ["*"],
+                        "apiVersions": ["*"],
+                        "resources": [resources],
+                        "operations": ["CREATE", "UPDATE"],
+                    }
+                ],
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+                **fields,
+            }
+            for name in names
+        ]
+        api_version = "admissionregistration.k8s.io/v1"
+        document = {"apiVersion": api_version, "kind": kind, "webhooks": entries}
+        reply = self.post(where, {**document, "metadata": {"name": names[0]}})
+        assert reply.code == 201, reply.json
+
+
+def labelled_pod(**metadata: Any) -> Json:
+    """A pod with a label; more metadata by name."""
+    return {
+        "metadata": {"name": "a", "labels": {"app": "a"}, **metadata},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+
+
+def labels(reply: Reply) -> Json:
+    """Return the labels of the created or changed object."""
+    assert reply.code in {200, 201}, reply.json
+    found: Json = reply.json["metadata"]["labels"]
+    return found
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def stub() -> WebhookStub:
+    return WebhookStub()
+
+
+@pytest.fixture
+def hooks(stub: WebhookStub, files: Files) -> Iterator[Server]:
+    with serving(stub.respond, files) as server:
+        yield server
+
+
+@pytest.fixture
+def api(hooks: Server, files: Files) -> Iterator[WebhookClient]:
+    with ApiServer(condition_holds=match_conditions.holds) as server:
+        client = WebhookClient(server.url, hooks, files)
+        yield client
+        client.close()
+
+
+def test_mutating_webhooks_are_called_by_name_and_see_earlier_changes(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {f"/{name}": labelled(name) for name in ("a1", "a2", "b1")}
+    api.register(MUTATING, "b1")
+    api.register(MUTATING, "a1", "a2")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert stub.paths == ["/a1", "/a2", "/b1"]
+    assert list(labels(reply)) == ["app", "a1", "a2", "b1"]
+    assert list(stub.calls[2][1]["object"]["metadata"]["labels"]) == ["app", "a1", "a2"]
+
+
+def test_a_review_describes_the_request(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": allow}
+    api.register(MUTATING, "a")
+    nameless = labelled_pod(generateName="train-")
+    del nameless["metadata"]["name"]
+
+    api.post(PODS, nameless)
+
+    ((_, request),) = stub.calls
+    assert request["operation"] == "CREATE"
+    assert request["kind"] == {"group": "", "version": "v1", "kind": "Pod"}
+    assert request["namespace"] == request["object"]["metadata"]["namespace"] == "default"
+    assert "name" not in request
+    assert request["object"]["kind"] == "Pod"
+    assert request["oldObject"] is None
+
+
+def test_a_review_of_an_update_has_the_old_object(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": labelled("seen")}
+    api.post(PODS, labelled_pod())
+    api.register(MUTATING, "a")
+
+    change = {"metadata": {"labels": {"new": "x"}}}
+    reply = api.patch(f"{PODS}/a", change, STRATEGIC)
+
+    assert labels(reply) == {"app": "a", "new": "x", "seen": "x"}
+    ((_, request),) = stub.calls
+    assert request["operation"] == "UPDATE"
+    assert request["oldObject"]["metadata"]["labels"] == {"app": "a"}
+
+
+def test_a_write_to_the_status_calls_no_webhook(api: WebhookClient, stub: WebhookStub) -> None:
+    api.post(PODS, labelled_pod())
+    api.register(MUTATING, "a")
+
+    reply = api.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
+
+    assert reply.code == 200
+    assert stub.calls == []
+
+
+def test_a_webhook_is_called_again_if_a_later_one_changed_the_object(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": labelled("a"), "/b": labelled("b")}
+    api.register(MUTATING, "a", reinvocationPolicy="IfNeeded")
+    api.register(MUTATING, "b", reinvocationPolicy="IfNeeded")
+
+    api.post(PODS, labelled_pod())
+
+    assert stub.paths == ["/a", "/b", "/a"]
+
+
+def test_without_a_reinvocation_policy_a_webhook_is_called_once(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": labelled("a"), "/b": labelled("b")}
+    api.register(MUTATING, "a")
+    api.register(MUTATING, "b")
+
+    api.post(PODS, labelled_pod())
+
+    assert stub.paths == ["/a", "/b"]
+
+
+def test_an_apply_that_creates_an_object_calls_webhooks(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": labelled("a")}
+    api.register(MUTATING, "a", resources="deviceclasses")
+    document = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "a", "labels": {"app": "a"}},
+        "spec": {},
+    }
+
+    path = f"{CLASSES}/a?fieldManager=tests"
+    reply = api.call("PATCH", path, json.dumps(document), kind=APPLY)
+
+    assert labels(reply) == {"app": "a", "a": "x"}
+
+
+def test_an_object_that_changes_during_a_call_is_admitted_again(
+    api: WebhookClient, stub: WebhookStub, hooks: Server
+) -> None:
+    api.post(PODS, labelled_pod())
+    api.register(MUTATING, "a")
+
+    def meddle(request: Json) -> Json:
+        if len(stub.calls) == 1:
+            other = Client(f"http://{api.address}")
+            other.patch(f"{PODS}/a/status", {"status": {"phase": "Running"}})
+            other.close()
+        return {"allowed": True}
+
+    stub.rules = {"/a": meddle}
+    reply = api.patch(f"{PODS}/a", {"metadata": {"labels": {"new": "x"}}})
+
+    assert stub.paths == ["/a", "/a"]
+    assert reply.json["status"]["phase"] == "Running"
+    assert labels(reply)["new"] == "x"
+
+
+def test_validating_webhooks_see_the_mutated_object_and_can_deny_it(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    status = {"code": 422, "reason": "Invalid", "message": "no", "details": {"name": "a"}}
+    stub.rules = {"/a": labelled("a"), "/v": lambda _: {"allowed": False, "status": status}}
+    api.register(MUTATING, "a")
+    api.register(VALIDATING, "v")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 422
+    assert reply.message == 'admission webhook "v.example.com" denied the request: no'
+    assert (reply.json["reason"], reply.json["details"]) == ("Invalid", {"name": "a"})
+    assert "a" in stub.calls[1][1]["object"]["metadata"]["labels"]
+    assert api.get(f"{PODS}/a").code == 404
+
+
+def test_a_denial_without_a_reason_is_a_bad_request(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": lambda _: {"allowed": False}}
+    api.register(MUTATING, "a")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 400
+    assert reply.message.endswith("denied the request without explanation")
+
+
+def test_warnings_of_a_webhook_are_returned_to_the_client(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": lambda _: {"allowed": True, "warnings": ["careful"]}}
+    api.register(MUTATING, "a")
+
+    assert api.post(PODS, labelled_pod()).headers["warning"] == ['299 - "careful"']
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda _: {"uid": "another", "allowed": True}, "expected response.uid="),
+        (lambda _: {"allowed": True, "patch": "W10="}, "patch and patchType do not match"),
+        (lambda _: {"allowed": True, "patchType": "JSONPatch"}, "do not match"),
+        (lambda _: {"response": 1 / 0}, "ZeroDivisionError"),
+    ],
+)
+def test_an_invalid_answer_fails_the_request_unless_the_failure_policy_ignores_it(
+    api: WebhookClient, stub: WebhookStub, rule: Rule, text: str
+) -> None:
+    stub.rules = {"/a": rule, "/b": rule}
+    api.register(MUTATING, "a", failurePolicy="Ignore")
+    ignored = api.post(PODS, labelled_pod())
+    api.register(MUTATING, "b", failurePolicy="Fail")
+    failed = api.post(PODS, labelled_pod(name="b"))
+
+    assert ignored.code == 201
+    assert failed.code == 500
+    assert failed.message.startswith(
+        'Internal error occurred: failed calling webhook "b.example.com": '
+    )
+    assert text in failed.message
+
+
+def test_an_unreachable_webhook_fails_the_request(api: WebhookClient, hooks: Server) -> None:
+    api.register(MUTATING, "a")
+    hooks.stop(grace_seconds=1)
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 500
+    assert f'Post "https://{HOST}:{hooks.port}/a": ' in reply.message
+
+
+@pytest.mark.parametrize(
+    ("operations", "text"),
+    [
+        ([{"op": "remove", "path": "/nowhere"}], "the server rejected our request"),
+        ([{"op": "add", "path": "/spec/containers/0/resources", "value": {"x": 1}}], "unknown"),
+        ([{"op": "add", "path": "/metadata/labels", "value": 7}], "cannot unmarshal number"),
+    ],
+)
+def test_a_patch_that_does_not_fit_fails_the_request(
+    api: WebhookClient, stub: WebhookStub, operations: list[Json], text: str
+) -> None:
+    stub.rules = {"/a": patch(*operations)}
+    api.register(MUTATING, "a", failurePolicy="Ignore")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 500
+    assert text in reply.message
+
+
+def test_the_mutated_object_is_validated(api: WebhookClient, stub: WebhookStub) -> None:
+    claims = {"claims": [{"name": "gone"}]}
+    stub.rules = {
+        "/a": patch({"op": "add", "path": "/spec/containers/0/resources", "value": claims})
+    }
+    api.register(MUTATING, "a")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.causes == [("spec.containers[0].resources.claims[0]", "FieldValueNotFound")]
+
+
+NOT_DEFAULT = {
+    "matchExpressions": [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["default"]}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_called"),
+    [
+        ({}, True),
+        ({"resources": "nodes"}, False),
+        ({"namespaceSelector": NOT_DEFAULT}, False),
+        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}, True),
+        ({"objectSelector": {"matchLabels": {"app": "a"}}}, True),
+        ({"objectSelector": {"matchLabels": {"app": "b"}}}, False),
+        (
+            {"objectSelector": {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}},
+            False,
+        ),
+        (
+            {"matchConditions": [{"name": "a", "expression": 'object.metadata.name == "a"'}]},
+            True,
+        ),
+        (
+            {"matchConditions": [{"name": "a", "expression": "object.metadata.nowhere == 1"}]},
+            False,
+        ),
+    ],
+)
+def test_a_webhook_is_called_only_for_matching_requests(
+    api: WebhookClient, stub: WebhookStub, fields: Json, *, is_called: bool
+) -> None:
+    stub.rules = {"/a": allow}
+    api.register(MUTATING, "a", failurePolicy="Ignore", **fields)
+
+    assert api.post(PODS, labelled_pod()).code == 201
+    assert bool(stub.calls) is is_called
+
+
+def test_a_condition_that_cannot_be_evaluated_fails_the_request(api: WebhookClient) -> None:
+    expression = "object.metadata.nowhere == 1"
+    api.register(MUTATING, "a", matchConditions=[{"name": "a", "expression": expression}])
+
+    assert api.post(PODS, labelled_pod()).code == 500
+
+
+def test_a_false_condition_outweighs_one_that_cannot_be_evaluated(
+    api: WebhookClient,
+) -> None:
+    texts = ("object.metadata.nowhere == 1", "1 == 2")
+    conditions = [{"name": f"n{n}", "expression": text} for n, text in enumerate(texts)]
+    api.register(MUTATING, "a", matchConditions=conditions)
+
+    assert api.post(PODS, labelled_pod()).code == 201
