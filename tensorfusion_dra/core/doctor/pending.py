@@ -230,16 +230,6 @@ def deleted_claim(name: str) -> Finding:
     )
 
 
-def crowded_claim(name: str, consumers: int) -> Finding:
-    """Return the finding about a claim that has the maximum number of pods."""
-    return problem(
-        f"ResourceClaim {name}",
-        f"is reserved for {consumers} pods",
-        expected="fewer than 256, the maximum of Kubernetes",
-        cure="use another claim",
-    )
-
-
 def missing_template(name: str, *, namespace: str) -> Finding:
     """Return the finding about a template that a pod names and that does not exist."""
     cure = f"create the template {name} in the pod's namespace"

@@ -51,10 +51,7 @@ def test_too_much_memory_for_every_card(cluster: Cluster, capsys: Capture) -> No
     assert found["answer"] == (
         "default/a waits: none of 3 cards fits: 3 have too little free vram."
     )
-    assert found["helps"] == [
-        "Request less: vram 80Gi fits now on node-01.",
-        "No card has vram 100Gi: the largest has 80Gi.",
-    ]
+    assert found["helps"] == ["Request less: vram 80Gi fits now on node-01."]
 
 
 def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture) -> None:
@@ -182,7 +179,7 @@ def test_selector_that_fails(cluster: Cluster, capsys: Capture) -> None:
 
 
 def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
-    first, _ = cluster.add_node("node-01", *two_cards(), taint="xid-79")
+    cluster.add_node("node-01", *two_cards(), taint="xid-79")
     cluster.add_pod("a", request({"vram": "20Gi", "tflops": "1"}, count=2))
 
     code, found = cluster.why(capsys, "a")
@@ -193,7 +190,6 @@ def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
         "no node has its 2 cards at once: most are on node-01, where 1 of 2 fits alone, 1 is "
         f"tainted {taint}."
     )
-    assert f"Repair {first} of node-01: would fit but for the taint {taint}." in found["helps"]
 
 
 def test_many_nodes_share_a_line(cluster: Cluster, capsys: Capture) -> None:
