@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
@@ -196,17 +196,15 @@ def tensor_fusion_workers(
         # A pod that this driver marked got its cards from Kubernetes' scheduler.
         and names.MARK_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
     ]
-    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
-    more = " and more" if len(running) > 5 else ""
+    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running]
     what = {
         "expected": "one scheduler for each card: neither counts the other's allocations",
         "cure": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
         "of another GPUPool",
     }
     if running:
-        text = (
-            f"{', '.join(shown)}{more} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}"
-        )
+        by = names.TENSOR_FUSION_SCHEDULER
+        text = f"{printable.first(shown)} got cards of this node from {by}"
         yield warning(subject, text, **what)
     elif workers is None:
         yield note(subject, "present; its worker pods could not be listed", **what)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
@@ -203,7 +203,6 @@ def _whole(amount: object) -> int:
 
 
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
-_MOST_CLASSES: Final = 5
 _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
@@ -284,7 +283,8 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
                 cure="install the driver's DeviceClass (docs/install.md)"
                 if ours
-                else f"correct deviceClassName; the cluster has {_shown(sorted(classes))}",
+                else "correct deviceClassName; the cluster has "
+                f"{printable.first(sorted(classes)) or 'none'}",
             )
 
 
@@ -372,9 +372,3 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
             cure=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
             "the claim was filled by the webhook (tensorfusion-dra doctor)",
         )
-
-
-def _shown(names_of_classes: Sequence[str]) -> str:
-    more = len(names_of_classes) - _MOST_CLASSES
-    shown = ", ".join(names_of_classes[:_MOST_CLASSES]) or "none"
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -97,7 +97,7 @@ def test_a_constraint_that_a_single_card_does_not_satisfy(
         "default/a waits: no node has its card: most are on node-0, where 1 of 1 fits alone, but 1 "
         "does not satisfy matchAttribute example.com/rack."
     )
-    assert "on node-0, node-1, node-2 and 1 more node (" in other["answer"]
+    assert "on node-0, node-1, node-2 and 1 more (" in other["answer"]
 
 
 def test_of_several_requests_the_answer_names_the_one_that_no_card_fits(
