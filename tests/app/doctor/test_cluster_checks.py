@@ -98,14 +98,6 @@ def test_the_settings_of_the_daemonset_decide_about_its_rights(
     assert ("pods" in [each["resource"] for each in asked]) == is_asked
 
 
-def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
-    canned.answers[OTHERS] = allowed()
-
-    (granted,) = rights.of_node_plugin(here(service_account=("a", "b")))
-
-    assert "a/b" in granted.subject
-
-
 def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
     canned: CannedApi, here: Here
 ) -> None:
@@ -179,26 +171,6 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
     assert "nodeName" not in requests[1]
 
 
-def test_a_missing_class_and_a_template_that_names_it_are_problems(
-    canned: CannedApi, here: Here
-) -> None:
-    template = {
-        "metadata": {"name": "tensor-fusion-gpu-template", "namespace": "a"},
-        "spec": {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gone"}}]}}},
-    }
-    other = {"metadata": {"name": "own", "namespace": "a"}}
-    canned.answers |= {
-        f"GET {RESOURCE}/resourceclaimtemplates": {"items": [template, other]},
-        f"GET {RESOURCE}/deviceclasses": {"items": []},
-    }
-
-    (missing,) = objects.device_class(here())
-    (dangling,) = objects.templates(here())
-
-    assert (missing.level, dangling.level) == (Level.PROBLEM, Level.PROBLEM)
-    assert "gone" in dangling.found
-
-
 def configured(canned: CannedApi) -> None:
     hook = {"name": "pods.dra.tensor-fusion.ai"}
     canned.answers |= {
@@ -256,3 +228,11 @@ def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
     (found,) = kubernetes.multi_gpu(here())
 
     assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")
+
+
+def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
+    canned.answers[OTHERS] = allowed()
+
+    (granted,) = rights.of_node_plugin(here(service_account=("a", "b")))
+
+    assert "a/b" in granted.subject

@@ -13,7 +13,7 @@ from tensorfusion_dra.app.doctor import folders, records, sockets
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
-from tests.app.doctor.here import context, worst
+from tests.app.doctor.here import context
 from tests.support.prepared_node import Setup, put_claim, share_result
 
 
@@ -181,10 +181,3 @@ def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
 
     with pytest.raises(RetryableError, match=f"{port}/readyz"):
         list(sockets.registered(context(folder, in_pod=True, health_port=port)))
-
-
-def test_a_registration_folder_without_sockets_is_a_problem(folder: Path) -> None:
-    here = context(folder)
-    here.settings.registry_folder.mkdir(parents=True)
-
-    assert worst(list(sockets.serving(here))) is Level.PROBLEM

@@ -11,7 +11,7 @@ import pytest
 
 from tensorfusion_dra.app.doctor import limits
 from tensorfusion_dra.core.doctor.finding import Level
-from tests.app.doctor.here import context, worst
+from tests.app.doctor.here import context
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
@@ -42,20 +42,6 @@ def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> N
 
     assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
     assert str(limiter_file) in missing.subject
-
-
-@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
-def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Path) -> None:
-    here = context(
-        folder,
-        simulated_gpus="",
-        enforcer=enforcer,
-        hami_core_library=str(folder / "libvgpu.so.1"),
-        mps_pipes=str(folder / "pipe"),
-        mps_shm=str(folder / "shm"),
-    )
-
-    assert worst(list(limits.files(here))) is Level.PROBLEM
 
 
 def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
@@ -119,10 +105,6 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
     addressed = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
     assert list(limits.address(addressed)) == []
     assert list(limits.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
-
-
-def test_simulated_gpus_need_no_life(folder: Path) -> None:
-    assert list(limits.alive(context(folder))) == []
 
 
 def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:

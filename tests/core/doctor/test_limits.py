@@ -32,21 +32,6 @@ def test_limiter_must_be_a_library_that_every_user_can_load(file: HostFile, leve
     assert file.path in finding.subject
 
 
-@pytest.mark.parametrize(
-    ("enforcer", "text"),
-    [
-        ("tensor-fusion", "tensor-fusion-root"),
-        ("hami-core", "hami-core-library"),
-        ("mps", "mps.daemon.enabled"),
-        ("example.com", "example.com needs"),
-    ],
-)
-def test_cure_depends_on_the_enforcer(enforcer: str, text: str) -> None:
-    (finding,) = limits.findings(enforcer, [HostFile(path="/x", exists=False)])
-
-    assert text in finding.cure
-
-
 def test_file_alone_is_never_ok() -> None:
     (finding,) = limits.findings("tensor-fusion", [LIBRARY])
 
@@ -96,12 +81,3 @@ def test_each_share_that_is_not_enforced_is_a_warning() -> None:
         "NotEnforced (HeartbeatStale): an hour old",
     )
     assert enforced.found == "shares that are Enforced: 1"
-
-
-def test_without_an_enforced_share_nothing_is_ok() -> None:
-    claim = prepared_claim(prepared_share(0, limit(25, 20)))
-
-    found = limits.claims([(claim, [verdict.unknown("NoProcessYet", "none")])])
-
-    assert [finding.level for finding in found] == [Level.NOTE]
-    assert list(limits.claims([])) == []
