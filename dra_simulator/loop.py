@@ -1,5 +1,6 @@
 """Thread that runs a function after each change of the watched resources."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Event, Lock, Thread
@@ -17,7 +18,8 @@ class Watched:
     """Resource to watch.
 
     Attributes:
-        on_event: Called with each event, in the watching thread.
+        on_event: Called with each event, in the watching thread; objects that a list has before
+            the first event are events too, in the order in which they were last written.
     """
 
     resource: Resource
@@ -122,8 +124,10 @@ class Loop:
 
     def _follow(self, entry: Watched) -> None:
         selector = entry.field_selector
-        since = self._client.list(entry.resource, field_selector=selector).resource_version
-        watch = self._client.watch(entry.resource, since, field_selector=selector)
+        listed = self._client.list(entry.resource, field_selector=selector)
+        watch = self._client.watch(
+            entry.resource, listed.resource_version, field_selector=selector
+        )
         try:
             with self._lock:
                 if self._stopping.is_set():
@@ -131,7 +135,9 @@ class Loop:
                 self._watches.add(watch)
             # Something may have changed between the last call and this list.
             self._wake.set()
-            for event in watch:
+            known = sorted(listed.items, key=lambda item: int(item["metadata"]["resourceVersion"]))
+            added = ({"type": "ADDED", "object": item} for item in known)
+            for event in itertools.chain(added, watch):
                 if entry.on_event is not None:
                     entry.on_event(event)
                 self._wake.set()

@@ -1,5 +1,7 @@
-"""The driver and the simulator are two distributions: of all files, each is in exactly one."""
+"""What is built from a checkout: two distributions and an image, of one version and license."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tensorfusion_dra.app.shared import version
 from tests.guard import sitecustomize as path_guard
+from tests.support import helm, installation
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -58,14 +63,6 @@ def test_each_file_of_the_package_is_in_one_wheel() -> None:
     assert base & simulator == set()
     every = files_below(ROOT / "tensorfusion_dra") | files_below(ROOT / "dra_simulator")
     assert base | simulator == every
-
-
-def test_only_the_second_wheel_has_the_simulator() -> None:
-    parts = ("dra_simulator/", "tensorfusion_dra/app/simulate/")
-
-    assert [name for name in base_files() if name.startswith(parts)] == []
-    assert [name for name in simulator_files() if not name.startswith(parts)] == []
-    assert any(name.startswith("tensorfusion_dra/discovery/simulated/") for name in base_files())
 
 
 def test_the_simulators_files_keep_their_places() -> None:
@@ -128,13 +125,6 @@ def test_simulate_without_the_simulator_names_its_extra(
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", LINE)
 
 
-def test_help_lists_simulate_without_the_simulator(base: Path) -> None:
-    ended = command(base, "--help")
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "simulate run a whole node on this machine" in " ".join(ended.stdout.split())
-
-
 @pytest.mark.parametrize("verb", ["node-plugin", "webhook", "inspect", "cel", "convert", "doctor"])
 def test_every_other_verb_works_without_the_simulator(base: Path, verb: str) -> None:
     ended = command(base, verb, "--help")
@@ -142,11 +132,113 @@ def test_every_other_verb_works_without_the_simulator(base: Path, verb: str) -> 
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_cel_explain_works_without_the_simulator(base: Path) -> None:
-    slices = base / "slices.yaml"
-    slices.write_text("{kind: ResourceSlice, spec: {driver: other.example.com}}")
+SENT = (ROOT / ".dockerignore").read_text().splitlines()
+RUN = ROOT / "hack/requirements/run.txt"
 
-    ended = command(base, "cel", "explain", "true", "--slices", str(slices))
 
-    assert (ended.returncode, ended.stderr) == (1, "")
-    assert "0 of 0 devices" in ended.stdout
+def test_every_list_of_packages_that_is_installed_reaches_the_build() -> None:
+    installed = re.findall(r"--requirement (\S+)", (ROOT / "Dockerfile").read_text())
+
+    assert installed == ["hack/requirements/build.txt", "hack/requirements/run.txt"]
+    for name in installed:
+        assert (ROOT / name).is_file()
+        assert f"!{name}" in SENT
+
+
+def test_list_has_every_package_that_the_image_needs() -> None:
+    run = set(re.findall(r"^([a-z0-9-]+)==", RUN.read_text(), re.MULTILINE))
+
+    assert required(PYPROJECT["dependencies"]) <= run
+    assert required(PYPROJECT["optional-dependencies"]["cel"]) <= run
+
+
+def required(requirements: list[str]) -> set[str]:
+    return {re.split("[><=]", each)[0].lower() for each in requirements}
+
+
+LICENSE = "Apache-2.0"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+
+
+def test_package_image_and_chart_name_the_license() -> None:
+    chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
+
+    assert PYPROJECT["license"] == LICENSE
+    assert chart["annotations"]["artifacthub.io/license"] == LICENSE
+    assert f'org.opencontainers.image.licenses="{LICENSE}"' in DOCKERFILE
+
+
+def test_license_files_reach_the_wheel_that_the_image_installs() -> None:
+    copied = re.findall(r"^COPY (.+) \./$", DOCKERFILE, re.MULTILINE)
+    sent = (ROOT / ".dockerignore").read_text().splitlines()
+
+    for name in PYPROJECT["license-files"]:
+        assert (ROOT / name).is_file()
+        assert name in copied[0].split()
+        assert f"!{name}" in sent
+
+
+def test_checkout_has_the_version_of_its_pyproject_toml() -> None:
+    assert version.current() == PYPROJECT["version"]
+
+
+def test_chart_has_the_packages_version() -> None:
+    chart = yaml.safe_load((ROOT / "daemonset/chart/Chart.yaml").read_text())
+
+    assert chart["version"] == chart["appVersion"] == PYPROJECT["version"]
+
+
+def test_every_place_names_the_image_of_make_image() -> None:
+    image = f"tensorfusion-dra:{PYPROJECT['version']}"
+    manifests = installation.documents(*installation.NAMES)
+    values = yaml.safe_load((ROOT / "daemonset/chart/values.yaml").read_text())["image"]
+    archive = subprocess.run(
+        ["bash", "-c", "source <(grep ^NAME= hack/image); echo $NAME"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    page = (ROOT / "docs/install.md").read_text()
+
+    assert archive.stdout.strip() == image
+    assert (values["repository"], values["tag"]) == ("tensorfusion-dra", "")
+    assert {container["image"] for container in helm.containers(manifests)} == {image}
+    assert set(re.findall(r"\btensorfusion-dra:[\w.]+", page)) == {image}
+    assert f"ARG VERSION={PYPROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_simulators_distribution_has_the_packages_version() -> None:
+    simulator = tomllib.loads((ROOT / "hack/simulator/pyproject.toml").read_text())["project"]
+
+    assert simulator["version"] == PYPROJECT["version"]
+    assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={PYPROJECT['version']}"]
+    extra = PYPROJECT["optional-dependencies"]["simulate"]
+    assert f"tensorfusion-dra-simulator=={PYPROJECT['version']}" in extra
+
+
+@pytest.mark.parametrize("file", ["README.md", "README.zh-CN.md"])
+def test_readme_has_the_status_of_the_classifiers(file: str) -> None:
+    simulator = tomllib.loads((ROOT / "hack/simulator/pyproject.toml").read_text())["project"]
+    (status,) = re.findall(r"^(Alpha|Beta|Stable)\b", (ROOT / file).read_text(), re.MULTILINE)
+
+    for project in (PYPROJECT, simulator):
+        (found,) = (each for each in project["classifiers"] if each.startswith("Development"))
+        assert found.endswith(f" - {status}")
+
+
+def generated(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*_pb2.py*")}
+
+
+def test_generated_messages_are_up_to_date(tmp_path: Path) -> None:
+    subprocess.run(
+        [ROOT / "hack" / "generate-protos", tmp_path],
+        env={**os.environ, "PYTHON": sys.executable},
+        check=True,
+        timeout=PATIENCE_SECONDS,
+    )
+
+    assert generated(tmp_path) == generated(ROOT / "tensorfusion_dra" / "kubelet" / "pb")
+    assert len(generated(tmp_path)) == 2 * len(list((ROOT / "proto").glob("*.proto")))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import documented_commands, markdown
+from tests.support import documented_commands
 from tests.support.documented_commands import PAGES, WAYS
 from tests.support.markdown import ROOT
 
@@ -19,25 +19,6 @@ def test_every_command_is_run_on_a_cluster_or_says_why_not(page: Path) -> None:
     assert [each.place for each in found if not each.ways and not each.reason] == []
     assert [each.place for each in found if not each.ways <= set(WAYS)] == []
     assert set().union(*(each.ways for each in found)) == set(WAYS)
-
-
-@pytest.mark.parametrize(
-    ("marker", "ways", "reason"),
-    [
-        ("<!-- e2e: helm, kubectl -->", frozenset({"helm", "kubectl"}), ""),
-        ("<!-- e2e: no, needs GPUs -->", frozenset(), "needs GPUs"),
-        ("", frozenset(), ""),
-    ],
-)
-def test_block_is_read_with_its_marker(marker: str, ways: frozenset[str], reason: str) -> None:
-    page = ROOT / "docs" / "install.md"
-    document = f"## A\n\n   {marker}\n   ```console\n   $ a |\n       b\n   c\n   $ d\n   ```\n"
-
-    (block,) = documented_commands.parsed(page, document)
-
-    assert (block.section, block.ways, block.reason) == ("A", ways, reason)
-    commands = list(block.commands())
-    assert commands == [markdown.Command("a |\n    b", ("c",)), markdown.Command("d", ())]
 
 
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)

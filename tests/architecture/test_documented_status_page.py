@@ -10,7 +10,6 @@ from tensorfusion_dra.core.observed import document
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs" / "status-page.md").read_text(encoding="utf-8")
-MOST_PICTURE_BYTES: Final = 150 * 1024
 
 
 def fields(value: Any, path: str = "") -> Iterator[str]:
@@ -39,10 +38,3 @@ def test_table_has_every_field_and_no_other() -> None:
 
     assert set(documented) | {"enforcer", "shares[].enforcement"} == written
     assert len(documented) == len(set(documented))
-
-
-def test_pictures_are_small() -> None:
-    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs").glob("status-page-*.png")}
-
-    assert len(sizes) == 4
-    assert {name: size for name, size in sizes.items() if size > MOST_PICTURE_BYTES} == {}

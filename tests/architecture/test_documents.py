@@ -1,7 +1,8 @@
-"""The documents' links work, the README is one page, and the tables agree with the code."""
+"""The documents' links work, their tables agree with the code, and decisions are indexed."""
 
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,10 +23,7 @@ DOCUMENTS = (
     *sorted(ROOT.glob("C*.md")),
     *sorted(ROOT.glob("SECURITY.md")),
 )
-MOST_LINES = 110
-MOST_LINES_OF_OUTPUT = 25
 API_TYPES = {str: "string", int: "int", Version: "version"}
-LOG_EVENT = re.compile(r"[a-z]+(_[a-z]+)+")
 OPTIONAL_ATTRIBUTES = {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
 
 
@@ -49,41 +47,6 @@ def test_every_link_and_anchor_has_a_target(file: Path) -> None:
     targets = markdown.links(markdown.text(file))
 
     assert [reason for target in targets if (reason := broken_reason(file, target))] == []
-
-
-@pytest.mark.parametrize(
-    ("target", "reason"),
-    [
-        ("docs/nowhere.md", "docs/nowhere.md: no such file"),
-        ("docs/use.md#nowhere", "docs/use.md#nowhere: no such heading"),
-        ("#nowhere", "#nowhere: no such heading"),
-        ("..", "..: outside the repository"),
-        ("docs/use.md#check-selectors", ""),
-    ],
-)
-def test_broken_link_is_found(target: str, reason: str) -> None:
-    assert broken_reason(ROOT / "README.md", target) == reason
-
-
-def test_anchors_match_github() -> None:
-    document = "# A `b-c`: d, e\n## [Link](x) 1.2\n## Same\n## Same\n## 中文 标题\n"
-    fence = "```\n# no heading\n```\n"
-    assert markdown.anchors(document + fence) == {
-        "a-b-c-d-e",
-        "link-12",
-        "same",
-        "same-1",
-        "中文-标题",
-    }
-
-
-@pytest.mark.parametrize("file", READMES, ids=lambda file: file.name)
-def test_readme_is_one_page(file: Path) -> None:
-    document = markdown.text(file)
-    output = [line for each in markdown.commands(document) for line in each.output]
-
-    assert len(document.splitlines()) <= MOST_LINES
-    assert len(output) <= MOST_LINES_OF_OUTPUT
 
 
 def test_both_readmes_have_the_same_headings_links_and_commands() -> None:
@@ -142,14 +105,39 @@ def test_documents_name_only_existing_settings() -> None:
     assert documented <= settings
 
 
-def test_documents_name_only_existing_log_events() -> None:
-    document = markdown.text(ROOT / "docs" / "troubleshoot.md")
-    source = "".join(map(markdown.text, (ROOT / "tensorfusion_dra").rglob("*.py")))
+FOLDER: Final = ROOT / "docs" / "adr"
+DECISIONS: Final = sorted(FOLDER.glob("[0-9]*.md"))
+HEAD: Final = re.compile(
+    r"# (?P<number>\d+)\. (?P<title>.+)\n\n"
+    r"Date: (?P<date>\d{4}-\d\d-\d\d)\n"
+    r"Status: (?P<status>accepted|(?:overtaken by|merged into) (?P<other>\d+))\n\n"
+)
 
-    events = {
-        each for each in markdown.codes(markdown.prose(document)) if LOG_EVENT.fullmatch(each)
-    }
-    assert len(events) > 10
-    # A fact of a line, such as claim_uid, is a keyword.
-    unknown = {each for each in events if f'"{each}"' not in source and f"{each}=" not in source}
-    assert unknown == set()
+
+def head(file: Path) -> dict[str, str]:
+    """Return number, title, date, status and, if it names one, the other decision of a file."""
+    found = HEAD.match(markdown.text(file))
+    assert found, f"{file.name}: expected a title, a date and a known status in its first lines"
+    return found.groupdict(default="")
+
+
+def line(file: Path) -> str:
+    """Return the index's line about a file."""
+    about = head(file)
+    place = f"[{about['number']}. {about['title']}]({file.name})"
+    return f"- {place} ({about['date']}, {about['status']})"
+
+
+def test_index_lists_every_decision_with_its_date_and_status() -> None:
+    index = markdown.text(FOLDER / "README.md").splitlines()
+
+    assert [each for each in index if each.startswith("- ")] == [line(file) for file in DECISIONS]
+
+
+@pytest.mark.parametrize("file", DECISIONS, ids=lambda file: file.name[:4])
+def test_number_is_that_of_the_file_and_a_status_names_another_decision(file: Path) -> None:
+    about = head(file)
+
+    others = {int(each.name[:4]) for each in DECISIONS if each != file}
+    assert int(about["number"]) == int(file.name[:4])
+    assert not about["other"] or int(about["other"]) in others

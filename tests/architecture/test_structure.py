@@ -69,9 +69,3 @@ def test_package_init_files_are_empty() -> None:
     written = [path for path in files() if path.name == "__init__.py" and path.stat().st_size]
 
     assert written == []
-
-
-def test_no_module_is_a_catch_all() -> None:
-    catch_alls = {"util", "utils", "common", "helper", "helpers", "misc"}
-
-    assert [path for path in files() if catch_alls & {path.stem, path.parent.name}] == []

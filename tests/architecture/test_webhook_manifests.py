@@ -13,7 +13,7 @@ from tensorfusion_dra.app.webhook import settings as webhook_settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import parameter_rules, pod_request
 from tensorfusion_dra.webhook import reviews
-from tests.support import installation, kubernetes_schemas
+from tests.support import installation
 from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.builders.stored_claims import template_claim
 
@@ -51,10 +51,6 @@ def is_sent(entry: Json, document: Json) -> bool:
 def claim_template() -> Json:
     loaded: Json = yaml.safe_load((FOLDER / "claim-template.yaml").read_text())
     return loaded
-
-
-def test_claim_template_is_valid_for_kubernetes() -> None:
-    kubernetes_schemas.check(claim_template())
 
 
 def test_each_webhook_has_the_path_for_its_kind() -> None:

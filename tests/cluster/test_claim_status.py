@@ -1,9 +1,7 @@
 """Device status in ResourceClaims over HTTP, under the rules of server-side apply."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
-from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.builders.reported_claims import (
     DEVICE,
     POOL,
@@ -26,7 +23,6 @@ from tests.support.builders.reported_claims import (
     reported_limit,
     reported_share,
 )
-from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 Json = dict[str, Any]
 
@@ -121,29 +117,6 @@ def test_write_adds_entries_and_keeps_the_allocation(api: Api, resource_api: Res
     assert stored_status(api) == {**before, "devices": entries()}
 
 
-def test_changed_limits_replace_the_old_ones(api: Api, resource_api: ResourceApi) -> None:
-    ref = create_allocated_claim(api)
-    claim_status = ClaimStatus(resource_api)
-    claim_status.write(ref, entries(vram_gib=24))
-
-    claim_status.write(ref, entries(vram_gib=20))
-
-    assert stored_status(api)["devices"] == entries(vram_gib=20)
-
-
-def test_writing_the_same_entries_again_changes_nothing(
-    api: Api, resource_api: ResourceApi
-) -> None:
-    ref = create_allocated_claim(api)
-    claim_status = ClaimStatus(resource_api)
-    claim_status.write(ref, entries())
-    before = api.call("GET", f"{CLAIMS}/a")
-
-    claim_status.write(ref, entries())
-
-    assert api.call("GET", f"{CLAIMS}/a") == before
-
-
 def test_entries_of_two_drivers_coexist(api: Api, resource_api: ResourceApi) -> None:
     ref = create_allocated_claim(api)
     claim_status = ClaimStatus(resource_api)
@@ -157,20 +130,6 @@ def test_entries_of_two_drivers_coexist(api: Api, resource_api: ResourceApi) -> 
     (ours,) = entries(vram_gib=20)
     assert by_driver[OURS["driver"]] == ours
     assert by_driver["nic.example.com"]["data"] == {"mac": "02:00:00:00:00:02"}
-
-
-def test_entries_stay_until_the_claim_is_deallocated(api: Api, resource_api: ResourceApi) -> None:
-    ref = create_allocated_claim(api)
-    ClaimStatus(resource_api).write(ref, entries())
-    stored = api.call("GET", f"{CLAIMS}/a")
-    stored["status"].pop("reservedFor")
-    api.call("PUT", f"{CLAIMS}/a/status", body=stored)
-    unused = stored_status(api)
-
-    deallocate(api)
-
-    assert unused["devices"] == entries()
-    assert "devices" not in stored_status(api)
 
 
 def ref_of_missing_claim(api: Api) -> ClaimRef:
@@ -240,31 +199,3 @@ def test_other_faults_are_retryable(
         ClaimStatus(resource_api).write(ref, entries())
 
     assert not isinstance(raised.value, MissingRightError)
-
-
-def test_permanently_invalid_entries_are_retryable_and_reported(
-    api: Api, resource_api: ResourceApi
-) -> None:
-    ref = create_allocated_claim(api)
-    (entry,) = entries()
-
-    with pytest.raises(RetryableError, match="422"):
-        ClaimStatus(resource_api).write(ref, [{**entry, "conditions": [{"type": "Ready"}]}])
-
-
-def test_status_report_during_an_outage_returns_at_once_and_arrives_later(
-    server: ApiServer, api: Api, resource_api: ResourceApi
-) -> None:
-    ref = create_allocated_claim(api)
-    reporter = StatusReporter(ClaimStatus(resource_api), retry_seconds=0.1)
-    thread = Thread(target=reporter.run)
-    thread.start()
-    try:
-        server.stop()
-        reporter.report(replace(reported_claim("a"), ref=ref))
-        server.start()
-
-        assert eventually(lambda: "devices" in stored_status(api))
-    finally:
-        reporter.stop()
-        thread.join(PATIENCE_SECONDS)

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.slices import Slices
-from tensorfusion_dra.cluster.watch import ObjectCache
 from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support import canned_api
 from tests.support.answers import SLICES_PATH
@@ -74,14 +73,3 @@ def test_events_of_foreign_slices_do_not_trigger_a_change(
         watch._on_event("MODIFIED", item)
 
     assert woken == ["changed"]
-
-
-def test_cache_for_one_name_keeps_only_that_object(tmp_path: Path) -> None:
-    nodes = [{"metadata": {"name": name}} for name in ("another", "mine")]
-    path = "/api/v1/nodes"
-    cache = ObjectCache(Api(tmp_path / "unused"), path, name="mine", on_change=lambda: None)
-
-    cache._listed(nodes, "7")
-    cache._changed("MODIFIED", {"metadata": {"name": "another", "labels": {"a": "b"}}})
-
-    assert cache.items() == (nodes[1],)

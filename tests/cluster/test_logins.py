@@ -1,4 +1,4 @@
-"""Ways to log in to the API server, and the libraries that they load."""
+"""Ways to log in to the API server, rereading of kubeconfigs, and errors of broken ones."""
 
 import base64
 import json
@@ -262,3 +262,28 @@ def test_kubeconfig_of_another_form_is_an_error_about_the_file(
 def test_device_is_no_kubeconfig() -> None:
     with pytest.raises(InputError, match=r"^kubeconfig /dev/null: found no regular file"):
         login.log_in(Path("/dev/null"), user_agent="test")
+
+
+def test_rejected_token_is_read_again(answers: Answers, tmp_path: Path) -> None:
+    api = Api(answers.kubeconfig(tmp_path, "first-token"))
+    api.call("GET", SLICES_PATH)
+    answers.kubeconfig(tmp_path, "second-token")
+    answers.status = 401
+    failing(api)
+    answers.status = 200
+
+    api.call("GET", SLICES_PATH)
+
+    assert answers.tokens == ["Bearer first-token", "Bearer first-token", "Bearer second-token"]
+
+
+def test_kubeconfig_that_breaks_later_is_retryable(answers: Answers, tmp_path: Path) -> None:
+    path = answers.kubeconfig(tmp_path, "first-token")
+    api = Api(path)
+    api.call("GET", SLICES_PATH)
+    answers.status = 401
+    failing(api)
+    path.write_text("{")
+
+    with pytest.raises(RetryableError, match="kubeconfig"):
+        api.call("GET", SLICES_PATH)

@@ -1,22 +1,30 @@
-"""Claims, slices and nodes over HTTP, and the classification of the server's faults."""
+"""Claims, slices, nodes and lists over HTTP, and the classification of the server's faults."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
+from dra_simulator.api.faults import Cut, HalfOpen, Refuse
+from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
 from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists, ClusterProbe
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.doctor import kubernetes
+from tensorfusion_dra.core.doctor.finding import Level
+from tensorfusion_dra.core.doctor.rights import Right
 from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
+from tests.core.devices.slice_documents import plain_device, slice_spec
+from tests.support import canned_api
 from tests.support.builders.devices import NODE, published_devices
+from tests.support.canned_api import served
 from tests.support.waiting import PATIENCE_SECONDS
 
 CLAIM = {
@@ -118,12 +126,6 @@ def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
     assert slices.fetch() == []
 
 
-def test_slices_of_other_nodes_are_not_fetched(resource_api: ResourceApi) -> None:
-    Slices(resource_api, node_name=NODE.name).create(t4_slice())
-
-    assert Slices(resource_api, node_name="node-02").fetch() == []
-
-
 def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
     resource_api: ResourceApi,
 ) -> None:
@@ -175,20 +177,6 @@ def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
         Nodes(api, node_name="node-02").uid()
 
 
-def test_late_response_is_retryable(server: ApiServer, api: Api) -> None:
-    server.faults.add("list", "nodes", Delay(1))
-
-    with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
-        api.call("GET", "/api/v1/nodes", wait_seconds=0.2)
-
-
-def test_unreachable_server_is_retryable(server: ApiServer, api: Api) -> None:
-    server.stop()
-
-    with pytest.raises(RetryableError, match="GET /api/v1/nodes"):
-        api.call("GET", "/api/v1/nodes", wait_seconds=0.5)
-
-
 @pytest.mark.parametrize("content", [None, "", "{", "clusters: 5", "apiVersion: v1\nkind: Config"])
 def test_unusable_kubeconfig_is_an_input_error(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "kubeconfig"
@@ -218,6 +206,176 @@ def test_node_readiness_follows_its_ready_condition(
     assert Nodes(api, node_name="node-01").is_ready() is ready
 
 
-def test_readiness_of_a_missing_node_is_an_error(api: Api) -> None:
-    with pytest.raises(RetryableError, match="404"):
-        Nodes(api, node_name="node-01").is_ready()
+NODES = "/api/v1/nodes"
+
+
+def page(*names: str, more: str = "") -> dict[str, Any]:
+    return {"metadata": {"continue": more}, "items": [{"metadata": {"name": n}} for n in names]}
+
+
+def test_pages_are_followed_to_the_end(tmp_path: Path) -> None:
+    pages = iter([page("a", "b", more="token"), page("c")])
+    with canned_api.served({f"GET {NODES}": lambda _: next(pages)}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        found = [item["metadata"]["name"] for item in lists.items(NODES)]
+
+    asked = [request for request, _ in server.requests]
+    assert found == ["a", "b", "c"]
+    assert asked == [f"GET {NODES}?limit=500", f"GET {NODES}?limit=500&continue=token"]
+
+
+def test_list_that_expires_between_pages_is_read_at_once(tmp_path: Path) -> None:
+    answers = iter([page("a", more="token"), (410, "too old"), page("a", "b")])
+    with canned_api.served({f"GET {NODES}": lambda _: next(answers)}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        found = [item["metadata"]["name"] for item in lists.items(NODES)]
+
+    assert found == ["a", "b"]
+
+
+def test_kind_that_the_server_lacks_has_no_objects(tmp_path: Path) -> None:
+    with canned_api.served({}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert lists.items(NODES) == []
+        assert lists.find(f"{NODES}/a") is None
+        assert lists.readable_items(NODES, "Nodes") == []
+        assert lists.unreadable == []
+
+
+def test_missing_right_is_noted_once_for_what_can_do_without(tmp_path: Path) -> None:
+    with canned_api.served({f"GET {NODES}": (403, "no")}) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert lists.readable_items(NODES, "Nodes") is None
+        assert lists.unreadable == ["Nodes (no right to list them)"]
+        with pytest.raises(StatusError, match="403"):
+            lists.items(NODES)
+
+
+DRIVER_STATUS = Right(
+    verb="associated-node:patch",
+    group="resource.k8s.io",
+    resource="resourceclaims/driver",
+    name="tensor-fusion.ai.dra-driver",
+    purpose="",
+)
+SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+SUBJECT = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+def test_missing_object_is_none_and_missing_right_is_an_error(server: ApiServer, api: Api) -> None:
+    probe = ClusterProbe(api)
+
+    assert probe.find("/api/v1/namespaces/nowhere") is None
+    assert probe.items_if_served("/api/v1/namespaces") is not None
+    assert probe.items_if_served("/apis/tensor-fusion.ai/v1/gpupools") is None
+    server.faults.add("get", "namespaces", Refuse(403))
+    with pytest.raises(StatusError, match="403"):
+        probe.find("/api/v1/namespaces/default")
+
+
+@pytest.mark.parametrize(
+    ("off", "levels"),
+    [
+        (set(), [Level.OK]),
+        ({"DRAConsumableCapacity"}, [Level.PROBLEM]),
+        ({"DRADeviceTaints"}, [Level.NOTE]),
+        ({"DRAConsumableCapacity", "DRADeviceTaints"}, [Level.PROBLEM, Level.NOTE]),
+    ],
+)
+def test_dry_run_shows_feature_gates_and_stores_nothing(
+    off: set[str], levels: list[Level], tmp_path: Path
+) -> None:
+    with ApiServer(gates=DEFAULT_GATES - off) as server:
+        resource_api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        probe, sent = ClusterProbe(resource_api.api), kubernetes.trial_slice("node-01")
+        kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice"}
+
+        stored = probe.dry_run(resource_api.slices(), {**kind, **sent})
+
+        assert [f.level for f in kubernetes.kept_of_slice(sent, stored)] == levels
+        assert probe.items(resource_api.slices()) == []
+
+
+def review(*, allowed: bool) -> dict[str, Any]:
+    return {"status": {"allowed": allowed, "reason": "" if allowed else "no binding"}}
+
+
+def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
+    with served({SELF: review(allowed=True)}) as canned:
+        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+
+        answer = probe.review_access(DRIVER_STATUS, service_account=None)
+
+    assert answer.allowed
+    ((_, body),) = canned.requests
+    assert body["spec"]["resourceAttributes"] == {
+        "verb": "associated-node:patch",
+        "group": "resource.k8s.io",
+        "resource": "resourceclaims",
+        "subresource": "driver",
+        "name": "tensor-fusion.ai.dra-driver",
+    }
+
+
+def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: Path) -> None:
+    with served({SUBJECT: review(allowed=False)}) as canned:
+        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+
+        answer = probe.review_access(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
+
+    assert (answer.allowed, answer.reason) == (False, "no binding")
+    ((_, body),) = canned.requests
+    assert body["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
+    assert "system:serviceaccounts:gpu" in body["spec"]["groups"]
+
+
+def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
+    with served({SELF: {"status": {}}}) as canned:
+        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+
+        with pytest.raises(RetryableError, match=r"status\.allowed"):
+            probe.review_access(DRIVER_STATUS, service_account=None)
+
+
+def create(resource_api: ResourceApi, name: str, **fields: object) -> None:
+    resource_api.api.call(
+        "POST",
+        resource_api.slices(),
+        body={
+            "apiVersion": resource_api.api_version(),
+            "kind": "ResourceSlice",
+            "metadata": {"name": name},
+            "spec": slice_spec(**fields),
+        },
+    )
+
+
+def slice_pool(node: str) -> dict[str, object]:
+    return {"name": f"default/{node}", "generation": 1, "resourceSliceCount": 1}
+
+
+def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
+    resource_api: ResourceApi,
+) -> None:
+    create(resource_api, "a", nodeName="node-a", pool=slice_pool("node-a"))
+    create(resource_api, "b", nodeName="node-b", pool=slice_pool("node-b"))
+    create(resource_api, "nic", driver="nic.example.com", devices=[plain_device("nic-0")])
+
+    found = PublishedSlices(resource_api).published(wait_seconds=5)
+
+    assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
+
+
+def test_cluster_without_slices_gives_an_empty_list(resource_api: ResourceApi) -> None:
+    assert PublishedSlices(resource_api).published(wait_seconds=5) == []
+
+
+def test_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi) -> None:
+    server.faults.add("list", "resourceslices", Refuse(500))
+
+    with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):
+        PublishedSlices(resource_api).published(wait_seconds=0.7)

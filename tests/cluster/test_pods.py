@@ -43,12 +43,6 @@ def test_annotations_of_a_pod_are_read(api: Api) -> None:
     assert annotations(Pods(api).find(ref, wait_seconds=5)) == ANNOTATIONS
 
 
-def test_pod_without_annotations_has_none(api: Api) -> None:
-    ref = create_pod(api, None)
-
-    assert annotations(Pods(api).find(ref, wait_seconds=5)) == {}
-
-
 def test_missing_pod_is_not_found(api: Api) -> None:
     ref = PodRef(namespace="default", name="gone", uid="uid")
 

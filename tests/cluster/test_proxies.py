@@ -1,6 +1,5 @@
 """Requests through proxies, of the environment and of a kubeconfig."""
 
-import itertools
 import json
 import socket
 import socketserver
@@ -185,27 +184,6 @@ def test_no_proxy_is_heeded(
     assert Api(kubeconfig(tmp_path, **settings)).call("GET", SLICES_PATH) == {}
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_tunnel_through_a_proxy_with_tls(
-    tmp_path: Path, authority: trustme.CA, secure_server: RawServer, trusted: bool
-) -> None:
-    proxy = TunnelProxy(("127.0.0.1", secure_server.server_address[1]))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    issuer = authority if trusted else trustme.CA()
-    issuer.issue_cert("127.0.0.1").configure_cert(context)
-    proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
-    with running(proxy):
-        settings = {"server": "https://cluster.example:6443", **trusting(tmp_path, authority)}
-        api = Api(kubeconfig(tmp_path, **settings, **{"proxy-url": url(proxy, "https")}))
-        if trusted:
-            for _ in range(2):
-                assert api.call("GET", SLICES_PATH) == {}
-            assert len(proxy.requests) == 1
-        else:
-            with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
-                api.call("GET", SLICES_PATH)
-
-
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
@@ -225,13 +203,3 @@ def test_refusal_of_a_proxy_is_reported(tmp_path: Path, answer: bytes, found: st
 
         with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: .*({found})"):
             api.call("GET", SLICES_PATH)
-
-
-def test_answer_of_a_proxy_that_drips_bytes_times_out(tmp_path: Path) -> None:
-    pieces = itertools.chain([b"HTTP/1.1 200 "], itertools.repeat(b"x"))
-    with served(lambda: pieces, pause_seconds=0.05) as proxy:
-        settings = {"server": "https://cluster.example:6443", "proxy-url": url(proxy)}
-        api = Api(kubeconfig(tmp_path, **settings))
-
-        with pytest.raises(RetryableError, match="no answer within the time"):
-            api.call("GET", SLICES_PATH, wait_seconds=1)

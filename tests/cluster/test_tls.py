@@ -127,15 +127,6 @@ def test_server_of_another_ca_is_not_trusted(url: str, tmp_path: Path) -> None:
         api(tmp_path, url, other).call("GET", "/api/v1/nodes/a", wait_seconds=5)
 
 
-def test_server_with_another_name_is_not_trusted(
-    authority: Authority, url: str, tmp_path: Path
-) -> None:
-    elsewhere = url.replace("127.0.0.1", "localhost")
-
-    with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
-        api(tmp_path, elsewhere, authority).call("GET", "/api/v1/nodes/a", wait_seconds=5)
-
-
 def test_kubeconfig_may_disable_verification(url: str, tmp_path: Path) -> None:
     with pytest.warns(match="Unverified HTTPS request"):
         assert api(tmp_path, url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}

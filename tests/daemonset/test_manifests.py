@@ -1,16 +1,19 @@
-"""The chart renders objects that are valid for Kubernetes, and the static manifests are its."""
+"""The chart renders valid objects from its values, and the static manifests are its."""
 
 import functools
 import json
-from collections.abc import Mapping
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.support import helm, installation, kubernetes_schemas
+from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, rbac
 from tests.support.helm import ROOT, Document, RefusedValuesError
-from tests.support.installation import WEBHOOK
+from tests.support.installation import NO_GPUS, WEBHOOK
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
@@ -73,19 +76,6 @@ def test_static_manifests_are_rendered_from_the_chart(name: str) -> None:
     found = (installation.FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
     assert found == installation.rendered(name), "run `make manifests`"
-
-
-def test_static_manifests_work_without_the_chart() -> None:
-    """In an order in which they can be created, and with the Namespace once."""
-    for name in ("nvidia", "simulated"):
-        documents = by_key(installation.documents(name, "webhook"))
-        namespaces = {namespace for _, namespace, _ in documents} - {"", "default"}
-
-        assert next(iter(documents)) == ("Namespace", "", helm.NAMESPACE)
-        assert namespaces == {helm.NAMESPACE}
-        text = str(list(documents.values()))
-        assert "helm.sh" not in text
-        assert "'Helm'" not in text
 
 
 def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
@@ -243,3 +233,457 @@ def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> No
 def test_unknown_and_invalid_values_are_rejected(values: Mapping[str, Any]) -> None:
     with pytest.raises(RefusedValuesError, match="schema"):
         helm.render(values)
+
+
+NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
+NODE_PLUGIN = "tensorfusion-dra-node-plugin"
+DIGEST = f"sha256:{'5a' * 32}"
+EVERYTHING: Mapping[str, Any] = {
+    "namespace": {"create": True},
+    "crds": {"install": True},
+    "claimTemplate": {"namespaces": ["team-a"]},
+    "monitoring": {"enabled": True},
+    "mps": {"daemon": {"enabled": True}},
+    "settings": {"enforcer": "mps", "hypervisor-sockets": "/var/lib/kubelet/device-plugins"},
+    **WEBHOOK,
+}
+MPS = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
+HAMI_CORE = {
+    "settings": {"enforcer": "hami-core"},
+    "hamiCore": {"install": {"enabled": True}},
+}
+
+
+def of_kind(documents: list[Document], kind: str) -> list[Document]:
+    return [item for item in documents if item["kind"] == kind]
+
+
+def pods(documents: list[Document]) -> Iterator[Document]:
+    """Yield the pods of the workloads, each with its workload's selector, and the test's pod."""
+    for item in documents:
+        if item["kind"] in {"DaemonSet", "Deployment"}:
+            yield {**item["spec"]["template"], "selector": item["spec"]["selector"]}
+        elif item["kind"] == "Pod":
+            yield item
+
+
+def test_every_object_has_the_standard_labels_and_the_users() -> None:
+    values = {**EVERYTHING, "commonLabels": {"team": "gpu", NAME: "of-the-user"}}
+
+    for item in helm.render(values):
+        labels = item["metadata"]["labels"]
+        assert (
+            labels.items()
+            >= {
+                NAME: "tensorfusion-dra",
+                "app.kubernetes.io/part-of": "tensorfusion-dra",
+                "app.kubernetes.io/instance": "tensorfusion-dra",
+                "app.kubernetes.io/version": "0.1.0",
+                "app.kubernetes.io/managed-by": "Helm",
+                "helm.sh/chart": "tensorfusion-dra-0.1.0",
+                "team": "gpu",
+            }.items()
+        ), item["metadata"]["name"]
+        assert COMPONENT in labels
+
+
+def test_selectors_and_pods_name_nothing_that_an_upgrade_changes() -> None:
+    labels = {"commonLabels": {"team": "gpu"}, "nodePlugin": {"podLabels": {"a": "b"}}}
+    webhook = {**WEBHOOK["webhook"], "podLabels": {"c": "d"}}
+
+    found = {
+        pod["metadata"]["labels"][COMPONENT]: pod
+        for values in ({**labels, **MPS}, {**labels, **HAMI_CORE, "webhook": webhook})
+        for pod in pods(helm.render(values))
+        if "selector" in pod
+    }
+
+    assert {name: pod["metadata"]["labels"] for name, pod in found.items()} == {
+        name: {NAME: "tensorfusion-dra", COMPONENT: name, "team": "gpu", **own}
+        for name, own in {
+            "node-plugin": {"a": "b"},
+            "webhook": {"c": "d"},
+            "mps": {},
+            "hami-core": {},
+        }.items()
+    }
+    for name, pod in found.items():
+        assert pod["selector"] == {"matchLabels": {NAME: "tensorfusion-dra", COMPONENT: name}}
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ({}, "tensorfusion-dra:0.1.0"),
+        ({"repository": "registry.example/dra", "tag": "dev"}, "registry.example/dra:dev"),
+        ({"digest": DIGEST, "tag": "dev"}, f"tensorfusion-dra@{DIGEST}"),
+    ],
+)
+def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
+    image: Mapping[str, str], expected: str
+) -> None:
+    images = {
+        container["image"]
+        for pod in pods(helm.render({"image": image, **MPS, **WEBHOOK}))
+        for field in ("initContainers", "containers")
+        for container in pod["spec"].get(field, ())
+    }
+
+    assert images == {expected}
+
+
+@pytest.mark.parametrize(("replicas", "unavailable"), [(1, []), (2, [1]), (3, [1])])
+def test_a_drain_takes_at_most_one_pod_of_a_webhook_that_has_several(
+    replicas: int, unavailable: list[int]
+) -> None:
+    rendered = helm.render({"webhook": {"enabled": True, "replicas": replicas}})
+
+    (deployment,) = of_kind(rendered, "Deployment")
+    budgets = of_kind(rendered, "PodDisruptionBudget")
+    assert [budget["spec"]["maxUnavailable"] for budget in budgets] == unavailable
+    for budget in budgets:
+        assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+
+
+def test_webhooks_pods_take_the_values_for_scheduling() -> None:
+    scheduling = {
+        "priorityClassName": "of-the-team",
+        "nodeSelector": {"kubernetes.io/os": "linux", "pool": "system"},
+        "affinity": {"nodeAffinity": {}},
+        "tolerations": [{"key": "system", "operator": "Exists"}],
+    }
+
+    (deployment,) = of_kind(helm.render({"webhook": {"enabled": True, **scheduling}}), "Deployment")
+
+    spec = deployment["spec"]["template"]["spec"]
+    assert {name: spec[name] for name in scheduling} == scheduling
+    # Two on a node only if there is no other one that takes them.
+    (spread,) = spec["topologySpreadConstraints"]
+    assert spread["labelSelector"] == deployment["spec"]["selector"]
+    assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
+    assert (spread["whenUnsatisfiable"], spread["nodeTaintsPolicy"]) == ("DoNotSchedule", "Honor")
+
+
+@pytest.mark.parametrize(
+    ("values", "variable", "may_get_pods"),
+    [
+        ({}, None, True),
+        ({"settings": {"read-pods": False}}, "false", False),
+        (WEBHOOK, "false", False),
+        ({**WEBHOOK, "settings": {"read-pods": True}}, "true", True),
+        # These need to know which containers use a claim.
+        ({**WEBHOOK, "settings": {"enforcer": "hami-core"}}, None, True),
+        ({**WEBHOOK, "settings": {"enforcer": "mps"}}, None, True),
+        # It needs the pod that it marks.
+        ({**WEBHOOK, "settings": {"hypervisor-sockets": "/sockets"}}, "false", True),
+    ],
+)
+def test_pods_are_not_read_where_the_webhook_copies_their_annotations(
+    values: Mapping[str, Any], variable: str | None, may_get_pods: bool
+) -> None:
+    rendered = helm.render(values)
+
+    (plugin,) = (
+        item
+        for item in rendered
+        if item["metadata"]["name"] == NODE_PLUGIN and item["kind"] == "DaemonSet"
+    )
+    (container,) = plugin["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    rights = {(each.resource, each.verb) for each in rbac.rights(rendered, NODE_PLUGIN)}
+    assert variables.get("TENSORFUSION_DRA_READ_PODS") == variable
+    assert (("pods", "get") in rights) == may_get_pods
+
+
+def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
+    files = sorted((helm.CHART / "tensor-fusion-crds").iterdir())
+    kind = "CustomResourceDefinition"
+
+    definitions = of_kind(helm.render({"crds": {"install": True}}), kind)
+
+    assert of_kind(helm.render(), kind) == []
+    assert [item["spec"] for item in definitions] == [
+        yaml.safe_load(file.read_text())["spec"] for file in files
+    ]
+    for item in definitions:
+        assert item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_namespace_has_its_pod_security_level_and_outlives_the_release() -> None:
+    (namespace,) = of_kind(helm.render({"namespace": {"create": True}}), "Namespace")
+
+    metadata = namespace["metadata"]
+    assert metadata["name"] == helm.NAMESPACE
+    assert metadata["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
+    assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert of_kind(helm.render(), "Namespace") == []
+
+
+def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Path) -> None:
+    hooks = [item for item in helm.render() if "annotations" in item["metadata"]]
+    for item in hooks:
+        assert item["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        item["metadata"]["namespace"] = "default"
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump_all(hooks))
+    (pod,) = of_kind(hooks, "Pod")
+    (container,) = pod["spec"]["containers"]
+
+    simulated = forks.run("simulate", "-o", "json", "--from", str(file))
+    (share,) = json.loads(simulated.stdout)["pods"]
+
+    assert share["phase"] == "Running"
+    for environment, status in ((share["env"], 0), ({}, 1)):
+        ended = subprocess.run(
+            container["command"],
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == status
+        assert bool(ended.stdout) == (status == 0)
+
+
+GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
+LOOKED_UP = {
+    "Namespace": "v1",
+    "Node": "v1",
+    "RuntimeClass": "node.k8s.io/v1",
+    "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+}
+MONITORING = {"monitoring": {"enabled": True}}
+
+
+def cluster(*objects: str, nodes: tuple[Mapping[str, str], ...] = ()) -> dict[str, Document]:
+    """Return an API server's answers to the chart's lookups.
+
+    Args:
+        objects: As kind and name: `RuntimeClass/nvidia`.
+        nodes: The labels of each node.
+    """
+    answers: dict[str, Document] = {}
+    for text in ("Namespace/kube-system", *objects):
+        kind, _, name = text.partition("/")
+        answers[f"GET {root(LOOKED_UP[kind])}/{plural(kind)}/{name}"] = {
+            "apiVersion": LOOKED_UP[kind],
+            "kind": kind,
+            "metadata": {"name": name},
+        }
+    items = [{"metadata": {"name": str(n), "labels": each}} for n, each in enumerate(nodes)]
+    answers["GET /api/v1/nodes"] = {"apiVersion": "v1", "kind": "NodeList", "items": items}
+    return answers
+
+
+def discovery(kinds: Iterable[tuple[str, str, bool]]) -> dict[str, Any]:
+    """Return an API server's answers on its kinds: API, kind, and whether it is namespaced."""
+    resources: dict[str, list[Document]] = {}
+    for api, kind, namespaced in kinds:
+        resources.setdefault(api, []).append(
+            {"name": plural(kind), "kind": kind, "namespaced": namespaced, "verbs": ["get", "list"]}
+        )
+    groups = [
+        {"name": api.partition("/")[0], "versions": [{"groupVersion": api, "version": "v1"}]}
+        for api in resources
+        if "/" in api
+    ]
+    return {
+        "GET /version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0"},
+        "GET /api": {"kind": "APIVersions", "versions": ["v1"]},
+        "GET /apis": {"kind": "APIGroupList", "groups": groups},
+    } | {
+        f"GET {root(api)}": {"kind": "APIResourceList", "groupVersion": api, "resources": found}
+        for api, found in resources.items()
+    }
+
+
+def root(api: str) -> str:
+    return f"/{'apis' if '/' in api else 'api'}/{api}"
+
+
+def plural(kind: str) -> str:
+    return f"{kind.lower()}{'es' if kind.endswith('s') else 's'}"
+
+
+def notes(answers: Mapping[str, Any], values: Mapping[str, Any], folder: Path) -> str:
+    """Return the notes of a release in a cluster."""
+    kinds = {(api, kind, False) for kind, api in LOOKED_UP.items()}
+    kinds |= {("v1", "ConfigMap", True)}
+    kinds |= {
+        (item["apiVersion"], item["kind"], "namespace" in item["metadata"])
+        for item in helm.render(values)
+    }
+    with canned_api.served({**discovery(sorted(kinds)), **answers}) as api:
+        return helm.notes(values, kubeconfig=api.kubeconfig(folder / "kubeconfig"))
+
+
+@pytest.mark.parametrize(
+    ("answers", "values", "warnings"),
+    [
+        (cluster("RuntimeClass/nvidia", nodes=({}, GPU_NODE)), {}, set()),
+        (cluster("RuntimeClass/nvidia", nodes=({}, {"a": "b"})), {}, {"label node NODE"}),
+        (cluster(nodes=(GPU_NODE,)), {}, {"no RuntimeClass nvidia"}),
+        (cluster(nodes=({},)), {}, {"label node NODE", "no RuntimeClass nvidia"}),
+        # Values by which the DaemonSet needs neither.
+        (cluster(nodes=({},)), NO_GPUS, set()),
+        (
+            cluster("RuntimeClass/of-the-team", nodes=({},)),
+            {"nvidia": {"runtimeClass": "of-the-team"}, "nodePlugin": {"affinity": {"a": {}}}},
+            set(),
+        ),
+        (cluster(nodes=(GPU_NODE,)), {"nvidia": {"privileged": True}}, set()),
+        (cluster(nodes=(GPU_NODE,)), {"nvidia": {"runtimeClass": ""}}, set()),
+        # Without a cluster nothing is known.
+        (cluster(), {}, set()),
+    ],
+)
+def test_notes_name_what_a_daemonset_without_pods_lacks(
+    answers: Mapping[str, Any], values: Mapping[str, Any], warnings: set[str], tmp_path: Path
+) -> None:
+    found = notes(answers, values, tmp_path)
+
+    assert {text for text in ("label node NODE", "no RuntimeClass nvidia") if text in found} == (
+        warnings
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "is_warned"),
+    [
+        ({}, True),
+        ({"settings": {"enforcer": "tensor-fusion", "isolation": "soft"}}, True),
+        ({"settings": {"enforcer": "hami-core"}}, False),
+        ({"settings": {"enforcer": "mps"}}, False),
+        ({"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}}, False),
+        ({"settings": {"isolation": "shared"}}, False),
+        (NO_GPUS, False),
+    ],
+)
+def test_notes_warn_of_nodes_without_an_enforcer(
+    values: Mapping[str, Any], is_warned: bool
+) -> None:
+    found = helm.notes(values)
+
+    cures = ("enforcer: hami-core", "enforcer: mps", "hypervisor-sockets: /var/lib/kubelet/")
+    assert [cure in found for cure in cures] == [is_warned] * 3
+
+
+@pytest.mark.parametrize(
+    ("values", "definition", "cure"),
+    [
+        (WEBHOOK, "certificates.cert-manager.io", "webhook.certificate.source=self-signed"),
+        (MONITORING, "podmonitors.monitoring.coreos.com", "monitoring.enabled=false"),
+    ],
+)
+def test_installation_into_a_cluster_without_an_operator_is_refused(
+    values: Mapping[str, Any], definition: str, cure: str, tmp_path: Path
+) -> None:
+    with pytest.raises(helm.RefusedValuesError, match=f"found no .*{definition}.* or set {cure}"):
+        notes(cluster(), values, tmp_path)
+
+    assert notes(cluster(f"CustomResourceDefinition/{definition}"), values, tmp_path)
+    assert helm.render(values), "without a cluster nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"mps": {"daemon": {"enabled": True}}}, "expected settings.enforcer=mps"),
+        ({"mps": {"exclusiveProcess": True}}, "without mps.daemon.enabled"),
+        (
+            {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-pipes": "/run/elsewhere"}},
+            "found settings mps-pipes or mps-shm",
+        ),
+        (
+            {**VARIANTS["mps-exclusive-process"], "nvidia": {"privileged": True}},
+            "found nvidia.privileged",
+        ),
+        ({"hamiCore": {"install": {"enabled": True}}}, "expected settings.enforcer=hami-core"),
+        (
+            {
+                "hamiCore": {"install": {"enabled": True}},
+                "settings": {"enforcer": "hami-core", "hami-core-library": "/opt/libvgpu.so.1"},
+            },
+            "expected hamiCore.install.folder and version instead",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(
+    values: Mapping[str, Any], text: str
+) -> None:
+    with pytest.raises(RefusedValuesError, match=text):
+        helm.render(values)
+
+
+def daemonsets(values: Mapping[str, Any]) -> dict[str, Document]:
+    """Return the pods of the chart's DaemonSets by name, without the common beginning."""
+    return {
+        item["metadata"]["name"].removeprefix("tensorfusion-dra-"): item["spec"]["template"]["spec"]
+        for item in helm.render(values)
+        if item["kind"] == "DaemonSet"
+    }
+
+
+def test_chart_passes_the_daemons_values_on() -> None:
+    daemon = {
+        "enabled": True,
+        "image": "mps:1",
+        "shmSize": "16G",
+        "multiUser": True,
+        "defaultActiveThreadPercentage": 25,
+        "defaultPinnedMemory": "10G",
+    }
+
+    pod = daemonsets({**MPS_DAEMON, "mps": {"daemon": daemon}})["mps"]
+
+    (container,), (shm,) = pod["containers"], pod["initContainers"]
+    env = {entry["name"]: entry["value"] for entry in (*shm["env"], *container["env"])}
+    assert container["image"] == "mps:1"
+    assert env["SHM_SIZE"] == "16G"
+    assert env["MULTI_USER"] == "true"
+    assert env["DEFAULT_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    assert env["DEFAULT_PINNED_MEMORY"] == "10G"
+
+
+def test_daemon_without_the_toolkit_takes_the_root_of_a_driver_container() -> None:
+    nvidia = {"privileged": True, "driverRoot": "/run/nvidia/driver"}
+
+    pod = daemonsets({**MPS_DAEMON, "nvidia": nvidia})["mps"]
+
+    (container,) = pod["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    (root,) = (each for each in pod["volumes"] if each["name"] == "driver-root")
+    assert env["DRIVER_ROOT"] == "/driver-root/driver"
+    assert env["PATH"].endswith(":/driver-root/driver/usr/sbin:/driver-root/driver/usr/bin")
+    assert root["hostPath"]["path"] == "/run/nvidia"
+    assert "runtimeClassName" not in pod
+
+
+def test_library_in_another_folder_is_installed_mounted_and_named_there() -> None:
+    install = {"enabled": True, "folder": "/var/lib/vgpu", "version": "v3", "image": "lib:3"}
+
+    pods = daemonsets({"settings": {"enforcer": "hami-core"}, "hamiCore": {"install": install}})
+
+    for name in ("hami-core", "node-plugin"):
+        (folder,) = (each for each in pods[name]["volumes"] if each["name"] == "hami-core")
+        assert folder["hostPath"]["path"] == "/var/lib/vgpu"
+    (plugin,) = pods["node-plugin"]["containers"]
+    assert {"name": "hami-core", "mountPath": "/var/lib/vgpu", "readOnly": True} in plugin[
+        "volumeMounts"
+    ]
+    library = {
+        "name": "TENSORFUSION_DRA_HAMI_CORE_LIBRARY",
+        "value": "/var/lib/vgpu/libvgpu.so.v3",
+    }
+    assert library in plugin["env"]
+    every = (*pods["hami-core"]["initContainers"], *pods["hami-core"]["containers"])
+    assert {each["image"] for each in every} == {"lib:3"}
+
+
+def test_administrators_own_library_is_mounted_from_its_folder() -> None:
+    settings = {"enforcer": "hami-core", "hami-core-library": "/opt/vgpu/libvgpu.so.7"}
+
+    pod = daemonsets({"settings": settings})["node-plugin"]
+
+    (folder,) = (each for each in pod["volumes"] if each["name"] == "hami-core")
+    assert folder["hostPath"]["path"] == "/opt/vgpu"

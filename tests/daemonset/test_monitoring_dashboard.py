@@ -65,13 +65,6 @@ def test_columns_of_a_table_are_labels_of_its_queries(panel: Panel) -> None:
     assert named | {each["displayName"] for each in panel["options"]["sortBy"]} <= shown
 
 
-def test_tables_aggregate_so_that_rows_of_several_queries_match() -> None:
-    for panel in PANELS:
-        if panel["type"] == "table":
-            for target in panel["targets"]:
-                assert re.match(r"(max|sum) by \(|topk\(20, max by \(", target["expr"]), target
-
-
 def test_variables_select_data_source_node_and_namespace() -> None:
     source, *others = DASHBOARD["templating"]["list"]
 
@@ -119,8 +112,3 @@ def test_rows_and_panels_do_not_overlap() -> None:
     assert {panel["type"] for panel in PANELS} == TYPES
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert len({panel["title"] for panel in PANELS}) == len(PANELS)
-
-
-def test_dashboard_can_be_imported_anywhere() -> None:
-    assert DASHBOARD["id"] is None
-    assert 8 <= len(DASHBOARD["uid"]) <= 40

@@ -3,7 +3,6 @@
 import re
 import subprocess
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -27,8 +26,6 @@ RECORDS = [rule for rule in monitoring.rules() if rule.record]
 ALERTS = monitoring.alerts()
 UNIT_TESTS = sorted((ROOT / "tests" / "daemonset").glob("*tests*.yaml"))
 LABEL_OF_TEMPLATE = re.compile(r"\$labels\.(\w+)")
-SERIES = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*)\})?")
-NOT_SERIES = {"other"}
 DOCUMENTED_ALERT = re.compile(r"^### (\w+)\n\n\*\*(\w+), (\w+):\*\* ", re.MULTILINE)
 """The heading of a runbook, and the start of its first line."""
 
@@ -139,28 +136,3 @@ def test_every_alert_has_a_unit_test() -> None:
     fired = set(re.findall(r'alertname="(\w+)"', tests))
 
     assert fired == {rule.alert for rule in ALERTS}
-
-
-def test_every_recorded_series_has_a_unit_test_or_is_part_of_another_rule() -> None:
-    tests = "".join(file.read_text() for file in UNIT_TESTS)
-
-    tested = set(re.findall(r"expr: (\S+)", tests))
-
-    for record in {rule.record for rule in RECORDS} - tested:
-        assert any(record in rule.expr for rule in RECORDS), record
-
-
-@pytest.mark.parametrize("file", UNIT_TESTS, ids=lambda file: file.name)
-def test_series_of_unit_tests_exist(file: Any) -> None:
-    known = monitoring.all_series()
-    given = {
-        series["series"]
-        for test in yaml_text.load(file.read_text())["tests"]
-        for series in test["input_series"]
-    } - NOT_SERIES
-
-    assert given
-    for series in given:
-        match = SERIES.fullmatch(series)
-        assert match is not None
-        assert set(re.findall(r"(\w+)=", match["labels"])) <= known[match["name"]], series

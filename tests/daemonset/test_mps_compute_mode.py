@@ -9,8 +9,6 @@ from typing import Final
 import pytest
 
 from tests.daemonset import scripts
-from tests.daemonset.test_manifests import VARIANTS
-from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 SIDECAR: Final = scripts.container("mps-exclusive-process", "compute-mode")
@@ -136,8 +134,3 @@ def test_node_without_cards_is_an_error(node: Node) -> None:
         assert sidecar.wait(PATIENCE_SECONDS) == 1
 
     assert "found no card, expected at least one" in node.output.read_text()
-
-
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "mps-exclusive-process"])
-def test_nothing_else_touches_the_compute_mode(name: str) -> None:
-    assert "nvidia-smi" not in str(helm.render(VARIANTS[name]))

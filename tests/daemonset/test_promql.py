@@ -14,32 +14,6 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("share", {"node", "gpu", "pod", "namespace"}),
-        ("sum by (node) (share)", {"node"}),
-        ("sum without (pod) (share)", {"node", "gpu", "namespace"}),
-        ("sum(share)", set()),
-        ("share / on (node, gpu) group_left (model) card", KNOWN["share"] | {"model"}),
-        ("rate(calls_total[5m]) > 0", {"node", "verb"}),
-        (
-            "histogram_quantile(0.99, sum by (le, node) (rate(seconds_bucket[5m])))",
-            {"node"},
-        ),
-        ('label_replace(share, "uuid", "$1", "gpu", "(.+)")', KNOWN["share"] | {"uuid"}),
-        ("count by (node) (card) - on (node) sum by (node) (share)", {"node"}),
-        ("share unless on (node) card", KNOWN["share"]),
-        ('absent(card{node="a"})', {"node"}),
-        ("sum(share) or vector(0)", set()),
-        ("topk(3, card)", KNOWN["card"]),
-        ("time() - max by (gpu) (card)", {"gpu"}),
-    ],
-)
-def test_labels_of_a_result(query: str, expected: set[str]) -> None:
-    assert promql.labels(query, KNOWN) == expected
-
-
-@pytest.mark.parametrize(
     ("query", "error"),
     [
         ("sum by (node (share)", "unclosed left parenthesis"),

@@ -1,16 +1,25 @@
-"""The pods have no more privileges than they need, and the policy restricts the node plugin."""
+"""The pods and roles have no more rights than they need, and the policies restrict the driver."""
 
 import re
+from typing import Any, Final
 
 import pytest
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional, ext_strings
 
+from dra_simulator.api.requests import Asked
+from dra_simulator.rest import EVENTS, GPUPOOLS, SLICES
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import workers
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.daemonset.test_manifests import VARIANTS
-from tests.support import helm, installation
+from tests.support import helm, installation, rbac
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
 from tests.support.helm import Document
 from tests.support.installation import WEBHOOK
+from tests.support.rbac import Right
 
 
 def one(documents: list[Document], kind: str, name: str = "") -> Document:
@@ -70,26 +79,12 @@ def test_only_the_drivers_own_host_folders_are_writable() -> None:
     }
 
 
-def test_volumes_and_mounts_match() -> None:
-    for name in ("nvidia", "simulated"):
-        pod = one(installation.documents(name), "DaemonSet")["spec"]["template"]["spec"]
-        mounts = [mount["name"] for mount in pod["containers"][0]["volumeMounts"]]
-
-        assert sorted(mounts) == sorted(volume["name"] for volume in pod["volumes"])
-
-
 def test_socket_folders_have_the_same_path_in_pod_and_host() -> None:
     pod = one(installation.documents("simulated"), "DaemonSet")["spec"]["template"]["spec"]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
 
     for mount in pod["containers"][0]["volumeMounts"]:
         assert mount["mountPath"] == paths[mount["name"]]
-
-
-def test_grace_period_is_long_enough_for_calls_in_flight() -> None:
-    pod = one(installation.documents("nvidia"), "DaemonSet")["spec"]["template"]["spec"]
-
-    assert pod["terminationGracePeriodSeconds"] >= 45 + 15
 
 
 def test_policy_matches_only_the_node_plugins_service_account() -> None:
@@ -254,3 +249,267 @@ def worker_marks() -> set[str]:
     replaced = workers.ruling_marks(worker).keys()
     stored = {"metadata": {"annotations": dict.fromkeys(replaced, "another")}}
     return {*workers.marks(worker, {}, 1), *workers.marks(worker, stored, 1)}
+
+
+ACCOUNT = "tensorfusion-dra-node-plugin"
+
+CHECKED_BY_THE_SERVER = {
+    Right(
+        group="resource.k8s.io",
+        resource="resourceclaims/driver",
+        verb="associated-node:patch",
+        names=(names.DRIVER,),
+    ): "the API server checks it when the status of a claim is written (1.36)",
+}
+
+
+def allowed(documents: list[rbac.Document]) -> frozenset[Right]:
+    return rbac.rights(documents, ACCOUNT)
+
+
+@pytest.fixture(scope="module")
+def sent() -> frozenset[Asked]:
+    """Return all kinds of requests that a node plugin sends with its default settings."""
+    with cluster_with() as cluster:
+        start(cluster)
+        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
+        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        cluster.until("status written", lambda: status_written(cluster))
+        change_add_and_delete_slices(cluster)
+        cluster.delete("a")
+        cluster.until("released", lambda: not cluster.claims())
+        return cluster.server.requests.asked(USER_AGENT)
+
+
+@pytest.fixture(scope="module")
+def sent_with_pools() -> frozenset[Asked]:
+    """Return all kinds of requests that a node plugin sends when it follows GPUPools."""
+    with cluster_with(tensor_fusion=True) as cluster:
+        cluster.plugin_flags.extend(["--pool-source", "node-labels"])
+        cluster.start_plugin()
+        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+        cluster.client.create(GPUPOOLS, pool("of-all", qos="medium"))
+        cluster.until("published", lambda: bool(cluster.slices()))
+        cluster.client.replace(
+            GPUPOOLS, {**cluster.client.get(GPUPOOLS, "of-all"), "spec": pool_spec("no-such-qos")}
+        )
+        cluster.until("event written", lambda: bool(cluster.client.list(EVENTS).items))
+        return cluster.server.requests.asked(USER_AGENT)
+
+
+def pool(name: str, *, qos: str) -> rbac.Document:
+    return {
+        "apiVersion": "tensor-fusion.ai/v1",
+        "kind": "GPUPool",
+        "metadata": {"name": name},
+        "spec": pool_spec(qos),
+    }
+
+
+def pool_spec(qos: str) -> rbac.Document:
+    term = {"key": "kubernetes.io/hostname", "operator": "Exists"}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    return {
+        "qosConfig": {"defaultQoS": qos},
+        "nodeManagerConfig": {"nodeSelector": selector},
+    }
+
+
+def status_written(cluster: SimulatedCluster) -> bool:
+    return any(claim["status"].get("devices") for claim in cluster.claims())
+
+
+def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:
+    """Damage the slices so that the node plugin repairs them: by update, deletion and creation."""
+    (before,) = cluster.slices()
+    devices = before["spec"]["devices"]
+    cluster.client.replace(SLICES, {**before, "spec": {**before["spec"], "devices": devices[:1]}})
+    cluster.until("updated", lambda: cluster.slices()[0]["spec"]["devices"] == devices)
+
+    metadata = {"name": f"{before['metadata']['name']}-9"}
+    cluster.client.create(SLICES, {**before, "metadata": metadata})
+    cluster.until("deleted", lambda: len(cluster.slices()) == 1)
+
+    cluster.client.delete(SLICES, before["metadata"]["name"])
+    cluster.until("created", lambda: len(cluster.slices()) == 1)
+
+
+def test_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) -> None:
+    granted = allowed(installation.documents("nvidia"))
+
+    refused = [request for request in sent if not any(right.allows(request) for right in granted)]
+
+    assert sent
+    assert refused == []
+
+
+def test_role_allows_nothing_else(
+    sent: frozenset[Asked], sent_with_pools: frozenset[Asked]
+) -> None:
+    granted = allowed(installation.documents("nvidia"))
+    # Events report problems, and the only problem in these runs is an invalid GPUPool.
+    requests = sent | sent_with_pools
+
+    unused = {right for right in granted if not any(right.allows(request) for request in requests)}
+
+    assert unused == set(CHECKED_BY_THE_SERVER)
+
+
+def test_pool_source_adds_exactly_the_rights_to_follow_pools(
+    sent_with_pools: frozenset[Asked],
+) -> None:
+    base = allowed(installation.documents("nvidia"))
+    granted = allowed(helm.render(VARIANTS["gpupools"]))
+
+    refused = [
+        request
+        for request in sent_with_pools
+        if not any(right.allows(request) for right in granted)
+    ]
+    unused = {
+        right
+        for right in granted - base
+        if not any(right.allows(request) for request in sent_with_pools)
+    }
+
+    assert refused == []
+    assert unused == set()
+    assert {(right.resource, right.verb) for right in granted - base} == {
+        ("gpupools", "list"),
+        ("gpupools", "watch"),
+        ("nodes", "list"),
+        ("nodes", "watch"),
+    }
+
+
+def test_no_role_uses_wildcards() -> None:
+    for document in installation.documents("nvidia", "webhook"):
+        if document["kind"] in {"ClusterRole", "Role"}:
+            for rule in document["rules"]:
+                assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_hypervisor_sockets_add_the_rights_to_watch_and_mark_pods() -> None:
+    base = allowed(installation.documents("nvidia"))
+    granted = allowed(helm.render(VARIANTS["hypervisor"]))
+
+    assert {(right.resource, right.verb) for right in granted - base} == {
+        ("pods", "list"),
+        ("pods", "watch"),
+        ("pods", "patch"),
+    }
+
+
+PLUGIN: Final = "system:serviceaccount:tensorfusion-dra:tensorfusion-dra-node-plugin"
+SCHEDULER: Final = "system:serviceaccounts:tensor-fusion-sys"
+MARKED: Final = {names.MARK_DRA_MARKS: "index", names.MARK_INDEX: "1"}
+WORKER: Final = {names.LABEL_COMPONENT: names.COMPONENT_WORKER}
+GIVEN: Final = {names.MARK_INDEX: "1", names.MARK_GPU_IDS: "gpu-0"}
+PLAIN: Final = {"tensor-fusion.ai/tflops-limit": "312"}
+
+
+def pod(annotations: dict[str, str], labels: dict[str, str] | None = None) -> Any:
+    """Return a pod; one without annotations has no such field."""
+    fields = {"annotations": annotations, "labels": labels}
+    metadata = {"name": "train", **{key: value for key, value in fields.items() if value}}
+    return {"metadata": metadata, "spec": {"nodeName": "node-01"}}
+
+
+def denial(name: str, old: Any, new: Any, *, user: str = "tenant", group: str = "") -> str:
+    """Return why a policy denies a write; "" if it admits it, or does not concern it."""
+    rendered = helm.render(VARIANTS["hypervisor"])
+    spec = next(
+        each["spec"]
+        for each in rendered
+        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == name
+    )
+    extensions = [ext_strings.ExtStrings(2), ext_optional.ExtOptional()]
+    roots = ("request", "object", "oldObject", "variables")
+    environment = cel.NewEnv(variables=dict.fromkeys(roots, cel.Type.DYN), extensions=extensions)
+    operation = "UPDATE" if old else "CREATE"
+    data: dict[str, Any] = {
+        "request": {"operation": operation, "userInfo": {"username": user, "groups": [group]}},
+        "object": new,
+        "oldObject": old,
+        "variables": {},
+    }
+
+    def value(expression: str) -> Any:
+        found = environment.compile(expression, disable_check=True).eval(data=data)
+        assert found.type() != cel.Type.ERROR, (expression, found.value())
+        return found.plain_value()
+
+    if not all(value(each["expression"]) for each in spec["matchConditions"]):
+        return ""
+    for variable in spec["variables"]:
+        data["variables"][variable["name"]] = value(variable["expression"])
+    for each in spec["validations"]:
+        if not value(each["expression"]):
+            return str(each["message"] if "message" in each else value(each["messageExpression"]))
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, pod({}), ""),
+        (None, pod(PLAIN), ""),
+        (
+            None,
+            pod({names.MARK_GPU_IDS: "gpu-0"}, WORKER),
+            "tensor-fusion.ai/gpu-ids: only the node",
+        ),
+        (
+            None,
+            pod({names.MARK_DRA_MARKS: "gpu-ids"}),
+            "expected no change of tensor-fusion.ai/dra-marks",
+        ),
+        (pod(PLAIN), pod({}), ""),
+        (pod(PLAIN), pod({**PLAIN, names.MARK_INDEX: "1"}), "tensor-fusion.ai/index: only the"),
+        (pod(GIVEN), pod({**GIVEN, names.MARK_DRA_MARKS: "gpu-ids"}), "tensor-fusion.ai/dra-marks"),
+        (pod(GIVEN), pod({}), "tensor-fusion.ai/index, tensor-fusion.ai/gpu-ids: only the"),
+        (pod(GIVEN), pod({**GIVEN, **PLAIN, "app": "x"}), ""),
+        (pod({}), pod({"app": "x"}, WORKER), ""),
+        (pod(MARKED, WORKER), pod({**MARKED, "app": "x"}, {**WORKER, "app": "x"}), ""),
+        (
+            pod(MARKED, WORKER),
+            pod({**MARKED, **PLAIN}, WORKER),
+            "change of tensor-fusion.ai/tflops",
+        ),
+        (
+            pod(MARKED, WORKER),
+            pod({**MARKED, names.MARK_INDEX: "2"}, WORKER),
+            "the node plugin owns",
+        ),
+        (pod(MARKED, WORKER), pod({}, WORKER), "the node plugin owns them"),
+        (pod(MARKED, WORKER), pod(MARKED), "label tensor-fusion.ai/component: expected no change"),
+    ],
+)
+def test_marks_are_the_node_plugins_alone(old: Any, new: Any, expected: str) -> None:
+    found = denial("tensorfusion-dra-marks", old, new)
+
+    assert expected in found
+    assert bool(found) is bool(expected)
+    assert denial("tensorfusion-dra-marks", old, new, user=PLUGIN) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (pod(PLAIN, WORKER), pod({**PLAIN, **GIVEN}, WORKER), ""),
+        (pod(GIVEN, WORKER), pod({}, WORKER), ""),
+        (pod(GIVEN), pod({**GIVEN, names.MARK_DRA_MARKS: "gpu-ids"}), "tensor-fusion.ai/dra-marks"),
+        (
+            pod(MARKED, WORKER),
+            pod({**MARKED, **GIVEN}, WORKER),
+            "tensor-fusion.ai/gpu-ids: the node",
+        ),
+    ],
+)
+def test_tensor_fusions_scheduler_gives_cards_to_pods_of_its_own(
+    old: Any, new: Any, expected: str
+) -> None:
+    found = denial("tensorfusion-dra-marks", old, new, group=SCHEDULER)
+
+    assert expected in found
+    assert bool(found) is bool(expected)

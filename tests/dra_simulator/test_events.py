@@ -5,12 +5,10 @@ from typing import Final
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.claim_controller import ClaimController
 from dra_simulator.events import Recorder
 from dra_simulator.rest import EVENTS, NODES, PODS, Client
 from dra_simulator.scheduler import Scheduler
 from tests.dra_simulator.kubelets import NodeUnderTest
-from tests.dra_simulator.tiny_plugin import TinyPlugin
 from tests.dra_simulator.waiting import eventually
 from tests.support import objects
 from tests.support.objects import NODE, Json
@@ -35,34 +33,6 @@ def test_repeated_event_is_counted_and_different_message_is_new_event(client: Cl
 
     counts = {event["message"]: count(event) for event in client.list(EVENTS).items}
     assert counts == {"busy": 3, "gone": 1}
-
-
-def test_events_with_different_field_paths_are_separate_events(client: Client) -> None:
-    pod = client.create(PODS, objects.pod())
-    recorder = Recorder(client, "kubelet", NODE)
-
-    for path in ("", PATH, PATH):
-        recorder.record(pod, "Failed", "busy", field_path=path)
-
-    found = {
-        event["involvedObject"].get("fieldPath", ""): count(event)
-        for event in client.list(EVENTS).items
-    }
-    assert found == {"": 1, PATH: 2}
-
-
-def test_repeated_event_keeps_first_timestamp_and_updates_last_timestamp(client: Client) -> None:
-    pod = client.create(PODS, objects.pod())
-    recorder = Recorder(client, "kubelet", NODE)
-    recorder.record(pod, "Failed", "busy")
-    (first,) = events(client, "Failed")
-
-    recorder.record(pod, "Failed", "busy")
-
-    (second,) = events(client, "Failed")
-    assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert second["firstTimestamp"] == first["firstTimestamp"]
-    assert second["lastTimestamp"] >= first["lastTimestamp"]
 
 
 def test_deleted_event_is_created_again(client: Client) -> None:
@@ -108,23 +78,6 @@ def test_scheduler_events_match_those_of_kube_scheduler(api: ApiServer, client: 
     assert scheduled["reportingComponent"] == failed["reportingComponent"] == "default-scheduler"
 
 
-def test_claim_controller_counts_repeated_failures(api: ApiServer, client: Client) -> None:
-    client.create(PODS, objects.pod(template_name="template"))
-
-    with ClaimController(api.url):
-        eventually(lambda: events(client, "FailedResourceClaimCreation"))
-        for name in ("a", "b"):
-            client.create(PODS, objects.pod(name))
-        (event,) = eventually(
-            lambda: [
-                event for event in events(client, "FailedResourceClaimCreation") if count(event) > 1
-            ]
-        )
-
-    assert (event["type"], event["source"]) == ("Warning", {"component": "resource_claim"})
-    assert event["message"].startswith("PodResourceClaim gpu: failed to create ResourceClaim: ")
-
-
 @pytest.mark.usefixtures("plugin")
 def test_kubelet_writes_events_for_start_and_stop_of_each_container(
     node: NodeUnderTest,
@@ -144,20 +97,3 @@ def test_kubelet_writes_events_for_start_and_stop_of_each_container(
         assert event["source"] == {"component": "kubelet", "host": NODE}
         assert (event["type"], count(event)) == ("Normal", 1)
     assert messages == ["Container created", "Container started", "Stopping container main"]
-
-
-def test_kubelet_counts_repeated_prepare_failures(node: NodeUnderTest, plugin: TinyPlugin) -> None:
-    plugin.prepare_error = "no card"
-
-    node.pod(claim=node.claim())
-
-    (event,) = eventually(
-        lambda: [
-            event
-            for event in events(node.client, "FailedPrepareDynamicResources")
-            if count(event) > 2
-        ]
-    )
-    assert event["message"].startswith("Failed to prepare dynamic resources: ")
-    assert event["message"].endswith("no card")
-    assert "fieldPath" not in event["involvedObject"]

@@ -84,15 +84,6 @@ def test_catch_up_of_a_stopped_scheduler_times_out(api: ApiServer) -> None:
 
 
 @pytest.mark.usefixtures("scheduler")
-def test_pod_without_claims_gets_a_node(client: Client) -> None:
-    client.create(NODES, objects.node())
-
-    client.create(PODS, objects.pod("a"))
-
-    eventually(lambda: node_of(client, "a") == NODE)
-
-
-@pytest.mark.usefixtures("scheduler")
 def test_two_pods_share_one_claim(client: Client) -> None:
     client.create(NODES, objects.node())
     client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))

@@ -1,6 +1,9 @@
-"""Permissions of the node plugin's service account, and requests that the API server denies."""
+"""Rights of the node plugin's account, its registration and slices, and the doctor's findings."""
 
 import copy
+import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dra_simulator.api import slice_rules
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import rights
@@ -231,3 +235,92 @@ def _write_kubeconfig(file: Path, own: Path, *, token: str) -> None:
     current["context"]["user"] = "node-plugin"
     document["users"] = [{"name": "node-plugin", "user": {"token": token}}]
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def test_kubelet_registers_the_driver(driver: Driver, cluster: Cluster) -> None:
+    driver.start()
+
+    cluster.until(
+        "the kubelet's registration", lambda: '"event": "registered"' in driver.log(), seconds=60
+    )
+
+
+def test_slices_are_complete_and_owned_by_their_node(
+    slices: Slices, cluster: Cluster, node_name: str
+) -> None:
+    node = cluster.find("Node", node_name)
+    assert node is not None
+
+    found = slices()
+
+    pool = found[0]["spec"]["pool"]
+    assert pool["name"].endswith(f"/{node_name}")
+    assert len(found) == pool["resourceSliceCount"]
+    for item in found:
+        (owner,) = item["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["uid"]) == (
+            "Node",
+            node_name,
+            node["metadata"]["uid"],
+        )
+        assert item["spec"]["nodeName"] == node_name
+        assert slice_rules.violations(item["spec"]) == ()
+
+
+def test_api_server_drops_no_field_of_a_device(slices: Slices) -> None:
+    devices = [device for item in slices() for device in item["spec"]["devices"]]
+
+    assert devices
+    for device in devices:
+        assert device["allowMultipleAllocations"] is True
+        assert {names.CAPACITY_TFLOPS, names.CAPACITY_VRAM} <= device["capacity"].keys()
+        for capacity in device["capacity"].values():
+            assert capacity["requestPolicy"]["validRange"]["min"]
+        documented = {names.ATTR_MODEL, names.ATTR_UUID, names.ATTR_POOL_NAME, names.ATTR_QOS}
+        assert documented <= device["attributes"].keys()
+
+
+def test_deleted_slice_is_published_again(slices: Slices, cluster: Cluster) -> None:
+    before = slices()
+
+    cluster.delete("ResourceSlice", before[0]["metadata"]["name"])
+    after = cluster.until(
+        "the slice to be back",
+        lambda: (
+            found
+            if (found := slices()) and found[0]["metadata"]["uid"] != before[0]["metadata"]["uid"]
+            else None
+        ),
+        seconds=30,
+    )
+
+    assert [item["spec"]["devices"] for item in after] == [
+        item["spec"]["devices"] for item in before
+    ]
+
+
+_SECONDS = 60
+
+
+@pytest.mark.usefixtures("slices", "device_class")
+def test_doctor_finds_no_problem_in_a_working_cluster(kubeconfig: str) -> None:
+    found = findings_of(kubeconfig)
+
+    themes = {finding["theme"] for finding in found}
+    assert {"kubernetes", "slices", "device class", "rights", "webhook"} <= themes
+    assert [finding for finding in found if finding["level"] == "problem"] == []
+
+
+def findings_of(kubeconfig: str) -> list[dict[str, Any]]:
+    """Run the doctor as on a workstation and return its findings."""
+    doctor = [sys.executable, "-m", "tensorfusion_dra", "doctor", "--on", "workstation"]
+    ended = subprocess.run(
+        [*doctor, "--kubeconfig", kubeconfig, "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    assert ended.stdout, ended.stderr
+    findings: list[dict[str, Any]] = json.loads(ended.stdout)["findings"]
+    return findings

@@ -43,36 +43,6 @@ def test_quick_start_example_runs_with_its_share(annotated: Tenants) -> None:
     assert annotated.env("quick")[names.ENV_MEMORY_LIMIT] == str(16 * 1024)
 
 
-def test_memory_limit_may_exceed_the_request(annotated: Tenants) -> None:
-    annotations = {
-        **DRA,
-        "tensor-fusion.ai/tflops-request": "100",
-        "tensor-fusion.ai/vram-request": "16Gi",
-        "tensor-fusion.ai/vram-limit": "20Gi",
-    }
-    annotated.pod("more", annotations=annotations)
-    annotated.wait_until_running("more")
-
-    env = annotated.env("more")
-
-    (result,) = annotated.results("more")
-    assert result["consumedCapacity"] == {"tflops": "100", "vram": "16Gi"}
-    assert env[names.ENV_MEMORY_LIMIT] == str(20 * 1024)
-
-
-def test_pod_that_requests_two_gpus_gets_two_cards(annotated: Tenants) -> None:
-    annotations = {
-        **DRA,
-        "tensor-fusion.ai/tflops-request": "10",
-        "tensor-fusion.ai/vram-request": "1Gi",
-        "tensor-fusion.ai/gpu-count": "2",
-    }
-    annotated.pod("two", annotations=annotations)
-    annotated.wait_until_running("two")
-
-    assert len({result["device"] for result in annotated.results("two")}) == 2
-
-
 def test_invalid_annotations_are_all_reported_at_once(annotated: Tenants) -> None:
     annotations = {
         **DRA,

@@ -1,4 +1,4 @@
-"""Pods across restarts of the kubelet, the driver and the node."""
+"""Pods across restarts of the kubelet, the driver and the node, and deletions meanwhile."""
 
 import contextlib
 import threading
@@ -81,20 +81,6 @@ def test_killed_driver_serves_again_and_keeps_its_claims(
     assert tenants.env("a") == env
     assert [item["metadata"]["uid"] for item in slices()] == before
     tenants.delete("a", "b")
-
-
-def test_pod_created_while_the_driver_is_away_runs_once_it_is_back(
-    tenants: Tenants, driver: Driver
-) -> None:
-    tenants.template("a", capacity_request("gpu", SMALL))
-    driver.uninstall()
-    try:
-        tenants.pod("a", template="a")
-        tenants.event("a", "FailedPrepareDynamicResources")
-    finally:
-        driver.start()
-
-    tenants.wait_until_running("a", seconds=RECOVERY_SECONDS)
 
 
 @pytest.mark.usefixtures("idle_node")
@@ -197,3 +183,36 @@ def _overcommitted(cluster: Cluster, slices: Slices) -> dict[str, int]:
         for (pool, device, name), amount in consumed.items()
         if (pool, device, name) in capacity and amount > capacity[pool, device, name]
     }
+
+
+@pytest.mark.usefixtures("idle_node")
+def test_cards_of_force_deleted_pods_are_free_again(tenants: Tenants, slices: Slices) -> None:
+    cards = sum(len(item["spec"]["devices"]) for item in slices())
+    for wave in ("old", "new"):
+        pods = [f"{wave}-{number}" for number in range(cards)]
+        for name in pods:
+            tenants.template(name, capacity_request("gpu", {}))
+            tenants.pod(name, template=name)
+        for name in pods:
+            tenants.wait_until_running(name, seconds=120)
+        tenants.delete(*pods, grace_seconds=0)
+
+
+def test_pods_keep_running_while_the_driver_is_gone_and_end_once_it_is_back(
+    tenants: Tenants, driver: Driver, slices: Slices, cluster: Cluster
+) -> None:
+    tenants.run("a", SMALL)
+
+    driver.uninstall()
+    try:
+        cluster.until("the kubelet to remove the node's slices", lambda: not slices(), seconds=90)
+        assert tenants.stored("a")["status"]["phase"] == "Running"
+        cluster.delete("Pod", "a", namespace=tenants.namespace)
+    finally:
+        driver.start()
+
+    cluster.until("the slices to be back", slices, seconds=60)
+    cluster.until(
+        "the pod and its claim to be gone", lambda: not tenants.remaining("a"), seconds=180
+    )
+    tenants.run("b", SMALL)

@@ -1,14 +1,18 @@
-"""Shares of pods: they get what they request, and never more than a card has in total."""
+"""Shares of pods: what they get by each kind of claim, and never more than a card has."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.share_parameters import API_VERSION, KIND
+from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tests.e2e.cluster import Cluster, Json
+from tests.e2e.cluster import RESOURCE, Cluster, Json
 from tests.e2e.drivers import Driver
 from tests.e2e.tenants import Tenants, capacity_request
 
@@ -46,14 +50,6 @@ def test_container_has_its_limits_in_its_environment(tenants: Tenants, slices: S
     limits = json.loads(env[names.ENV_MEM_LIMIT_BY_UUID])
     assert {uuid.lower(): amount for uuid, amount in limits.items()} == {result["device"]: 16 * GIB}
     assert quantity.parse(result["consumedCapacity"]["vram"]).nano == 16 * GIB * 10**9
-
-
-def test_fractional_amounts_are_not_rounded(tenants: Tenants) -> None:
-    env = tenants.run("a", {"tflops": "71.2", "vram": "1500Mi"})
-
-    (result,) = tenants.results("a")
-    assert quantity.parse(result["consumedCapacity"]["tflops"]) == quantity.parse("71.2")
-    assert env[names.ENV_MEMORY_LIMIT] == "1500"
 
 
 @pytest.mark.usefixtures("idle_node")
@@ -122,57 +118,6 @@ def test_oversell_ratio_150_allocates_half_as_much_again_and_no_more(
     assert len(taken) == len(virtual)
 
 
-@pytest.mark.usefixtures("idle_node")
-def test_request_without_amounts_gets_a_whole_card(tenants: Tenants, slices: Slices) -> None:
-    cards = len(total(slices, "vram"))
-    for number in range(cards):
-        tenants.template(f"whole-{number}", capacity_request("gpu", {}))
-        tenants.pod(f"whole-{number}", template=f"whole-{number}")
-    devices = set()
-    for number in range(cards):
-        tenants.wait_until_running(f"whole-{number}")
-        devices |= {result["device"] for result in tenants.results(f"whole-{number}")}
-
-    tenants.template("part", capacity_request("gpu", {"tflops": "1", "vram": "1Gi"}))
-    tenants.pod("part", template="part")
-
-    assert tenants.wait_until_unschedulable("part")
-    assert len(devices) == cards
-
-
-def test_two_shares_of_one_pod_keep_their_own_limits(tenants: Tenants) -> None:
-    tenants.template(
-        "two",
-        capacity_request("small", {"tflops": "10", "vram": "1Gi"}),
-        capacity_request("large", {"tflops": "20", "vram": "2Gi"}),
-    )
-    tenants.pod("two", template="two", containers=("small", "large", None))
-    tenants.wait_until_running("two")
-
-    small, large, both = (tenants.env("two", index) for index in range(3))
-
-    assert small[names.ENV_MEMORY_LIMIT] == "1024"
-    assert large[names.ENV_MEMORY_LIMIT] == "2048"
-    shares = [name for name in both if name.startswith(names.ENV_SHARE_PREFIX)]
-    assert len(shares) == 2
-
-
-@pytest.mark.usefixtures("idle_node")
-def test_several_gpus_of_a_pod_are_different_cards(tenants: Tenants, slices: Slices) -> None:
-    cards = len(total(slices, "vram"))
-    assert cards > 1, "the node has one card: choose another with --node"
-    distinct = {"distinctAttribute": f"{names.DRIVER}/{names.ATTR_UUID}"}
-    requests = [capacity_request(f"gpu-{number}", QUARTER) for number in range(cards)]
-    tenants.template("many", *requests, constraints=[distinct])
-    tenants.pod("many", template="many")
-    tenants.wait_until_running("many")
-
-    env = tenants.env("many")
-
-    assert len({result["device"] for result in tenants.results("many")}) == cards
-    assert len(json.loads(env[names.ENV_MEM_LIMIT_BY_UUID])) == cards
-
-
 def test_claim_status_has_the_device_and_its_ready_condition(
     tenants: Tenants, cluster: Cluster
 ) -> None:
@@ -188,3 +133,243 @@ def test_claim_status_has_the_device_and_its_ready_condition(
     assert device["driver"] == names.DRIVER
     assert (device["device"], device["shareID"]) == (result["device"], result["shareID"])
     assert any(c["type"] == "Ready" and c["status"] == "True" for c in device["conditions"])
+
+
+SMALL = {"tflops": "10", "vram": "1Gi"}
+SMALLEST = {"tflops": "0", "vram": "1Mi"}
+
+
+def test_admin_access_includes_cards_in_use_and_has_no_limit(
+    tenants: Tenants, cluster: Cluster
+) -> None:
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    cluster.merge("Namespace", tenants.namespace, {"metadata": {"labels": labels}})
+    tenants.run("user", SMALL)
+    # The scheduler counts capacity for admin access, too. By default that is all of a card, so
+    # cards in use would not match. With the smallest share, every card has enough left.
+    everything = capacity_request("gpu", SMALLEST, adminAccess=True, allocationMode="All")
+    tenants.template("watch", everything)
+    tenants.pod("watch", template="watch")
+    tenants.wait_until_running("watch")
+
+    env = tenants.env("watch")
+
+    results = tenants.results("watch")
+    assert all(result["adminAccess"] for result in results)
+    assert tenants.results("user")[0]["device"] in {result["device"] for result in results}
+    assert names.ENV_MEMORY_LIMIT not in env
+
+
+def test_first_alternative_that_fits_is_allocated(tenants: Tenants) -> None:
+    def alternative(name: str, capacity: dict[str, str]) -> dict[str, Any]:
+        exactly = capacity_request(name, capacity)["exactly"]
+        return {"name": name, **exactly}
+
+    tenants.template(
+        "either",
+        {
+            "name": "gpu",
+            "firstAvailable": [
+                alternative("huge", {"tflops": "1", "vram": "100Ti"}),
+                alternative("small", SMALL),
+            ],
+        },
+    )
+    tenants.pod("either", template="either", containers=("gpu",))
+    tenants.wait_until_running("either")
+
+    (result,) = tenants.results("either")
+    assert result["request"] == "gpu/small"
+    assert tenants.env("either")[names.ENV_MEMORY_LIMIT] == "1024"
+
+
+@pytest.fixture
+def hard_class(cluster: Cluster) -> Iterator[str]:
+    """DeviceClass with hard isolation, which a claim may not set with Tensor Fusion's limiter."""
+    name = f"{names.DEVICE_CLASS}-e2e-hard"
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hard"}
+    cluster.create(
+        {
+            "apiVersion": RESOURCE,
+            "kind": "DeviceClass",
+            "metadata": {"name": name},
+            "spec": {
+                "selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}],
+                "config": [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}],
+            },
+        }
+    )
+    yield name
+    cluster.delete("DeviceClass", name)
+
+
+def test_hard_isolation_ignores_a_memory_limit_above_the_request(
+    tenants: Tenants, hard_class: str
+) -> None:
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "limits": {"vram": "3Gi"}}
+    config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
+    tenants.template(
+        "hard", capacity_request("gpu", SMALL, deviceClassName=hard_class), config=[config]
+    )
+    tenants.pod("hard", template="hard")
+    tenants.wait_until_running("hard")
+
+    env = tenants.env("hard")
+
+    assert env[names.ENV_ISOLATION_MODE] == "hard"
+    assert env[names.ENV_MEMORY_LIMIT] == "1024"
+
+
+def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
+    tenants: Tenants, cluster: Cluster
+) -> None:
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "isolation": "hardest"}
+    config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
+    wrong = capacity_request("gpu", SMALL)
+
+    if webhook.ours(cluster.objects("ValidatingWebhookConfiguration")):
+        with pytest.raises(StatusError) as rejected:
+            tenants.template("wrong", wrong, config=[config])
+        message = str(rejected.value)
+    else:
+        tenants.template("wrong", wrong, config=[config])
+        tenants.pod("wrong", template="wrong")
+        message = tenants.event("wrong", "FailedPrepareDynamicResources")
+
+    assert "isolation: found 'hardest'" in message
+
+
+@pytest.fixture
+def resource_name(cluster: Cluster, device_class: None) -> Iterator[str]:
+    """Extended resource name of the DeviceClass while the test runs."""
+    found = cluster.find("DeviceClass", names.DEVICE_CLASS)
+    assert found is not None
+    before = found["spec"].get("extendedResourceName")
+    wanted = before or f"{names.DEVICE_CLASS}/e2e-gpu"
+
+    def set_name(name: str | None) -> Any:
+        patch = {"spec": {"extendedResourceName": name}}
+        stored = cluster.merge("DeviceClass", names.DEVICE_CLASS, patch)
+        return stored["spec"].get("extendedResourceName")
+
+    assert set_name(wanted) == wanted, (
+        "the API server dropped extendedResourceName: enable the feature gate DRAExtendedResource "
+        "or deselect this test with -m 'not extended_resource'"
+    )
+    yield wanted
+    set_name(before)
+
+
+@pytest.mark.extended_resource
+@pytest.mark.usefixtures("idle_node")
+def test_pod_with_an_extended_resource_gets_a_whole_card(
+    tenants: Tenants, slices: Callable[[], list[Json]], resource_name: str, cluster: Cluster
+) -> None:
+    pod = tenants.document("plain")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {resource_name: "1"}}
+    cluster.create(pod)
+    tenants.wait_until_running("plain")
+
+    env = tenants.env("plain")
+
+    (claim,) = cluster.objects("ResourceClaim", namespace=tenants.namespace)
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    vram = {
+        device["name"]: device["capacity"]["vram"]["value"]
+        for item in slices()
+        for device in item["spec"]["devices"]
+    }
+    assert result["consumedCapacity"]["vram"] == vram[result["device"]]
+    assert env[names.ENV_SM_PERCENT_LIMIT] == "100"
+
+
+FILE = f"{names.DRIVER}-metadata.json"
+
+
+def published(cluster: Cluster, result: Json) -> Any:
+    """Return the published attributes of an allocated device."""
+    for item in cluster.objects("ResourceSlice", fieldSelector=f"spec.driver={names.DRIVER}"):
+        if item["spec"]["pool"]["name"] == result["pool"]:
+            for device in item["spec"]["devices"]:
+                if device["name"] == result["device"]:
+                    return device["attributes"]
+    raise AssertionError(f"no slice has {result['device']}")
+
+
+def test_containers_read_of_the_devices_of_their_own_requests(
+    tenants: Tenants, cluster: Cluster, driver: Driver
+) -> None:
+    alternatives = [
+        {"name": "huge", **capacity_request("", {"vram": "100Ti"})["exactly"]},
+        {"name": "small", **capacity_request("", SMALL)["exactly"]},
+    ]
+    with driver.configured({"device-metadata": "true"}):
+        tenants.template(
+            "two",
+            capacity_request("one", SMALL),
+            {"name": "either", "firstAvailable": alternatives},
+        )
+        tenants.pod("a", template="two", containers=("one", "either", None))
+        tenants.wait_until_running("a")
+
+        claim = tenants.claim("a")
+        assert claim is not None
+        by_request = {result["request"]: result for result in tenants.results("a")}
+        folder = f"{names.METADATA_ROOT}/resourceclaimtemplates/gpu"
+        seen = [tenants.metadata("a", container) for container in range(3)]
+        assert [sorted(found) for found in seen] == [
+            [f"{folder}/one/{FILE}"],
+            [f"{folder}/either/{FILE}"],
+            [f"{folder}/either/{FILE}", f"{folder}/one/{FILE}"],
+        ]
+        for path, request in (("one", "one"), ("either", "either/small")):
+            for version, found in zip(
+                ("v1beta1", "v1alpha1"), seen[2][f"{folder}/{path}/{FILE}"], strict=True
+            ):
+                assert found["apiVersion"] == f"metadata.resource.k8s.io/{version}"
+                assert found["metadata"]["uid"] == claim["metadata"]["uid"]
+                assert found["podClaimName"] == "gpu"
+                result = by_request[request]
+                (entry,) = found["requests"]
+                assert entry == {
+                    "name": request,
+                    "devices": [
+                        {
+                            "driver": names.DRIVER,
+                            "pool": result["pool"],
+                            "name": result["device"],
+                            "attributes": published(cluster, result),
+                        }
+                    ],
+                }
+        tenants.delete("a")
+
+
+def test_pods_that_share_a_claim_read_the_same_file_and_the_setting_is_off_by_default(
+    tenants: Tenants, cluster: Cluster, driver: Driver
+) -> None:
+    for name in ("shared.gpu", "plain"):
+        cluster.create(
+            {
+                "apiVersion": RESOURCE,
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": tenants.namespace},
+                "spec": {"devices": {"requests": [capacity_request("gpu", SMALL)]}},
+            }
+        )
+    with driver.configured({"device-metadata": "true"}):
+        for pod in ("a", "b"):
+            tenants.pod(pod, claim="shared.gpu")
+            tenants.wait_until_running(pod)
+        path = f"{names.METADATA_ROOT}/resourceclaims/shared.gpu/gpu/{FILE}"
+        assert list(tenants.metadata("a")) == [path]
+        assert tenants.metadata("a") == tenants.metadata("b")
+
+    # Without the setting, the prepared claim keeps its file, and another one gets none.
+    tenants.pod("c", claim="shared.gpu")
+    tenants.pod("d", claim="plain")
+    for pod in ("c", "d"):
+        tenants.wait_until_running(pod)
+    assert tenants.metadata("c") == tenants.metadata("a")
+    assert tenants.metadata("d") == {}
+    tenants.delete("a", "b", "c", "d")

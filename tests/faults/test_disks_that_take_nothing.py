@@ -1,13 +1,10 @@
 """Full and read-only disks under the ledger, the CDI specs and the limits.
 
-Every case runs with disk errors that are injected below the C library, which any user can do. For
-root, who may mount disks, it also runs on a real disk.
+The disk errors are injected below the C library, which any user can do.
 """
 
-import os
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -20,10 +17,6 @@ REASONS = ("No space left on device", "Read-only file system", "database or disk
            "disk I/O error", "attempt to write a readonly database")  # fmt: skip
 
 Break = Callable[[Path], AbstractContextManager[None]]
-
-only_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root may mount a disk; the same cases run injected"
-)
 
 
 def folder_of(node: Node, what: str) -> Path:
@@ -39,45 +32,6 @@ def folder_of(node: Node, what: str) -> Path:
 def injected(request: pytest.FixtureRequest, points: FaultPoints) -> Break:
     """Return a context manager that makes a folder's disk full or read-only."""
     return points.full if request.param == "full" else points.read_only
-
-
-@contextmanager
-def mounted(folder: Path) -> Iterator[None]:
-    """Mount a small disk at the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
-    subprocess.run(mount, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@contextmanager
-def filled(folder: Path) -> Iterator[None]:
-    """Fill the folder's disk up for the block."""
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (4096, 1):
-            try:
-                while True:
-                    file.write(b"\0" * size)
-            except OSError:
-                continue
-    try:
-        yield
-    finally:
-        ballast.unlink()
-
-
-@contextmanager
-def write_protected(folder: Path) -> Iterator[None]:
-    """Make the folder's disk read-only for the block."""
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
 
 
 def check_claims_fail_until_the_disk_works(node: Node, what: str, broken: Break) -> None:
@@ -116,20 +70,6 @@ def test_claims_fail_with_the_path_until_an_injected_disk_error_ends(
     check_claims_fail_until_the_disk_works(node, what, injected)
 
 
-@only_root
-@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits", "device metadata"])
-def test_claims_fail_with_the_path_until_a_real_disk_has_room(node: Node, what: str) -> None:
-    with mounted(folder_of(node, what)):
-        check_claims_fail_until_the_disk_works(node, what, filled)
-
-
-@only_root
-@pytest.mark.parametrize("what", ["CDI spec", "limits", "device metadata"])
-def test_claims_fail_with_the_path_until_a_real_disk_is_writable(node: Node, what: str) -> None:
-    with mounted(folder_of(node, what)):
-        check_claims_fail_until_the_disk_works(node, what, write_protected)
-
-
 def check_claims_are_freed_on_a_full_disk(node: Node, full: Break) -> None:
     """Check that unprepare works on a full disk, for several claims and across a restart."""
     refs = [node.claim(name, 0, vram="8Gi", vram_limit="60Gi") for name in "abcdef"]
@@ -149,12 +89,6 @@ def check_claims_are_freed_on_a_full_disk(node: Node, full: Break) -> None:
 
 def test_claims_are_freed_on_a_disk_injected_as_full(node: Node, points: FaultPoints) -> None:
     check_claims_are_freed_on_a_full_disk(node, points.full)
-
-
-@only_root
-def test_claims_are_freed_on_a_real_full_disk(node: Node) -> None:
-    with mounted(node.data_folder):
-        check_claims_are_freed_on_a_full_disk(node, filled)
 
 
 def test_disk_reserve_is_restored_once_the_disk_has_room(node: Node, points: FaultPoints) -> None:

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tests.daemonset.test_rights import pool
+from tests.daemonset.test_security import pool
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 NODE = "node-01"

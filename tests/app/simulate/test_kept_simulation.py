@@ -85,13 +85,6 @@ def test_the_printed_address_has_the_status_page_of_the_node(kept: Kept) -> None
     assert eventually(lambda: [share["pods"] for share in shares()] == [["pod-1"]])
 
 
-def test_the_printed_address_of_the_metrics_is_beside_the_page(kept: Kept) -> None:
-    (page,) = re.findall(r"^  status page  (\S+)$", kept.printed, re.MULTILINE)
-
-    assert f"  metrics      {page}metrics\n" in kept.printed
-    assert b"\ntensorfusion_dra_claims 1.0\n" in kept.get(f"{page}metrics")
-
-
 def test_port_of_the_pages_is_none_that_the_kernel_may_give_to_a_client(kept: Kept) -> None:
     (port,) = re.findall(r"^  status page  \S+:(\d+)/$", kept.printed, re.MULTILINE)
 

@@ -104,20 +104,6 @@ def test_pods_with_the_same_reason_to_wait_share_a_line() -> None:
     assert "  c waits: no node" in shown
 
 
-def test_a_long_reason_is_cut() -> None:
-    shown = screen(report(waiting("a", "too much " * 200)))
-
-    assert shown.count("too much") < 40
-    assert " ..." in shown
-
-
-def test_a_container_without_limits_shows_its_isolation_alone() -> None:
-    shown = screen(report(running("a", {}, FIRST, env={"TF_ISOLATION_MODE": "shared"})))
-
-    assert "Running  gpu-363a  shared" in shown
-    assert "TF_CUDA_SM_PERCENT_LIMIT" not in shown
-
-
 def test_the_screen_shows_the_limits_of_one_container_and_no_other_variable() -> None:
     shown = screen(report(running("a", {}, FIRST, env=limits())))
 

@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 
 from status_scenes import builders, scenes, serving
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
-from tensorfusion_dra.core.claims.operation import OperationKind, Stage
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
@@ -251,24 +252,6 @@ def test_operations_show_their_stages_and_where_they_failed(pages: Pages) -> Non
         expect(page.get_by_text("expected at least its request 8Gi")).to_be_visible()
 
 
-def test_of_many_operations_the_last_are_shown_and_all_on_demand(pages: Pages) -> None:
-    operations = tuple(
-        builders.operation(
-            OperationKind.PREPARE, f"team/claim-{number}", (Stage.ADMIT, 5), seconds_ago=number
-        )
-        for number in range(60)
-    )
-    with serving.served(replace(scenes.quiet(), operations=operations)) as node:
-        page = pages.open(node)
-
-        expect(page.locator(".run")).to_have_count(12)
-        expect(page.locator(".run").first).to_contain_text("team/claim-0")
-        page.get_by_role("button", name="Show all 60 operations").press("Enter")
-        expect(page.locator(".run")).to_have_count(60)
-        page.get_by_role("button", name="Show fewer operations").press("Enter")
-        expect(page.locator(".run")).to_have_count(12)
-
-
 def test_reader_who_wants_no_motion_gets_none(pages: Pages) -> None:
     duration = "getComputedStyle(document.querySelector('.part')).transitionDuration"
     with serving.served(scenes.quiet()) as node:
@@ -286,3 +269,34 @@ def test_without_a_script_there_is_a_sentence_and_a_link(pages: Pages) -> None:
         expect(page.locator("noscript p")).to_be_visible()
         expect(page.locator("noscript p")).to_contain_text("This page is drawn by a script")
         expect(page.locator("noscript a")).to_have_attribute("href", "/status.json")
+
+
+def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) -> None:
+    missing = scenes.broken().enforcer
+    assert missing is not None
+    alive = Standing(verdict=verdict.enforced("EnforcerAlive", "it answers"), since=missing.since)
+    with serving.served(replace(scenes.quiet(), shares=(), enforcer=missing)) as node:
+        page = pages.open(node)
+        expect(page.locator("#verdict")).to_have_text("1 thing needs attention")
+        expect(page.locator("#issues")).to_contain_text("Nothing on this node enforces limits")
+        expect(page.locator("#issues")).to_contain_text("every claim for a part of a GPU waits")
+        expect(page.locator("#tiles")).to_contain_text("Enforcer: missing")
+
+        node.view = replace(node.view, enforcer=alive)
+        refresh(page)
+
+        expect(page.locator("#verdict")).to_have_text("All is well")
+        expect(page.locator("#tiles")).to_contain_text("Enforcer: alive")
+
+
+def test_simulated_cards_are_marked(pages: Pages) -> None:
+    real, other = scenes.quiet().cards
+    with serving.served(
+        replace(scenes.quiet(), cards=(real, replace(other, is_simulated=True)))
+    ) as node:
+        page = pages.open(node)
+
+        titles = page.locator(".card h3").all_inner_texts()
+
+    name = "NVIDIA A100-SXM4-80GB"
+    assert titles == [f"GPU 0: {name}", f"Simulated GPU 1: {name}"]

@@ -1,13 +1,36 @@
-"""Creation, reads and changes of objects."""
+"""Creation, reads, changes, patches, applies and deletion of objects."""
 
+import json
 import re
 import uuid
 
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import CLAIMS, MERGE, NODES, PODS, SLICES, Client
-from tests.support.builders.documents import claim_document, device_document, slice_document
+from tests.dra_simulator.api.client import (
+    APPLY,
+    CLAIMS,
+    JSON_PATCH,
+    MERGE,
+    NODES,
+    PODS,
+    SLICES,
+    STRATEGIC,
+    Client,
+    Json,
+    Reply,
+)
+from tests.support.builders.documents import (
+    SHARE,
+    allocation_document,
+    claim_document,
+    condition,
+    device_document,
+    device_status,
+    pod_with_claim,
+    result_document,
+    slice_document,
+)
 
 
 def test_a_created_object_has_the_metadata_that_the_server_sets(api: Client) -> None:
@@ -49,16 +72,6 @@ def test_a_generated_name_has_five_random_characters_and_63_at_most(api: Client)
     assert all(re.fullmatch(r"a{58}[a-z0-9]{5}", name) for name in names)
 
 
-@pytest.mark.parametrize(("base", "code"), [("a-", 201), ("a.b-", 201), ("a.", 422), ("-", 422)])
-def test_generate_name_may_end_in_a_dash_but_not_in_a_dot(
-    api: Client, base: str, code: int
-) -> None:
-    wanted = slice_document()
-    wanted["metadata"] = {"generateName": base}
-
-    assert api.post(SLICES, wanted).code == code
-
-
 def test_a_missing_object_is_a_404_status(api: Client) -> None:
     reply = api.get(f"{SLICES}/nope")
 
@@ -73,13 +86,6 @@ def test_a_missing_object_is_a_404_status(api: Client) -> None:
         "details": {"name": "nope", "group": "resource.k8s.io", "kind": "resourceslices"},
         "code": 404,
     }
-
-
-def test_the_error_for_a_missing_object_of_the_core_group_names_no_group(api: Client) -> None:
-    reply = api.get(f"{NODES}/nope")
-
-    assert reply.message == 'nodes "nope" not found'
-    assert reply.json["details"] == {"name": "nope", "kind": "nodes"}
 
 
 def test_a_second_create_of_a_name_is_a_conflict(api: Client) -> None:
@@ -280,3 +286,340 @@ def test_requests_are_counted_by_verb_and_resource(api: Client, server: ApiServe
     assert server.requests.count("list") == 1
     server.requests.reset()
     assert server.requests.count() == 0
+
+
+def test_a_delete_returns_the_object_and_removes_it(api: Client) -> None:
+    made = api.post(SLICES, slice_document()).json
+
+    reply = api.delete(f"{SLICES}/slice-a")
+
+    assert (reply.code, reply.json["kind"]) == (200, "ResourceSlice")
+    assert reply.json["metadata"]["uid"] == made["metadata"]["uid"]
+    assert api.get(f"{SLICES}/slice-a").code == 404
+    assert api.delete(f"{SLICES}/slice-a").code == 404
+
+
+def test_a_delete_of_a_node_returns_a_status(api: Client) -> None:
+    made = api.post(NODES, {"metadata": {"name": "node-a"}}).json
+
+    reply = api.delete(f"{NODES}/node-a")
+
+    assert (reply.json["kind"], reply.json["status"]) == ("Status", "Success")
+    assert reply.json["details"] == {
+        "name": "node-a",
+        "kind": "nodes",
+        "uid": made["metadata"]["uid"],
+    }
+
+
+@pytest.mark.parametrize("precondition", [{"uid": "other"}, {"resourceVersion": "1"}])
+def test_a_delete_with_an_unmet_precondition_is_a_conflict(
+    api: Client, precondition: dict[str, str]
+) -> None:
+    api.post(SLICES, slice_document())
+
+    reply = api.delete(f"{SLICES}/slice-a", {"preconditions": precondition})
+
+    assert (reply.code, reply.json["reason"]) == (409, "Conflict")
+    assert "in the precondition" in reply.message
+    assert api.get(f"{SLICES}/slice-a").code == 200
+
+
+def test_a_delete_of_a_collection_removes_the_selected_objects(api: Client) -> None:
+    for name, node in (("slice-a", "node-a"), ("slice-b", "node-b"), ("slice-c", "node-a")):
+        api.post(SLICES, slice_document(name, node=node))
+
+    reply = api.delete(f"{SLICES}?fieldSelector=spec.nodeName%3Dnode-a")
+
+    assert reply.json["kind"] == "ResourceSliceList"
+    assert [item["metadata"]["name"] for item in reply.json["items"]] == ["slice-a", "slice-c"]
+    left = api.get(SLICES).json["items"]
+    assert [item["metadata"]["name"] for item in left] == ["slice-b"]
+
+
+def test_an_object_is_removed_with_its_last_finalizer(api: Client) -> None:
+    held = claim_document()
+    held["metadata"]["finalizers"] = ["example.com/a", "example.com/b"]
+    api.post(CLAIMS, held)
+
+    deleted = api.delete(f"{CLAIMS}/claim-a").json
+    added = {"metadata": {"finalizers": ["example.com/a", "example.com/c"]}}
+    refused = api.patch(f"{CLAIMS}/claim-a", added)
+    one_left = api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": ["example.com/b"]}})
+    still_there = api.get(f"{CLAIMS}/claim-a").code
+    api.patch(f"{CLAIMS}/claim-a", {"metadata": {"finalizers": None}})
+
+    assert deleted["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert deleted["metadata"]["deletionTimestamp"]
+    assert refused.causes[0] == ("metadata.finalizers", "FieldValueForbidden")
+    assert one_left.code == still_there == 200
+    assert api.get(f"{CLAIMS}/claim-a").code == 404
+
+
+def test_a_namespace_is_removed_with_everything_in_it(api: Client) -> None:
+    api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    api.post(CLAIMS.replace("default", "team"), claim_document())
+
+    api.delete("/api/v1/namespaces/team")
+
+    assert api.get("/apis/resource.k8s.io/v1/resourceclaims").json["items"] == []
+    assert api.get("/api/v1/namespaces/team").code == 404
+
+
+SLICE = f"{SLICES}/slice-a"
+
+
+def test_a_merge_patch_sets_fields_and_null_removes_them(api: Client) -> None:
+    api.post(SLICES, slice_document())
+
+    api.patch(SLICE, {"metadata": {"labels": {"a": "1", "b": "2"}}})
+    patched = api.patch(SLICE, {"metadata": {"labels": {"a": None}}, "spec": {"devices": None}})
+
+    assert patched.json["metadata"]["labels"] == {"b": "2"}
+    assert "devices" not in patched.json["spec"]
+    assert patched.json["metadata"]["generation"] == 2
+
+
+def test_a_patch_needs_its_object_and_the_version_it_names(api: Client) -> None:
+    api.post(SLICES, slice_document())
+
+    missing = api.patch(f"{SLICES}/nope", {})
+    stale = api.patch(SLICE, {"metadata": {"resourceVersion": "1"}})
+    renamed = api.patch(SLICE, {"metadata": {"name": "other"}})
+
+    assert (missing.code, stale.code, renamed.code) == (404, 409, 400)
+
+
+def test_the_result_of_a_patch_is_validated(api: Client) -> None:
+    api.post(SLICES, slice_document())
+
+    rule = api.patch(SLICE, {"spec": {"driver": ""}})
+    kind = api.patch(SLICE, {"spec": {"devices": "none"}})
+    strict = api.patch(f"{SLICE}?fieldValidation=Strict", {"spec": {"foo": 1}})
+    warned = api.patch(SLICE, {"spec": {"foo": 1}})
+
+    assert ("spec.driver", "FieldValueRequired") in rule.causes
+    assert kind.causes == strict.causes == [("patch", "FieldValueInvalid")]
+    assert 'strict decoding error: unknown field "spec.foo"' in strict.message
+    assert (warned.code, len(warned.headers["warning"])) == (200, 1)
+
+
+def test_a_strategic_patch_merges_the_lists_that_have_a_key(api: Client) -> None:
+    made = slice_document()
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u"}
+    made["metadata"] |= {"ownerReferences": [owner], "finalizers": ["a.b/c"]}
+    api.post(SLICES, made)
+
+    renamed = [{"uid": "u", "name": "node-b"}]
+    patch = {"metadata": {"ownerReferences": renamed, "finalizers": ["a.b/d"]}}
+    merged = api.patch(SLICE, patch, STRATEGIC).json["metadata"]
+    removal = {
+        "metadata": {
+            "ownerReferences": [{"uid": "u", "$patch": "delete"}],
+            "$deleteFromPrimitiveList/finalizers": ["a.b/c"],
+        }
+    }
+    removed = api.patch(SLICE, removal, STRATEGIC).json["metadata"]
+    keyless = api.patch(SLICE, {"metadata": {"ownerReferences": [{"name": "x"}]}}, STRATEGIC)
+
+    assert merged["ownerReferences"] == [{**owner, "name": "node-b"}]
+    assert merged["finalizers"] == ["a.b/d", "a.b/c"]
+    assert "ownerReferences" not in removed
+    assert removed["finalizers"] == ["a.b/d"]
+    assert keyless.code == 400
+
+
+def test_a_strategic_patch_replaces_lists_that_the_schema_does_not_merge(api: Client) -> None:
+    ports = [{"containerPort": 80, "protocol": "TCP"}]
+    api.post(PODS, pod_with_claim(containers=[{"name": "app", "image": "a", "ports": ports}]))
+    statuses = [{"name": "app", "ready": False}, {"name": "sidecar", "ready": False}]
+    api.patch(f"{PODS}/pod-a/status", {"status": {"containerStatuses": statuses}}, MERGE)
+
+    patch = {"status": {"containerStatuses": [{"name": "sidecar", "ready": True}]}}
+    replaced = api.patch(f"{PODS}/pod-a/status", patch, STRATEGIC).json["status"]
+
+    assert [entry["name"] for entry in replaced["containerStatuses"]] == ["sidecar"]
+
+
+@pytest.mark.parametrize(
+    ("operations", "names"),
+    [
+        ([{"op": "add", "path": "/spec/devices/-", "value": {"name": "c"}}], ["a", "b", "c"]),
+        ([{"op": "add", "path": "/spec/devices/0", "value": {"name": "c"}}], ["c", "a", "b"]),
+        ([{"op": "remove", "path": "/spec/devices/0"}], ["b"]),
+        ([{"op": "replace", "path": "/spec/devices/1/name", "value": "c"}], ["a", "c"]),
+        ([{"op": "move", "from": "/spec/devices/0", "path": "/spec/devices/1"}], ["b", "a"]),
+        (
+            [
+                {"op": "copy", "from": "/spec/devices/0", "path": "/spec/devices/0"},
+                {"op": "replace", "path": "/spec/devices/0/name", "value": "c"},
+            ],
+            ["c", "a", "b"],
+        ),
+        ([{"op": "test", "path": "/spec/nodeName", "value": "node-a"}], ["a", "b"]),
+    ],
+)
+def test_a_json_patch_applies_its_operations_in_order(
+    api: Client, operations: list[Json], names: list[str]
+) -> None:
+    api.post(SLICES, slice_document(devices=[{"name": "a"}, {"name": "b"}]))
+
+    reply = api.patch(SLICE, operations, JSON_PATCH)
+
+    assert [found["name"] for found in reply.json["spec"]["devices"]] == names
+
+
+def test_a_json_pointer_escapes_slash_and_tilde(api: Client) -> None:
+    api.post(SLICES, slice_document())
+    labels = {"op": "add", "path": "/metadata/labels", "value": {}}
+
+    path = "/metadata/labels/example.com~1a"
+    reply = api.patch(SLICE, [labels, {"op": "add", "path": path, "value": "x"}], JSON_PATCH)
+
+    assert reply.json["metadata"]["labels"] == {"example.com/a": "x"}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "remove", "path": "/spec/nothing"},
+        {"op": "replace", "path": "/spec/nothing/more", "value": 1},
+        {"op": "test", "path": "/spec/nodeName", "value": "node-b"},
+        {"op": "add", "path": "/spec/devices/9", "value": {}},
+        {"op": "add", "path": "spec", "value": {}},
+        {"op": "twist", "path": "/spec"},
+        {"path": "/spec"},
+    ],
+)
+def test_a_json_patch_that_does_not_fit_is_refused(api: Client, operation: Json) -> None:
+    made = api.post(SLICES, slice_document()).json
+
+    assert api.patch(SLICE, [operation], JSON_PATCH).code == 422
+    assert api.get(SLICE).json == made
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "code"),
+    [
+        ("{", MERGE, 400),
+        ("[]", MERGE, 400),
+        ("{}", JSON_PATCH, 400),
+        ("{}", "application/json", 415),
+    ],
+)
+def test_a_patch_that_cannot_be_parsed_is_refused(
+    api: Client, body: str, kind: str, code: int
+) -> None:
+    api.post(SLICES, slice_document())
+
+    assert api.call("PATCH", SLICE, body, kind=kind).code == code
+
+
+STATUS = f"{CLAIMS}/claim-a/status"
+
+
+def apply(api: Client, path: str, body: Json, query: str = "fieldManager=driver") -> Reply:
+    return api.patch(f"{path}?{query}", body, APPLY)
+
+
+def status(*devices: Json) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "claim-a"},
+        "status": {"devices": list(devices)},
+    }
+
+
+@pytest.fixture
+def allocated(api: Client) -> Client:
+    """Client of a server that has a claim with two shares."""
+    other = SHARE.replace("1", "9")
+    api.post(CLAIMS, claim_document())
+    shares = allocation_document(result_document(), result_document(device="gpu-1", shareID=other))
+    assert api.patch(STATUS, {"status": {"allocation": shares}}).code == 200
+    return api
+
+
+SECOND = device_status(device="gpu-1", shareID=SHARE.replace("1", "9"))
+
+
+def stored_devices(api: Client) -> list[Json]:
+    found: list[Json] = api.get(f"{CLAIMS}/claim-a").json["status"].get("devices", [])
+    return found
+
+
+def test_an_apply_merges_devices_by_driver_pool_device_and_share(allocated: Client) -> None:
+    ready = device_status(conditions=[condition()], data={"a": 1})
+
+    first = apply(allocated, STATUS, status(ready))
+    second = apply(allocated, STATUS, status(SECOND), "fieldManager=other")
+
+    assert first.code == second.code == 200
+    assert stored_devices(allocated) == [ready, {**SECOND, "conditions": None}]
+    assert "allocation" in second.json["status"]
+
+
+def test_an_apply_removes_fields_that_its_manager_no_longer_applies(allocated: Client) -> None:
+    apply(allocated, STATUS, status(device_status(data={"a": 1}), SECOND))
+    apply(allocated, STATUS, status(SECOND), "fieldManager=other&force=true")
+
+    without_data = apply(allocated, STATUS, status(device_status()))
+    without_all = apply(allocated, STATUS, status())
+    by_the_other = apply(allocated, STATUS, status(), "fieldManager=other")
+
+    assert [found.get("data") for found in without_data.json["status"]["devices"]] == [None, None]
+    assert [found["device"] for found in without_all.json["status"]["devices"]] == ["gpu-1"]
+    assert "devices" not in by_the_other.json["status"]
+
+
+def test_an_apply_to_a_status_sets_nothing_else(allocated: Client) -> None:
+    body = status(device_status())
+    body["metadata"]["labels"] = {"a": "b"}
+    body["spec"] = {"devices": {"requests": []}}
+
+    reply = apply(allocated, STATUS, body)
+
+    assert reply.code == 200
+    assert "labels" not in reply.json["metadata"]
+    assert reply.json["spec"]["devices"]["requests"]
+
+
+def test_an_apply_creates_a_missing_object_but_not_through_its_status(api: Client) -> None:
+    assert apply(api, SLICE, slice_document()).code == 201
+    assert apply(api, SLICE, slice_document()).code == 200
+    assert apply(api, STATUS, status()).code == 404
+
+
+def test_an_apply_may_be_yaml(api: Client) -> None:
+    text = json.dumps(slice_document()).replace('"kind": "ResourceSlice", ', "")
+    yaml = f"# a comment\n{{kind: ResourceSlice, {text[1:]}"
+
+    assert api.call("PATCH", f"{SLICE}?fieldManager=m", yaml, kind=APPLY).code == 201
+
+
+@pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore"])
+def test_an_apply_of_an_unknown_field_is_refused_with_any_validation(
+    api: Client, validation: str
+) -> None:
+    wrong = claim_document(requests=[{"name": "gpu", "exactlyy": {}}])
+
+    query = f"fieldManager=kubectl&fieldValidation={validation}&force=false"
+    refused = apply(api, f"{CLAIMS}/claim-a", wrong, query)
+
+    assert refused.code == 500
+    assert refused.message.endswith('unknown field "spec.devices.requests[0].exactlyy"')
+    assert api.get(f"{CLAIMS}/claim-a").code == 404
+
+
+def test_an_apply_needs_a_manager_a_kind_and_no_managed_fields(api: Client) -> None:
+    untyped = slice_document()
+    managed = slice_document()
+    del untyped["kind"]
+    managed["metadata"]["managedFields"] = [{}]
+
+    assert apply(api, SLICE, slice_document(), "").causes == [
+        ("fieldManager", "FieldValueRequired")
+    ]
+    assert apply(api, SLICE, untyped).message == "invalid object type: /, Kind="
+    assert apply(api, SLICE, managed).message == "metadata.managedFields must be nil"

@@ -1,23 +1,21 @@
-"""Discovery, versions and the common client libraries."""
+"""Discovery, versions and what kubectl reads, and counts of requests."""
 
-import http.client
-from pathlib import Path
-from typing import Any
+from typing import Final
+from urllib.parse import quote
 
 import pytest
-from kubernetes import client as kubernetes_client
-from kubernetes import config
-from kubernetes.client.exceptions import ApiException
-from kubernetes.watch import Watch
 
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import APPLY, NODES, RESOURCE, SLICES, Client
+from tests.dra_simulator.api.client import (
+    EVENTS,
+    MERGE,
+    RESOURCE,
+    SLICES,
+    STRATEGIC,
+    Client,
+    Json,
+)
 from tests.support.builders.documents import (
-    allocation_document,
-    claim_document,
-    device_document,
-    device_status,
-    pod_with_claim,
     slice_document,
 )
 
@@ -96,103 +94,71 @@ def test_a_restarted_server_keeps_its_objects() -> None:
     assert event == ("DELETED", "slice-a")
 
 
-def test_one_connection_serves_many_requests_and_watches(server: ApiServer) -> None:
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
-    codes = []
-    for path in (SLICES, f"{SLICES}?watch=true&timeoutSeconds=0", "/nothing", NODES):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        answer.read()
-        codes.append(answer.status)
-    local = connection.sock
-    connection.close()
-
-    assert codes == [200, 200, 404, 200]
-    assert local is not None
+GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
 
 
-# Any, because the kubernetes client's own types demand models although dicts work as well.
-@pytest.fixture
-def library(server: ApiServer, tmp_path: Path) -> Any:
-    path = str(server.kubeconfig(tmp_path / "kubeconfig"))
-    return config.new_client_from_config(path)  # type: ignore[no-untyped-call]
+def test_custom_resources_are_patched_but_not_strategically() -> None:
+    pool = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUPool", "metadata": {"name": "p"}}
+    with ApiServer(tensor_fusion=True) as server:
+        api = Client(server.url)
+        api.post(GPUPOOLS, pool)
+        merged = api.patch(f"{GPUPOOLS}/p", {"spec": {"a": 1}}, MERGE)
+        refused = api.patch(f"{GPUPOOLS}/p", {"spec": {"a": 2}}, STRATEGIC)
+        api.close()
+
+    assert merged.json["spec"] == {"a": 1}
+    assert (refused.code, refused.json["reason"]) == (415, "UnsupportedMediaType")
+    assert refused.message.endswith(
+        "media types include: application/json-patch+json, application/merge-patch+json,"
+        " application/apply-patch+yaml"
+    )
 
 
-@pytest.fixture
-def custom(library: Any) -> Any:
-    return kubernetes_client.CustomObjectsApi(library)
+def test_pods_are_in_the_category_that_get_all_lists(api: Client) -> None:
+    resources = api.get("/api/v1").json["resources"]
+
+    assert [item["name"] for item in resources if "all" in item.get("categories", [])] == ["pods"]
 
 
-SLICE_ARGS = ("resource.k8s.io", "v1", "resourceslices")
-CLAIM_ARGS = ("resource.k8s.io", "v1", "default", "resourceclaims")
+def event(name: str, *, pod: str, **fields: object) -> Json:
+    about = {"kind": "Pod", "name": pod, "namespace": "default", "uid": f"uid-of-{pod}"}
+    return {
+        "metadata": {"name": name},
+        "involvedObject": {**about, "apiVersion": "v1"},
+        "reason": "Failed",
+        "type": "Warning",
+        **fields,
+    }
 
 
-def test_the_kubernetes_client_creates_lists_replaces_and_deletes(
-    custom: Any,
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        # kubectl describe pod
+        (
+            "involvedObject.name=pod-a,involvedObject.namespace=default,involvedObject.kind=Pod,"
+            "involvedObject.uid=uid-of-pod-a",
+            ["a", "b"],
+        ),
+        # kubectl events --for pod/pod-b
+        ("involvedObject.kind=Pod,involvedObject.name=pod-b,involvedObject.apiVersion=v1", ["c"]),
+        # kubectl get events --field-selector
+        ("type!=Normal", ["a", "b"]),
+        ("source=kubelet", ["a"]),
+        ("source=default-scheduler", ["b"]),
+        ("reportingComponent=default-scheduler,reason=Failed", ["b"]),
+        ("involvedObject.fieldPath=spec.a", ["c"]),
+    ],
+)
+def test_events_are_found_by_the_fields_that_kubectl_selects(
+    api: Client, selector: str, names: list[str]
 ) -> None:
-    made = custom.create_cluster_custom_object(
-        *SLICE_ARGS, slice_document(), field_validation="Strict"
-    )
-    made["spec"]["devices"].append(device_document("gpu-1"))
-    replaced = custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
-    found = custom.list_cluster_custom_object(*SLICE_ARGS, field_selector="spec.nodeName=node-a")
-    with pytest.raises(ApiException) as stale:
-        custom.replace_cluster_custom_object(*SLICE_ARGS, "slice-a", made)
-    body = {"preconditions": {"uid": made["metadata"]["uid"]}}
-    custom.delete_cluster_custom_object(*SLICE_ARGS, "slice-a", body=body)
+    api.post(EVENTS, event("a", pod="pod-a", source={"component": "kubelet"}))
+    api.post(EVENTS, event("b", pod="pod-a", reportingComponent="default-scheduler"))
+    of_other = event("c", pod="pod-b", type="Normal")
+    of_other["involvedObject"]["fieldPath"] = "spec.a"
+    api.post(EVENTS, of_other)
 
-    assert replaced["metadata"]["generation"] == 2
-    assert found["items"][0]["metadata"]["name"] == "slice-a"
-    assert stale.value.status == 409
-    with pytest.raises(ApiException, match=r"slice-a.*not found"):
-        custom.get_cluster_custom_object(*SLICE_ARGS, "slice-a")
+    found = api.get(f"{EVENTS}?fieldSelector={quote(selector)}&limit=500").json["items"]
 
-
-def test_the_kubernetes_client_applies_a_status(custom: Any) -> None:
-    custom.create_namespaced_custom_object(*CLAIM_ARGS, claim_document())
-    custom.patch_namespaced_custom_object_status(
-        *CLAIM_ARGS, "claim-a", {"status": {"allocation": allocation_document()}}
-    )
-
-    applied = custom.patch_namespaced_custom_object_status(
-        *CLAIM_ARGS,
-        "claim-a",
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "claim-a"},
-            "status": {"devices": [device_status()]},
-        },
-        field_manager="driver",
-        force=True,
-        _content_type=APPLY,
-    )
-
-    assert applied["status"]["devices"][0]["device"] == "gpu-0"
-
-
-def test_the_kubernetes_client_watches(custom: Any) -> None:
-    custom.create_cluster_custom_object(*SLICE_ARGS, slice_document())
-
-    watch: Any = Watch()  # type: ignore[no-untyped-call]
-    events = [
-        (event["type"], event["object"]["metadata"]["name"])
-        for event in watch.stream(custom.list_cluster_custom_object, *SLICE_ARGS, timeout_seconds=0)
-    ]
-
-    assert events == [("ADDED", "slice-a")]
-
-
-def test_the_typed_clients_work_as_well(library: Any) -> None:
-    core: Any = kubernetes_client.CoreV1Api(library)
-    resource: Any = kubernetes_client.ResourceV1Api(library)
-
-    core.create_node({"metadata": {"name": "node-a"}})
-    core.create_namespaced_pod("default", pod_with_claim())
-    core.patch_namespaced_pod("pod-a", "default", {"metadata": {"labels": {"a": "b"}}})
-    resource.create_resource_slice(slice_document())
-
-    assert core.read_node("node-a").metadata.uid
-    assert core.read_namespaced_pod("pod-a", "default").metadata.labels == {"a": "b"}
-    listed = resource.list_resource_slice(field_selector="spec.driver=tensor-fusion.ai.dra-driver")
-    assert listed.items[0].spec.devices[0].allow_multiple_allocations is True
+    assert [item["metadata"]["name"] for item in found] == names

@@ -1,11 +1,21 @@
-"""ResourceSlices: validation, immutability, feature gates."""
+"""ResourceSlices: validation as observed on a 1.36 API server, immutability, feature gates."""
 
-from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
+from dra_simulator.api import slice_rules
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
+from tests.core.devices.slice_documents import (
+    counters,
+    device_with_policy,
+    plain_device,
+    slice_spec,
+    spec_with_pool,
+    taint,
+    term,
+)
 from tests.dra_simulator.api.client import SLICES, Client, Json
 from tests.support.builders.documents import device_document, slice_document
 
@@ -61,71 +71,6 @@ def test_a_taint_gets_the_time_at_which_it_was_added(api: Client) -> None:
     assert made.json["spec"]["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
 
 
-def test_devices_and_counters_cannot_be_in_one_slice_even_if_empty(api: Client) -> None:
-    counters = [{"name": "memory", "counters": {"bytes": {"value": "1"}}}]
-
-    both = api.post(SLICES, slice_document(devices=[], sharedCounters=counters))
-    one = api.post(SLICES, slice_document(devices=None, sharedCounters=counters))
-
-    assert both.causes == [("spec", "FieldValueInvalid")]
-    assert one.code == 201
-
-
-@pytest.fixture
-def without(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """Client of a server on which the parameter's gates are disabled."""
-    with ApiServer(gates=DEFAULT_GATES - request.param) as server:
-        client = Client(server.url)
-        yield client
-        client.close()
-
-
-@pytest.mark.parametrize("without", [{"DRAConsumableCapacity"}], indirect=True)
-def test_without_its_gate_consumable_capacity_is_dropped_silently(without: Client) -> None:
-    reply = without.post(f"{SLICES}?fieldValidation=Strict", slice_document())
-
-    assert reply.code == 201
-    assert "warning" not in reply.headers
-    stored = reply.json["spec"]["devices"][0]
-    assert "allowMultipleAllocations" not in stored
-    assert stored["capacity"] == {"vram": {"value": "40Gi"}}
-
-
-@pytest.mark.parametrize("without", [{"DRADeviceTaints"}], indirect=True)
-def test_without_its_gate_taints_are_dropped(without: Client) -> None:
-    taints = [{"key": "a", "effect": "NoSchedule"}]
-
-    made = without.post(SLICES, slice_document(devices=[device_document(taints=taints)]))
-
-    assert "taints" not in made.json["spec"]["devices"][0]
-
-
-@pytest.mark.parametrize("without", [{"DRAPartitionableDevices"}], indirect=True)
-def test_without_its_gate_partitions_are_dropped(without: Client) -> None:
-    consumed = [{"counterSet": "memory", "counters": {"bytes": {"value": "1"}}}]
-
-    made = without.post(
-        SLICES,
-        slice_document(
-            perDeviceNodeSelection=True, devices=[device_document(consumesCounters=consumed)]
-        ),
-    )
-
-    assert "consumesCounters" not in made.json["spec"]["devices"][0]
-    assert "perDeviceNodeSelection" not in made.json["spec"]
-
-
-@pytest.mark.parametrize("without", [{"DRAResourceClaimDeviceStatus"}], indirect=True)
-def test_binding_conditions_need_the_gate_of_the_status_as_well(without: Client) -> None:
-    conditions: Json = {"bindingConditions": ["a"], "bindingFailureConditions": ["b"]}
-
-    made = without.post(
-        SLICES, slice_document(devices=[device_document(bindsToNode=True, **conditions)])
-    )
-
-    assert not {"bindsToNode", *conditions} & set(made.json["spec"]["devices"][0])
-
-
 def test_list_attributes_are_dropped_by_default_and_then_lack_a_value(api: Client) -> None:
     listed = device_document(attributes={"links": {"strings": ["a", "b"]}})
 
@@ -134,12 +79,344 @@ def test_list_attributes_are_dropped_by_default_and_then_lack_a_value(api: Clien
     assert reply.causes == [("spec.devices[0].attributes[links]", "FieldValueInvalid")]
 
 
-def test_list_attributes_are_kept_with_their_gate() -> None:
-    listed = device_document(attributes={"links": {"strings": ["a", "b"]}})
-    with ApiServer(gates={*DEFAULT_GATES, "DRAListTypeAttributes"}) as server:
+@pytest.mark.parametrize(
+    ("gate", "device", "dropped"),
+    [
+        ("DRAConsumableCapacity", {}, {"allowMultipleAllocations"}),
+        ("DRADeviceTaints", {"taints": [{"key": "a", "effect": "NoSchedule"}]}, {"taints"}),
+        (
+            "DRAPartitionableDevices",
+            {"consumesCounters": [{"counterSet": "m", "counters": {"b": {"value": "1"}}}]},
+            {"consumesCounters"},
+        ),
+        (
+            "DRAResourceClaimDeviceStatus",
+            {"bindsToNode": True, "bindingConditions": ["a"], "bindingFailureConditions": ["b"]},
+            {"bindsToNode", "bindingConditions", "bindingFailureConditions"},
+        ),
+    ],
+)
+def test_fields_of_disabled_gates_are_dropped_silently(
+    gate: str, device: Json, dropped: set[str]
+) -> None:
+    wanted = slice_document(devices=[device_document(**device)])
+    with ApiServer(gates=DEFAULT_GATES - {gate}) as server:
         api = Client(server.url)
-
-        reply = api.post(SLICES, slice_document(devices=[listed]))
+        reply = api.post(f"{SLICES}?fieldValidation=Strict", wanted)
         api.close()
 
-    assert reply.json["spec"]["devices"][0]["attributes"] == {"links": {"strings": ["a", "b"]}}
+    stored = reply.json["spec"]["devices"][0]
+    assert (reply.code, "warning" in reply.headers) == (201, False)
+    assert dropped <= wanted["spec"]["devices"][0].keys()
+    assert stored.keys().isdisjoint(dropped)
+    assert ("requestPolicy" in str(stored)) == (
+        "requestPolicy" in str(wanted) and gate != "DRAConsumableCapacity"
+    )
+
+
+SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
+
+
+def test_violation_gives_field_found_and_expected() -> None:
+    bad = plain_device("GPU-0", attributes={"driver": {"version": "535.104.05"}})
+
+    name, version = slice_rules.violations(slice_spec(devices=[plain_device(), bad]))
+    assert name.startswith(
+        'spec.devices[1].name: Invalid value: "GPU-0": must be a lowercase RFC 1123 label'
+    )
+    assert version == (
+        f'spec.devices[1].attributes[driver].version: Invalid value: "535.104.05": {SEMVER}'
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"driver": "D.x"},
+        {"driver": "a" * 63},
+        {"nodeName": None, "allNodes": True},
+        {"nodeName": None, "nodeSelector": term(matchExpressions=[])},
+        {
+            "nodeName": None,
+            "nodeSelector": term(
+                matchFields=[{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]
+            ),
+        },
+        {
+            "nodeName": None,
+            "nodeSelector": term(
+                matchExpressions=[
+                    {"key": "a", "operator": "Gt", "values": ["5"]},
+                    {"key": "b.c/d", "operator": "NotIn", "values": ["x", ""]},
+                    {"key": "e", "operator": "DoesNotExist"},
+                ]
+            ),
+        },
+        {"devices": []},
+        {"devices": None},
+        {"devices": None, "sharedCounters": [{"name": "memory", "counters": counters(32)}]},
+        {"devices": [plain_device(f"gpu-{index}") for index in range(128)]},
+        {"devices": [plain_device(f"gpu-{index}", taints=[taint()]) for index in range(64)]},
+    ],
+)
+def test_valid_slice(fields: Json) -> None:
+    assert slice_rules.violations(slice_spec(**fields)) == ()
+
+
+@pytest.mark.parametrize(
+    ("broken", "violation"),
+    [
+        (slice_spec(driver=""), "spec.driver: Required value"),
+        (slice_spec(driver=None), "spec.driver: Required value"),
+        (slice_spec(driver="a" * 64), "spec.driver: Too long: may not be more than 63 bytes"),
+        (
+            slice_spec(driver="a_b"),
+            'spec.driver: Invalid value: "a_b": must be an RFC 1123 subdomain',
+        ),
+        (slice_spec(pool=None), "spec.pool.name: Required value"),
+        (spec_with_pool(name="a//b"), 'spec.pool.name: Invalid value: "": must be'),
+        (spec_with_pool(name="Pool"), 'spec.pool.name: Invalid value: "Pool": must be'),
+        (
+            spec_with_pool(name="a" * 254),
+            "spec.pool.name: Too long: may not be more than 253 bytes",
+        ),
+        (
+            spec_with_pool(generation=-1),
+            "spec.pool.generation: Invalid value: -1: must be greater than or",
+        ),
+        (
+            spec_with_pool(resourceSliceCount=0),
+            "spec.pool.resourceSliceCount: Invalid value: 0: must be",
+        ),
+        (
+            slice_spec(nodeName=None),
+            "spec: Required value: exactly one of `nodeName`, `nodeSelector`",
+        ),
+        (
+            slice_spec(nodeName=""),
+            'spec.nodeName: Invalid value: "": must be unset or select nodes',
+        ),
+        (slice_spec(nodeName="Node"), 'spec.nodeName: Invalid value: "Node": must be a lowercase'),
+        (slice_spec(allNodes=True), 'spec: Invalid value: "{`nodeName`, `allNodes`}": exactly one'),
+        (
+            slice_spec(allNodes=False),
+            "spec.allNodes: Invalid value: false: must be unset or select nodes",
+        ),
+        (
+            slice_spec(nodeName=None, nodeSelector={"nodeSelectorTerms": [{}, {}]}),
+            "spec.nodeSelector.nodeSelectorTerms: Invalid value: [{}, {}]: must have exactly one",
+        ),
+        (
+            slice_spec(nodeName=None, nodeSelector={}),
+            "spec.nodeSelector.nodeSelectorTerms: Required value",
+        ),
+        (
+            slice_spec(nodeName=None, nodeSelector=term(matchFields=[{"key": "metadata.uid"}])),
+            "spec.nodeSelector.nodeSelectorTerms[0].matchFields[0].operator: Unsupported value",
+        ),
+        (
+            slice_spec(sharedCounters=[]),
+            'spec: Invalid value: "": only one of `sharedCounters` or `devices` is allowed',
+        ),
+        (
+            slice_spec(devices=[plain_device(f"gpu-{index}") for index in range(129)]),
+            "spec.devices: Too many: 129: must have at most 128 items",
+        ),
+        (
+            slice_spec(
+                devices=[plain_device("gpu", taints=[taint()])]
+                + [plain_device(f"g{i}") for i in range(64)]
+            ),
+            "spec.devices: Too many: 65: must have at most 64 items",
+        ),
+        (
+            slice_spec(
+                devices=[
+                    plain_device(f"gpu-{i}", attributes={"a": {"ints": [1]}}) for i in range(65)
+                ]
+            ),
+            "spec.devices: Too many: 65: must have at most 64 items",
+        ),
+        (
+            slice_spec(devices=[plain_device(), plain_device()]),
+            'spec.devices[1]: Duplicate value: "gpu-0"',
+        ),
+        (
+            slice_spec(devices=None, sharedCounters=[{"name": "m", "counters": counters(33)}]),
+            "spec.sharedCounters[0].counters: Too many: 33: must have at most 32 items",
+        ),
+        (
+            slice_spec(devices=None, sharedCounters=[{"name": "m"}]),
+            "spec.sharedCounters[0].counters: Required value",
+        ),
+        (
+            slice_spec(devices=None, sharedCounters=[{"name": "m", "counters": counters()}] * 2),
+            'spec.sharedCounters[1]: Duplicate value: "m"',
+        ),
+        (
+            slice_spec(devices=None, sharedCounters=[{"counters": counters()}]),
+            "spec.sharedCounters[0].name: Required value",
+        ),
+        (
+            slice_spec(
+                devices=None,
+                sharedCounters=[{"name": f"m{i}", "counters": counters()} for i in range(9)],
+            ),
+            "spec.sharedCounters: Too many: 9: must have at most 8 items",
+        ),
+    ],
+)
+def test_malformed_slice_is_refused(broken: Json, violation: str) -> None:
+    found = slice_rules.violations(broken)
+
+    assert any(text.startswith(violation) for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("fields", "violation"),
+    [
+        ({"nodeName": "node-a"}, None),
+        ({"allNodes": True}, None),
+        ({"nodeSelector": term()}, None),
+        ({}, ": Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`"),
+        ({"nodeName": "a", "allNodes": True}, ': Invalid value: "{`nodeName`, `allNodes`}"'),
+        ({"nodeName": ""}, '.nodeName: Invalid value: "": must be unset or select nodes'),
+        ({"allNodes": False}, ".allNodes: Invalid value: false"),
+        ({"nodeSelector": {}}, ".nodeSelector.nodeSelectorTerms: Required value"),
+        ({"nodeName": "Node"}, '.nodeName: Invalid value: "Node"'),
+    ],
+)
+def test_devices_select_nodes_with_per_device_node_selection(
+    fields: Json, violation: str | None
+) -> None:
+    found = slice_rules.violations(
+        slice_spec(nodeName=None, perDeviceNodeSelection=True, devices=[plain_device(**fields)])
+    )
+
+    if violation is None:
+        assert found == ()
+    else:
+        assert found[0].startswith(f"spec.devices[0]{violation}")
+
+
+def test_devices_must_not_select_nodes_without_per_device_node_selection() -> None:
+    (found,) = slice_rules.violations(slice_spec(devices=[plain_device(nodeName="node-a")]))
+
+    assert "can only be set if `perDeviceNodeSelection` is set to true" in found
+
+
+def device_violations(**fields: object) -> tuple[str, ...]:
+    """Return the violations of a slice with one such device, without the path of the device."""
+    found = slice_rules.violations(slice_spec(devices=[plain_device("gpu-0", **fields)]))
+    return tuple(text.removeprefix("spec.devices[0].") for text in found)
+
+
+def refused_as(found: tuple[str, ...], violation: str | None) -> bool:
+    return found == () if violation is None else found[0].startswith(violation)
+
+
+@pytest.mark.parametrize(
+    ("value", "violation"),
+    [
+        ({"strings": ["a", "b"]}, None),
+        ({"int": 1, "bool": None}, None),
+        ({}, 'attributes[a]: Invalid value: "": exactly one value must be specified'),
+        ({"int": 1, "bool": True}, "attributes[a]: Invalid value"),
+        ({"strings": []}, "attributes[a].strings: Invalid value: []: must not be empty"),
+        ({"versions": ["1.0.0", "1"]}, "attributes[a].versions[1]: Invalid value"),
+    ],
+)
+def test_an_attribute_has_one_value_or_a_list(value: Json, violation: str | None) -> None:
+    assert refused_as(device_violations(attributes={"a": value}), violation)
+
+
+def test_at_most_48_attribute_values_together() -> None:
+    lists: Json = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
+
+    fits = device_violations(attributes=lists)
+    (one_more,) = device_violations(attributes={**lists, "d": {"bool": True}})
+
+    assert fits == ()
+    assert "must not exceed 48" in one_more
+
+
+@pytest.mark.parametrize(
+    ("consumed", "violation"),
+    [
+        ([{"counterSet": "a", "counters": counters(32)}], None),
+        ([{"counterSet": "a", "counters": counters(33)}], "[0].counters: Too many: 33"),
+        ([{"counterSet": "a"}], "[0].counters: Required value"),
+        ([{"counters": counters()}], "[0].counterSet: Required value"),
+        ([{"counterSet": "A", "counters": counters()}], "[0].counterSet: Invalid value"),
+        ([{"counterSet": "a", "counters": counters()}] * 2, '[1]: Duplicate value: "a"'),
+        (
+            [{"counterSet": name, "counters": counters()} for name in "abc"],
+            ": Too many: 3: must have at most 2 items",
+        ),
+        ([{"counterSet": "a", "counters": {"C": {"value": "1"}}}], "[0].counters: Invalid value"),
+    ],
+)
+def test_consumed_counters(consumed: list[Json], violation: str | None) -> None:
+    found = device_violations(consumesCounters=consumed)
+
+    assert refused_as(found, violation and f"consumesCounters{violation}")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "failures", "violation"),
+    [
+        (["a"], ["b"], None),
+        ([f"a{index}" for index in range(4)], [f"b{index}" for index in range(4)], None),
+        ([], [], None),
+        (["a", "a"], ["b"], 'bindingConditions[1]: Duplicate value: "a"'),
+        (["a b"], ["b"], 'bindingConditions[0]: Invalid value: "a b"'),
+        ([f"a{index}" for index in range(5)], ["b"], "bindingConditions: Too many: 5"),
+    ],
+)
+def test_binding_conditions(
+    conditions: list[str] | None, failures: list[str] | None, violation: str | None
+) -> None:
+    found = device_violations(bindingConditions=conditions, bindingFailureConditions=failures)
+
+    assert refused_as(found, violation)
+
+
+@pytest.mark.parametrize(
+    ("policy", "violation"),
+    [
+        ({"default": "2", "validValues": ["1", "2"]}, None),
+        ({"default": "1", "validValues": [str(value) for value in range(1, 11)]}, None),
+        ({"default": "1", "validValues": []}, None),
+        (
+            {"default": "1", "validValues": ["1"], "validRange": {"min": "1"}},
+            ": Forbidden: exactly one policy can be specified",
+        ),
+        ({"validValues": ["1"]}, ".default: Required value: required when validValues is"),
+        (
+            {"default": "3", "validValues": ["1", "2"]},
+            '.validValues: Invalid value: "3": default value is not valid',
+        ),
+        (
+            {"default": "2", "validValues": ["2", "1"]},
+            '.validValues[1]: Invalid value: "1": values must be sorted in ascending order',
+        ),
+        # Duplicates are found among whole numbers: fractions are rounded up first.
+        (
+            {"default": "1500m", "validValues": ["1.1", "1.5"]},
+            '.validValues[1]: Duplicate value: "2"',
+        ),
+        (
+            {"default": "200", "validValues": ["200"]},
+            '.validValues[0]: Invalid value: "200": option is larger than capacity value: 100',
+        ),
+        (
+            {"default": "1", "validValues": [str(value) for value in range(11)]},
+            ".validValues: Too many: 11: must have at most 10 items",
+        ),
+    ],
+)
+def test_valid_values_of_a_request_policy(policy: Json, violation: str | None) -> None:
+    spec = slice_spec(devices=[device_with_policy(**policy)])
+    path = "spec.devices[0].capacity[vram].requestPolicy"
+
+    assert refused_as(slice_rules.violations(spec), violation and f"{path}{violation}")

@@ -159,19 +159,6 @@ def test_only_the_first_event_of_a_watch_has_the_columns(api: Client) -> None:
     assert events[1]["object"]["columnDefinitions"] is None
 
 
-def test_a_bookmark_of_a_watch_is_a_table_that_still_ends_the_initial_events(api: Client) -> None:
-    api.post(CLASSES, class_document("a"))
-    query = "sendInitialEvents=true&allowWatchBookmarks=true&includeObject=None"
-
-    with api.watch(f"{CLASSES}?{query}", TABLE) as watch:
-        events = [next(iter(watch)), next(iter(watch))]
-
-    (bookmark,) = events[1]["object"]["rows"]
-    assert events[1]["type"] == "BOOKMARK"
-    annotations = bookmark["object"]["metadata"]["annotations"]
-    assert annotations == {"k8s.io/initial-events-end": "true"}
-
-
 @pytest.mark.parametrize(
     ("accept", "shape"),
     [

@@ -5,8 +5,8 @@ from threading import Timer
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import CLAIMS, PODS, SLICES, Client
-from tests.support.builders.documents import claim_document, pod_with_claim, slice_document
+from tests.dra_simulator.api.client import CLAIMS, SLICES, Client
+from tests.support.builders.documents import claim_document, slice_document
 
 
 def version(api: Client) -> str:
@@ -27,13 +27,6 @@ def test_a_watch_sends_changes_since_a_version(api: Client) -> None:
     assert events[1][2] == changed
     last = int(events[2][2]["metadata"]["resourceVersion"])
     assert last > int(changed["metadata"]["resourceVersion"])
-
-
-def test_a_watch_sends_changes_as_they_happen(api: Client) -> None:
-    with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
-        api.post(SLICES, slice_document())
-
-        assert watch.next()[:2] == ("ADDED", "slice-a")
 
 
 @pytest.mark.parametrize("query", ["", "resourceVersion=0", "sendInitialEvents=true"])
@@ -114,33 +107,6 @@ def test_a_watch_reports_an_object_that_leaves_the_selection_as_deleted(api: Cli
     assert events[1][2]["metadata"]["resourceVersion"] == left["metadata"]["resourceVersion"]
 
 
-def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
-    since = version(api)
-    api.post(CLAIMS.replace("default", "kube-system"), claim_document())
-    api.post(CLAIMS, claim_document("claim-b"))
-    api.post(CLAIMS, claim_document("claim-a"))
-
-    query = f"resourceVersion={since}&fieldSelector=metadata.name%3Dclaim-a"
-    with api.watch(f"{CLAIMS}?{query}") as watch:
-        _, name, document = watch.next()
-
-    assert (name, document["metadata"]["namespace"]) == ("claim-a", "default")
-
-
-def test_a_watch_follows_a_pod_through_its_deletion(api: Client) -> None:
-    api.post(PODS, pod_with_claim())
-    api.post(f"{PODS}/pod-a/binding", {"target": {"name": "node-a"}})
-
-    with api.watch(f"{PODS}?fieldSelector=spec.nodeName%3Dnode-a") as watch:
-        watch.next()
-        api.delete(f"{PODS}/pod-a")
-        api.delete(f"{PODS}/pod-a?gracePeriodSeconds=0")
-        events = [watch.next() for _ in range(2)]
-
-    assert [event[0] for event in events] == ["MODIFIED", "DELETED"]
-    assert "deletionTimestamp" in events[0][2]["metadata"]
-
-
 def test_a_watch_from_a_version_before_the_history_expires() -> None:
     with ApiServer(history=2) as server:
         api = Client(server.url)
@@ -155,19 +121,6 @@ def test_a_watch_from_a_version_before_the_history_expires() -> None:
     assert (watch.code, kind, rest) == (200, "ERROR", [])
     assert (status["code"], status["reason"]) == (410, "Expired")
     assert status["message"].startswith(f"too old resource version: {since} (")
-
-
-def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
-    with ApiServer(history=2) as server:
-        api = Client(server.url)
-        with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
-            names = []
-            for name in ("a", "b", "c", "d"):
-                api.post(SLICES, slice_document(name))
-                names.append(watch.next()[1])
-        api.close()
-
-    assert names == ["a", "b", "c", "d"]
 
 
 def test_a_compaction_forgets_all_history(api: Client, server: ApiServer) -> None:
@@ -198,13 +151,3 @@ def test_stopping_the_server_ends_watches_and_idle_connections_at_once() -> None
     assert watch.rest() == []
     watch.__exit__()
     idle.close()
-
-
-def test_a_watch_ends_when_its_client_disconnects(server: ApiServer) -> None:
-    api = Client(server.url)
-    with api.watch(f"{SLICES}?resourceVersion={version(api)}"):
-        pass
-    api.post(SLICES, slice_document())
-    api.close()
-
-    server.stop()

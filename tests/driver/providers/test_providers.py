@@ -130,8 +130,9 @@ def test_provider_that_is_always_late_is_logged_once_and_counts(gate: Gate) -> N
 
     assert racks(providers, anew=False) == ["r3", "r3"]
     assert report(providers).outcome.state is State.LATE
+    # Loading may itself take longer than the budget, so the two are logged in either order.
     about = [line["event"] for line in logs if line.get("provider") == "rack"]
-    assert about == ["provider_loaded", "provider_failed"]
+    assert sorted(about) == ["provider_failed", "provider_loaded"]
 
 
 def test_providers_are_called_at_the_same_time_in_one_thread_each() -> None:

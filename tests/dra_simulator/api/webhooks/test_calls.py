@@ -1,18 +1,24 @@
-"""Calls to admission webhooks, in the order and format of a real API server."""
+"""Admission webhooks: which are called, in which order, and what follows from their answers."""
 
 import json
+
+import pytest
 
 from tensorfusion_dra.runtime.http_server import Server
 from tests.dra_simulator.api.client import APPLY, CLASSES, PODS, STRATEGIC, Client, Json
 from tests.dra_simulator.api.webhooks.desk import (
     MUTATING,
+    VALIDATING,
+    Rule,
     WebhookClient,
     WebhookStub,
     allow,
     labelled,
     labelled_pod,
     labels,
+    patch,
 )
+from tests.support.https import HOST
 
 
 def test_mutating_webhooks_are_called_by_name_and_see_earlier_changes(
@@ -131,3 +137,164 @@ def test_an_object_that_changes_during_a_call_is_admitted_again(
     assert stub.paths == ["/a", "/a"]
     assert reply.json["status"]["phase"] == "Running"
     assert labels(reply)["new"] == "x"
+
+
+def test_validating_webhooks_see_the_mutated_object_and_can_deny_it(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    status = {"code": 422, "reason": "Invalid", "message": "no", "details": {"name": "a"}}
+    stub.rules = {"/a": labelled("a"), "/v": lambda _: {"allowed": False, "status": status}}
+    api.register(MUTATING, "a")
+    api.register(VALIDATING, "v")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 422
+    assert reply.message == 'admission webhook "v.example.com" denied the request: no'
+    assert (reply.json["reason"], reply.json["details"]) == ("Invalid", {"name": "a"})
+    assert "a" in stub.calls[1][1]["object"]["metadata"]["labels"]
+    assert api.get(f"{PODS}/a").code == 404
+
+
+def test_a_denial_without_a_reason_is_a_bad_request(api: WebhookClient, stub: WebhookStub) -> None:
+    stub.rules = {"/a": lambda _: {"allowed": False}}
+    api.register(MUTATING, "a")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 400
+    assert reply.message.endswith("denied the request without explanation")
+
+
+def test_warnings_of_a_webhook_are_returned_to_the_client(
+    api: WebhookClient, stub: WebhookStub
+) -> None:
+    stub.rules = {"/a": lambda _: {"allowed": True, "warnings": ["careful"]}}
+    api.register(MUTATING, "a")
+
+    assert api.post(PODS, labelled_pod()).headers["warning"] == ['299 - "careful"']
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (lambda _: {"uid": "another", "allowed": True}, "expected response.uid="),
+        (lambda _: {"allowed": True, "patch": "W10="}, "patch and patchType do not match"),
+        (lambda _: {"allowed": True, "patchType": "JSONPatch"}, "do not match"),
+        (lambda _: {"response": 1 / 0}, "ZeroDivisionError"),
+    ],
+)
+def test_an_invalid_answer_fails_the_request_unless_the_failure_policy_ignores_it(
+    api: WebhookClient, stub: WebhookStub, rule: Rule, text: str
+) -> None:
+    stub.rules = {"/a": rule, "/b": rule}
+    api.register(MUTATING, "a", failurePolicy="Ignore")
+    ignored = api.post(PODS, labelled_pod())
+    api.register(MUTATING, "b", failurePolicy="Fail")
+    failed = api.post(PODS, labelled_pod(name="b"))
+
+    assert ignored.code == 201
+    assert failed.code == 500
+    assert failed.message.startswith(
+        'Internal error occurred: failed calling webhook "b.example.com": '
+    )
+    assert text in failed.message
+
+
+def test_an_unreachable_webhook_fails_the_request(api: WebhookClient, hooks: Server) -> None:
+    api.register(MUTATING, "a")
+    hooks.stop(grace_seconds=1)
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 500
+    assert f'Post "https://{HOST}:{hooks.port}/a": ' in reply.message
+
+
+@pytest.mark.parametrize(
+    ("operations", "text"),
+    [
+        ([{"op": "remove", "path": "/nowhere"}], "the server rejected our request"),
+        ([{"op": "add", "path": "/spec/containers/0/resources", "value": {"x": 1}}], "unknown"),
+        ([{"op": "add", "path": "/metadata/labels", "value": 7}], "cannot unmarshal number"),
+    ],
+)
+def test_a_patch_that_does_not_fit_fails_the_request(
+    api: WebhookClient, stub: WebhookStub, operations: list[Json], text: str
+) -> None:
+    stub.rules = {"/a": patch(*operations)}
+    api.register(MUTATING, "a", failurePolicy="Ignore")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.code == 500
+    assert text in reply.message
+
+
+def test_the_mutated_object_is_validated(api: WebhookClient, stub: WebhookStub) -> None:
+    claims = {"claims": [{"name": "gone"}]}
+    stub.rules = {
+        "/a": patch({"op": "add", "path": "/spec/containers/0/resources", "value": claims})
+    }
+    api.register(MUTATING, "a")
+
+    reply = api.post(PODS, labelled_pod())
+
+    assert reply.causes == [("spec.containers[0].resources.claims[0]", "FieldValueNotFound")]
+
+
+NOT_DEFAULT = {
+    "matchExpressions": [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["default"]}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_called"),
+    [
+        ({}, True),
+        ({"resources": "nodes"}, False),
+        ({"namespaceSelector": NOT_DEFAULT}, False),
+        ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}}}, True),
+        ({"objectSelector": {"matchLabels": {"app": "a"}}}, True),
+        ({"objectSelector": {"matchLabels": {"app": "b"}}}, False),
+        (
+            {"objectSelector": {"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}},
+            False,
+        ),
+        (
+            {"matchConditions": [{"name": "a", "expression": 'object.metadata.name == "a"'}]},
+            True,
+        ),
+        (
+            {"matchConditions": [{"name": "a", "expression": "object.metadata.nowhere == 1"}]},
+            False,
+        ),
+    ],
+)
+def test_a_webhook_is_called_only_for_matching_requests(
+    api: WebhookClient, stub: WebhookStub, fields: Json, *, is_called: bool
+) -> None:
+    stub.rules = {"/a": allow}
+    api.register(MUTATING, "a", failurePolicy="Ignore", **fields)
+
+    assert api.post(PODS, labelled_pod()).code == 201
+    assert bool(stub.calls) is is_called
+
+
+def test_a_condition_that_cannot_be_evaluated_fails_the_request(api: WebhookClient) -> None:
+    expression = "object.metadata.nowhere == 1"
+    api.register(MUTATING, "a", matchConditions=[{"name": "a", "expression": expression}])
+
+    assert api.post(PODS, labelled_pod()).code == 500
+
+
+def test_a_false_condition_outweighs_one_that_cannot_be_evaluated(
+    api: WebhookClient,
+) -> None:
+    texts = ("object.metadata.nowhere == 1", "1 == 2")
+    conditions = [{"name": f"n{n}", "expression": text} for n, text in enumerate(texts)]
+    api.register(MUTATING, "a", matchConditions=conditions)
+
+    assert api.post(PODS, labelled_pod()).code == 201

@@ -1,0 +1,686 @@
+"""Requests to the API server: connections, bounds, malformed answers, retries and outages."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_simulator.api.faults import HalfOpen, Refuse
+from dra_simulator.apiserver import ApiServer
+from tensorfusion_dra.cluster import api as cluster_api
+from tensorfusion_dra.cluster import connections, watch
+from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads, StatusError, WatchStream
+from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
+from tests.support import canned_api, raw_server
+from tests.support.answers import SLICES_PATH, Answers, failing, nothing
+from tests.support.raw_server import HANG_UP, chunk, head, served
+from tests.support.virtual_time import VirtualClock, VirtualTime
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+EMPTY = head("Content-Length: 2") + b"{}"
+
+
+def call_at_a_time(api: Api, number: int) -> None:
+    """Send this number of requests, each in a thread of its own."""
+    with ThreadPoolExecutor(number) as threads:
+        assert list(threads.map(lambda _: api.call("GET", SLICES_PATH), range(number))) == (
+            [{}] * number
+        )
+
+
+def together(number: int) -> Callable[[], Iterable[bytes]]:
+    """Return a server's answer that waits until this number of requests has arrived."""
+    arrived = Barrier(number, timeout=PATIENCE_SECONDS)
+
+    def answer() -> Iterable[bytes]:
+        arrived.wait()
+        return [EMPTY]
+
+    return answer
+
+
+def test_requests_use_one_connection(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as server:
+        api = Api(server.kubeconfig(tmp_path), user_agent="agent/1")
+        for _ in range(5):
+            api.call("GET", SLICES_PATH, query={"fieldSelector": "spec.driver=a b,c!=d"})
+
+        assert server.accepted == 1
+        assert (
+            server.requests
+            == [f"GET {SLICES_PATH}?fieldSelector=spec.driver%3Da%20b%2Cc%21%3Dd HTTP/1.1"] * 5
+        )
+        host = f"127.0.0.1:{server.server_address[1]}"
+        assert server.headers == {
+            "host": host,
+            "user-agent": "agent/1",
+            "accept": "application/json",
+            "accept-encoding": "identity",
+        }
+
+
+def test_64_requests_at_a_time_keep_their_connections(tmp_path: Path) -> None:
+    with served(together(64)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        for _ in range(2):
+            call_at_a_time(api, 64)
+
+        assert server.accepted == 64
+
+
+def test_login_that_was_rejected_leaves_no_connections(tmp_path: Path) -> None:
+    with served(together(4)) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        call_at_a_time(api, 4)
+        server.answer = lambda: [head("Content-Length: 2", status=401), b"{}"]
+
+        failing(api)
+
+        assert eventually(lambda: server.connected == 0)
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_connection_that_ended_while_idle_is_not_used(tmp_path: Path, method: str) -> None:
+    with served(lambda: [EMPTY, HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        for _ in range(3):
+            assert api.call(method, SLICES_PATH, body={"a": "b"}) == {}
+            assert eventually(lambda: server.connected == 0)
+
+        assert server.accepted == len(server.requests) == 3
+        assert server.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(("method", "tries"), [("GET", 2), ("DELETE", 2), ("POST", 1)])
+def test_request_without_an_answer_is_repeated_once_if_it_may_be(
+    tmp_path: Path, method: str, tries: int
+) -> None:
+    with served(lambda: [HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match="connection closed before the end of the answer"):
+            api.call(method, SLICES_PATH)
+
+        assert len(server.requests) == tries
+
+
+def test_body_that_ends_early_is_an_error(tmp_path: Path) -> None:
+    with served(lambda: [head("Content-Length: 3"), b"{}", HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match="connection closed before the end of the answer"):
+            api.call("GET", SLICES_PATH)
+
+        assert len(server.requests) == 1
+
+
+def test_malformed_answer_is_retryable_and_requested_once(tmp_path: Path) -> None:
+    with served(lambda: [b"SSH-2.0-OpenSSH\r\n\r\n"]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(RetryableError, match="SSH-2\\.0-OpenSSH"):
+            api.call("GET", SLICES_PATH)
+
+        assert (server.accepted, len(server.requests)) == (1, 1)
+
+
+def test_path_with_a_line_break_stays_one_request(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as server:
+        Api(server.kubeconfig(tmp_path)).call("GET", "/a HTTP/1.1\r\nHost: b")
+
+        assert server.requests == ["GET /a%20HTTP/1.1%0D%0AHost:%20b HTTP/1.1"]
+
+
+MIB = 2**20
+CHUNKED = head("Transfer-Encoding: chunked")
+
+Answer = Callable[[], Iterable[bytes]]
+
+
+def outcome_of(request: Callable[[], object]) -> object:
+    """Return the result or the error of a request, which must end within a minute."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(request())
+        except RetryableError as error:
+            found.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "the request goes on for ever"
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: itertools.chain([b"HTTP/1.1 200 "], itertools.repeat(b"x")),
+        lambda: itertools.chain([head()[:-2], b"X: "], itertools.repeat(b"x")),
+        lambda: itertools.chain([head("Content-Length: 99999")], itertools.repeat(b" ")),
+        lambda: itertools.chain([CHUNKED], itertools.repeat(chunk(b" "))),
+        lambda: itertools.chain([CHUNKED, b"1;"], itertools.repeat(b"x")),
+        lambda: itertools.chain([head()], itertools.repeat(b" ")),
+        lambda: itertools.chain(
+            [head("Content-Length: 99999", status=500)], itertools.repeat(b"x")
+        ),
+        lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+    ids=["status", "header", "body", "chunks", "chunk-size", "until-closed", "error", "continue"],
+)
+def test_response_that_drips_bytes_times_out(tmp_path: Path, answer: Answer) -> None:
+    with served(answer, pause_seconds=0.05) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        api.connect()
+
+        outcome = outcome_of(lambda: api.call("GET", SLICES_PATH, wait_seconds=1.5))
+
+    assert str(outcome) == f"GET {SLICES_PATH}: no answer within the time"
+    assert len(server.requests) == 1
+
+
+def test_watch_event_that_drips_bytes_times_out(tmp_path: Path) -> None:
+    pieces = itertools.chain([CHUNKED], itertools.repeat(chunk(b'{"a":')))
+    with served(lambda: pieces, pause_seconds=0.05) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        api.connect()
+
+        def follow() -> object:
+            with api.watch(SLICES_PATH, query={}, silent_seconds=1.5) as stream:
+                return list(stream)
+
+        outcome = outcome_of(follow)
+
+    assert str(outcome) == f"WATCH {SLICES_PATH}: no answer within the time"
+
+
+def test_watch_with_regular_events_outlives_the_silence_limit(tmp_path: Path) -> None:
+    event = chunk(b'{"type": "BOOKMARK"}\n')
+    pieces = [CHUNKED, *[event] * 20, chunk(b"")]
+    with served(lambda: pieces, pause_seconds=0.15) as server:
+        api = Api(server.kubeconfig(tmp_path))
+        api.connect()
+        with api.watch(SLICES_PATH, query={}, silent_seconds=2) as stream:
+            events = list(stream)
+
+    assert len(events) == 20
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: [head(f"Content-Length: {10**13}"), *[b" " * 65536] * 10_000],
+        lambda: [CHUNKED, *[chunk(b" " * 65536)] * 10_000],
+        lambda: [CHUNKED, b"fffffffffff\r\n", *[b" " * 65536] * 10_000],
+        lambda: [head(), *[b" " * 65536] * 10_000],
+    ],
+    ids=["length", "chunks", "one-chunk", "until-closed"],
+)
+def test_endless_response_is_rejected_after_bounded_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+) -> None:
+    monkeypatch.setattr(connections, "_MOST_ANSWER_BYTES", MIB)
+    with served(answer) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        outcome = outcome_of(lambda: api.call("GET", SLICES_PATH, wait_seconds=60))
+
+    assert isinstance(outcome, UnreadableError)
+    assert str(outcome).endswith(f"answer: found more than {MIB} bytes")
+    assert server.bytes_sent < 20 * MIB  # includes bytes in the sockets' buffers
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("size", [65536, 1])
+def test_endless_watch_event_is_rejected_after_bounded_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(cluster_api, "_MOST_EVENT_BYTES", 65536)
+    pieces = [CHUNKED, *[chunk(b"x" * size) * (65536 // size)] * 1000]
+    with served(lambda: pieces) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        def follow() -> object:
+            with api.watch(SLICES_PATH, query={}, silent_seconds=60) as stream:
+                return list(stream)
+
+        outcome = outcome_of(follow)
+
+    assert isinstance(outcome, UnreadableError)
+    assert server.bytes_sent < 20 * MIB
+
+
+def test_only_the_beginning_of_an_error_response_is_read(tmp_path: Path) -> None:
+    pieces = [head(f"Content-Length: {10**13}", status=500), *[b"no! " * 16384] * 10_000]
+    with served(lambda: pieces) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        outcome = outcome_of(lambda: api.call("GET", SLICES_PATH, wait_seconds=60))
+
+    assert str(outcome).startswith(f"GET {SLICES_PATH}: 500: no! no! no! ")
+    assert server.bytes_sent < 20 * MIB
+
+
+def test_secret_cut_in_two_is_not_shown(tmp_path: Path) -> None:
+    text = b"said" + b" " * 65500 + b"Bearer s3cr3t-t0k3n-that-is-longer-than-the-rest-of-the-text"
+    pieces = [head(f"Content-Length: {10**6}", status=500), text, b" " * 65536]
+    with served(lambda: pieces) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        outcome = outcome_of(lambda: api.call("GET", SLICES_PATH, wait_seconds=60))
+
+    assert "s3cr3t" not in str(outcome)
+
+
+@pytest.mark.parametrize("nested", [b'{"a":' * 200 + b"1" + b"}" * 200, b"[" * 100_000])
+def test_deeply_nested_responses_and_events_are_unreadable(tmp_path: Path, nested: bytes) -> None:
+    with served(lambda: [CHUNKED, chunk(nested + b"\n"), chunk(b"")]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        with pytest.raises(UnreadableError, match="found no JSON"):
+            api.call("GET", SLICES_PATH)
+        with (
+            pytest.raises(UnreadableError, match="levels of nesting"),
+            api.watch(SLICES_PATH, query={}, silent_seconds=10) as stream,
+        ):
+            list(stream)
+
+
+def test_error_with_deeply_nested_message_keeps_its_status(tmp_path: Path) -> None:
+    body = b'{"message": ' + b"[" * 30_000
+    with served(lambda: [head(f"Content-Length: {len(body)}", status=422), body]) as server:
+        api = Api(server.kubeconfig(tmp_path))
+
+        outcome = outcome_of(lambda: api.call("GET", SLICES_PATH))
+
+    assert f"GET {SLICES_PATH}: 422: " in str(outcome)
+
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+class Exchanges:
+    """Observer that keeps what it learns."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, int, str]] = []
+        self.paths: list[str] = []
+        self.events = 0
+
+    def answered(self, method: str, status: int, error: str, *, path: str) -> None:
+        self.noted.append((method, status, error))
+        self.paths.append(path)
+
+    def unanswered(self, method: str, error: str, *, path: str) -> None:
+        self.noted.append((method, 0, error))
+        self.paths.append(path)
+
+    def heard(self) -> None:
+        self.events += 1
+
+
+def test_answers_are_noted_with_their_status_and_error(tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    with canned_api.served({"GET /a": {"kind": "A"}, "GET /b": (503, "busy")}) as server:
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"), exchanges=(exchanges,))
+        api.call("GET", "/a")
+        with pytest.raises(RetryableError):
+            api.call("GET", "/b")
+
+    assert exchanges.noted == [("GET", 200, ""), ("GET", 503, "GET /b: 503: busy")]
+    assert exchanges.paths == ["/a", "/b"]
+
+
+def test_request_without_an_answer_is_noted(tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    with canned_api.served({}) as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    with pytest.raises(RetryableError) as raised:
+        Api(kubeconfig, exchanges=(exchanges,)).call("GET", "/a")
+
+    assert exchanges.noted == [("GET", 0, str(raised.value))]
+
+
+def test_request_whose_body_does_not_arrive_is_noted_once(tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    with raw_server.served(lambda: [head("Content-Length: 3"), b"{", HANG_UP]) as server:
+        api = Api(server.kubeconfig(tmp_path), exchanges=(exchanges,))
+        with pytest.raises(RetryableError):
+            api.call("GET", "/a", wait_seconds=PATIENCE_SECONDS)
+
+    assert [(method, status) for method, status, _ in exchanges.noted] == [("GET", 0)]
+
+
+def test_watch_and_each_of_its_events_are_noted(server: ApiServer, tmp_path: Path) -> None:
+    exchanges = Exchanges()
+    api = Api(server.kubeconfig(tmp_path / "kubeconfig"), exchanges=(exchanges,))
+    query = {"allowWatchBookmarks": "true", "resourceVersion": "0"}
+
+    with api.watch(SLICES, query=query, silent_seconds=30) as stream:
+        next(iter(stream))
+
+    assert exchanges.noted == [("WATCH", 200, "")]
+    assert exchanges.events == 1
+
+
+TOKEN = "s3cr3t-t0k3n-of-the-node-plugin"
+JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"Authorization: Bearer " + TOKEN.encode(), "Authorization: <hidden>"),
+        (b"request had " + TOKEN.encode() + b" in it", "request had <hidden> in it"),
+        (b'{"message": "token ' + JWT.encode() + b' expired"}', "token <hidden> expired"),
+        (b"Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: <hidden>"),
+        (b"x" * 290 + TOKEN.encode(), "x" * 290 + "<hidden>"),
+        (
+            b"red \x1b[31m\x00\r\n\tnext \xff\xe2\x80\xae line",
+            "red \\x1b[31m\\x00 next \ufffd\\u202e line",
+        ),
+        (b'{"message": {"not": "text"}}', "{'not': 'text'}"),
+        (b"y" * 10_000, "y" * 297 + "..."),
+    ],
+)
+def test_server_error_text_is_one_printable_line_without_secrets(
+    answers: Answers, tmp_path: Path, body: bytes, expected: str
+) -> None:
+    api = Api(answers.kubeconfig(tmp_path, TOKEN))
+    answers.status, answers.body = 500, body
+
+    assert str(failing(api)) == f"GET {SLICES_PATH}: 500: {expected}"
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>proxy</html>", b"[]", b'"text"', b"null", b"\xff", b"", b"[" * 2000]
+)
+def test_response_that_is_not_an_object_is_retryable(
+    answers: Answers, tmp_path: Path, body: bytes
+) -> None:
+    api = Api(answers.kubeconfig(tmp_path, TOKEN))
+    answers.body = body
+
+    with pytest.raises(RetryableError):
+        api.call("GET", SLICES_PATH)
+
+
+MALFORMED: list[Any] = [
+    {},
+    {"metadata": None},
+    {"metadata": []},
+    {"metadata": {"resourceVersion": "1"}, "items": [None]},
+    {"metadata": {"resourceVersion": "1"}, "items": ["text"]},
+    {"metadata": {"resourceVersion": "1"}, "items": 5},
+]
+
+
+@pytest.mark.parametrize("document", MALFORMED)
+def test_malformed_lists_are_retried(
+    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: Any
+) -> None:
+    monkeypatch.setattr(watch, "_FIRST_DELAY_SECONDS", 0.01)
+    api = Api(answers.kubeconfig(tmp_path, TOKEN))
+    resource_api = ResourceApi(api)
+    answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
+    resource_api.version()
+    answers.body = json.dumps(document).encode()
+    following = Slices(resource_api, node_name="node-01").watch(
+        on_change=nothing, on_return=nothing
+    )
+    thread = Thread(target=following.run)
+    with capture_logs() as logs:
+        thread.start()
+
+        items = document.get("items")
+        if items:
+            with pytest.raises(RetryableError):
+                Slices(resource_api, node_name="node-01").fetch()
+        requested = len(answers.tokens)
+        assert eventually(lambda: len(answers.tokens) > requested + 2)
+        assert thread.is_alive()
+
+        following.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert {line["event"] for line in logs} <= {"watch_retried"}
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "MODIFIED"},
+        {"type": "MODIFIED", "object": "text"},
+        {"type": "MODIFIED", "object": {"metadata": None}},
+        {"type": "ERROR", "object": "text"},
+        {"type": "ERROR", "object": {"code": "x"}},
+        {"type": "BOOKMARK", "object": {"metadata": []}},
+        {},
+        [],
+    ],
+)
+def test_malformed_events_end_the_watch_but_not_the_process(line: Any) -> None:
+    try:
+        version = watch._version_of(line) if isinstance(line, dict) else ""
+    except RetryableError:
+        version = ""
+
+    assert version == ""
+
+
+NO_ANSWER = RetryableError("no answer within the time")
+NOT_FOUND = StatusError("404: page not found", 404)
+
+
+def error_of(*errors: RetryableError, wait_seconds: float = 0.5) -> str:
+    """Return the text after these errors, the last of which comes again until the time is over."""
+    left = list(errors)
+
+    def ask(_seconds: float) -> None:
+        raise left.pop(0) if len(left) > 1 else left[0]
+
+    with pytest.raises(RetryableError) as raised:
+        RetriedReads().with_retries("claim a", ask, wait_seconds=wait_seconds)
+    return str(raised.value)
+
+
+def test_an_answer_is_named_though_the_last_try_got_none() -> None:
+    assert error_of(NOT_FOUND, NO_ANSWER) == "claim a: 404: page not found"
+
+
+def test_without_any_answer_the_last_error_is_named() -> None:
+    assert error_of(NO_ANSWER) == "claim a: no answer within the time"
+
+
+def test_the_newest_answer_is_named() -> None:
+    refused = StatusError("403: no right", 403)  # which is not tried again
+
+    assert error_of(NOT_FOUND, refused, wait_seconds=60) == "claim a: 403: no right"
+
+
+REF = ClaimRef(namespace="default", name="a", uid="uid-a")
+
+
+def test_silent_server_costs_one_timeout(server: ApiServer, api: Api) -> None:
+    server.faults.add("list", "resourceslices", HalfOpen())
+
+    with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: no answer within the time$"):
+        api.call("GET", SLICES_PATH, wait_seconds=1)
+
+    assert server.requests.count("list", "resourceslices") == 1
+
+
+def test_refused_connection_is_reported_briefly(server: ApiServer, api: Api) -> None:
+    server.stop()
+
+    with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: Connection refused$"):
+        api.call("GET", SLICES_PATH)
+
+    server.start()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_is_passed_to_the_caller(server: ApiServer, api: Api, status: int) -> None:
+    server.faults.add("list", "resourceslices", Refuse(status, "slow down", 7))
+
+    error = failing(api)
+
+    assert error.status == status
+    assert error.after_seconds == 7
+
+
+def test_retry_after_of_a_day_is_capped(server: ApiServer, api: Api) -> None:
+    server.faults.add("list", "resourceslices", Refuse(429, "", 86400))
+
+    assert failing(api).after_seconds == 120
+
+
+def test_claim_read_honours_retry_after(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.faults.add("get", "resourceclaims", Refuse(429, "", 1))
+    monkeypatch.setattr(cluster_api, "time", VirtualClock())
+
+    with pytest.raises(RetryableError, match=r"claim default/a: .*429"):
+        Claims(resource_api).fetch(REF, wait_seconds=3.5)
+
+    assert 3 <= server.requests.count("get", "resourceclaims") <= 4
+
+
+def test_missing_right_is_not_retried(server: ApiServer, resource_api: ResourceApi) -> None:
+    server.faults.add("get", "resourceclaims", Refuse(403, "no right"))
+
+    with pytest.raises(RetryableError, match=r"claim default/a: .*403"):
+        Claims(resource_api).fetch(REF, wait_seconds=10)
+
+    assert server.requests.count("get", "resourceclaims") == 1
+
+
+def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "_TRY_SECONDS", 0.5)
+    created = resource_api.api.call(
+        "POST",
+        "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
+        body={
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "a", "namespace": "default"},
+            "spec": {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "c"}}]}},
+        },
+    )
+    server.faults.add("get", "resourceclaims", HalfOpen(), times=1)
+
+    assert Claims(resource_api).fetch(REF, wait_seconds=10) == created
+
+
+def test_unreadable_claim_fails_long_before_the_kubelet_deadline(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_api, "time", VirtualClock())
+    monkeypatch.setattr(cluster_api, "_TRY_SECONDS", 0.1)
+    server.faults.add("get", "resourceclaims", HalfOpen())
+
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        Claims(resource_api).fetch(REF, wait_seconds=44)
+
+    # Within 15 s: the first four pauses take at least 1.5 s, and each later one takes a second.
+    assert server.requests.count("get", "resourceclaims") <= 19
+
+
+@pytest.mark.parametrize("body", [b'{"metadata": {', b"<html>", b"[" * 2000, b"[]"])
+def test_malformed_claim_is_requested_once(answers: Answers, tmp_path: Path, body: bytes) -> None:
+    resource_api = ResourceApi(Api(answers.kubeconfig(tmp_path, "token")))
+    answers.body = b'{"versions": [{"version": "v1"}]}'
+    resource_api.version()
+    answers.body = body
+    requested = len(answers.tokens)
+
+    with pytest.raises(UnreadableError, match=r"^claim default/a: GET .*/resourceclaims/a: found "):
+        Claims(resource_api).fetch(REF, wait_seconds=30)
+
+    assert len(answers.tokens) == requested + 1
+
+
+def test_claim_requests_respect_the_remaining_time(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted: list[float] = []
+    call = api.call
+
+    def recorded(method: str, path: str, *, wait_seconds: float = 30) -> Any:
+        granted.append(wait_seconds)
+        return call(method, path, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(api, "call", recorded)
+
+    with pytest.raises((ClaimError, RetryableError)):
+        Claims(ResourceApi(api)).fetch(REF, wait_seconds=1.25)
+
+    assert granted
+    assert max(granted) <= 1.25
+
+
+def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Api) -> None:
+    with pytest.raises(RetryableError, match="no answer within the time"):
+        api.call("GET", SLICES_PATH, wait_seconds=-0.1)
+
+    assert server.requests.count("list", "resourceslices") == 0
+
+
+def test_missing_right_on_slices_is_named(server: ApiServer, resource_api: ResourceApi) -> None:
+    server.faults.add("list", "resourceslices", Refuse(403, "forbidden"))
+
+    with pytest.raises(MissingRightError) as caught:
+        Slices(resource_api, node_name="node-01").fetch()
+
+    assert "resourceslices" in caught.value.right
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Refuse(429, "", 60)])
+def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Refuse
+) -> None:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(watch, "Event", virtual.event)
+    server.faults.add("list", "resourceslices", fault)
+    following = Slices(resource_api, node_name="node-01").watch(
+        on_change=nothing, on_return=nothing
+    )
+
+    with capture_logs() as logs:
+        following.run()
+
+    least = fault.retry_after_seconds or {500: 15, 403: 60}[fault.code]
+    assert server.requests.count("list", "resourceslices") <= 6 * 3600 / least + 10
+    assert len(logs) == 1
+
+
+@pytest.mark.parametrize("ended", ["by its last byte", "by its reader"])
+def test_watch_that_is_just_ending_can_be_cut(server: ApiServer, api: Api, ended: str) -> None:
+    answer = api.connect().send(
+        "GET", SLICES_PATH, query=None, content=None, headers={}, seconds=10
+    )
+    stream = WatchStream(answer, subject="WATCH", silent_seconds=10, on_event=nothing)
+    if ended == "by its last byte":
+        assert b"".join(answer.pieces())
+    else:
+        answer.close()
+
+    stream.cut()
+
+    answer.close()
+    assert api.call("GET", SLICES_PATH)["items"] == []
