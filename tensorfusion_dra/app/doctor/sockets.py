@@ -8,36 +8,14 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.core.doctor import sockets as rules
-from tensorfusion_dra.core.doctor.finding import Finding, ok, problem
+from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.sockets import Socket
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.state import unix_sockets
 
 _PROBE_SECONDS: Final = 5.0
 _LONGEST_ANSWER: Final = 4096
-
-
-def paths(context: Context) -> Iterator[Finding]:
-    """Check that the paths of the node plugin's sockets are not too long."""
-    settings = context.settings
-    try:
-        found = sockets.paths(
-            registry_folder=settings.registry_folder,
-            data_folder=settings.data_folder,
-            pod_uid=settings.pod_uid,
-        )
-    except InputError as error:
-        yield problem(
-            "socket paths",
-            str(error),
-            expected="a kubelet root that leaves room for the names",
-            cure="give the kubelet a shorter --root-dir, or bind-mount it at a shorter path and "
-            "set --kubelet-root",
-        )
-        return
-    longest = max(len(str(path).encode()) for path in (found.registration, found.dra))
-    yield ok("socket paths", f"{longest} bytes at most, of {sockets.MAX_PATH_BYTES}")
 
 
 def serving(context: Context) -> Iterator[Finding]:

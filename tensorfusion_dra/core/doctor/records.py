@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
-
-_LARGE_BYTES: Final = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +56,7 @@ def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
     else:
         count = len(facts.claims or ())
         text = f"version {facts.version}, {facts.size_bytes // 1024} KiB, {count} claims"
-        if facts.size_bytes > _LARGE_BYTES:
-            yield note(subject, f"{text}; large for this number of claims")
-        else:
-            yield ok(subject, text)
+        yield ok(subject, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

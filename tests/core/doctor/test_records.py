@@ -18,7 +18,6 @@ CLAIMS = {"uid-a": "default/a"}
     ("facts", "level", "text"),
     [
         ({"version": 1, "claims": CLAIMS, "size_bytes": 40960}, Level.OK, "40 KiB, 1 claims"),
-        ({"version": 1, "claims": CLAIMS, "size_bytes": 2**30}, Level.NOTE, "large"),
         ({"exists": False}, Level.NOTE, "no node plugin has run here"),
         ({"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
         ({"damage": "image is malformed"}, Level.PROBLEM, "image is malformed"),
