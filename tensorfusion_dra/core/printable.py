@@ -1,8 +1,16 @@
-"""Escapes for external text, so that it fits in one line of an error, a log or an Event.
+"""Text on one line of an error, a log or an Event: escapes for external text, and short lists.
 
 Names of opaque fields, annotations and messages of servers may contain a newline, which starts a
 new line in a log, or an escape sequence, which a terminal executes.
 """
+
+from collections.abc import Sequence
+
+
+def first(texts: Sequence[str], most: int = 5) -> str:
+    """Return the first of the texts and the number of the others: ``a, b and 3 more``."""
+    more = len(texts) - most
+    return ", ".join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def one_line(text: object) -> str:

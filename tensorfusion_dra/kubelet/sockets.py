@@ -67,14 +67,6 @@ def hidden(path: Path) -> Path:
     return path.with_name(f".{ours}{token}")
 
 
-def may_be_bound_as(path: Path, bound: Path) -> bool:
-    """Return True if a socket at this path may have been bound under the other; see hidden()."""
-    if bound.parent != path.parent or not bound.name.startswith("."):
-        return False
-    alike = (is_our_registration, is_our_dra)
-    return any(ours(path.name) and ours(bound.name) for ours in alike)
-
-
 def is_our_registration(name: str) -> bool:
     """Return True if a registration socket of this driver, from any pod, can have this name."""
     return _OUR_REGISTRATION.fullmatch(name) is not None

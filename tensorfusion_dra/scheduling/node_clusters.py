@@ -5,13 +5,12 @@ square of its size, so each node gets a cluster with only the slices it can reac
 their devices.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
 from tensorfusion_dra.scheduling.allocation import Cluster
-from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId, Slice
+from tensorfusion_dra.scheduling.devices import Slice
 
 _PoolKey = tuple[str, str]
 
@@ -48,27 +47,6 @@ def without(found: Cluster, claims: Iterable[tuple[str, str]]) -> Cluster:
     gone = set(claims)
     left = tuple(claim for claim in found.claims if _key(claim) not in gone)
     return replace(found, claims=left)
-
-
-def repaired(found: Cluster, devices: Collection[DeviceId]) -> Cluster:
-    """Return the cluster with these devices healthy: without taints, in phase Running."""
-    slices = (
-        replace(
-            item,
-            devices=tuple(
-                _healthy(device) if device.id in devices else device for device in item.devices
-            ),
-        )
-        for item in found.slices
-    )
-    return replace(found, slices=tuple(slices))
-
-
-def _healthy(device: Device) -> Device:
-    running = Attribute("string", names.PHASE_RUNNING)
-    phases = {names.ATTR_PHASE, f"{names.DRIVER}/{names.ATTR_PHASE}"} & device.attributes.keys()
-    attributes = {**device.attributes, **dict.fromkeys(phases, running)}
-    return replace(device, taints=(), attributes=attributes)
 
 
 def _pool(item: Slice) -> _PoolKey:

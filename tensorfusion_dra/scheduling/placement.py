@@ -19,7 +19,7 @@ from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError
 from tensorfusion_dra.scheduling.devices import Device, DeviceId
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.rejections import Rejection
-from tensorfusion_dra.scheduling.requests import SelectorError, Wanted
+from tensorfusion_dra.scheduling.requests import Wanted
 from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
@@ -53,7 +53,6 @@ class NodeOutcome:
     Attributes:
         refusal: Reason apart from free devices for which the node is unfit; "" for none.
         error: Error that stops the scheduling of the pod on every node; "" for none.
-        is_selector_error: Whether that error is one of a CEL selector.
         picked: The devices that the claims would get; None if they get none here.
         cards: Devices of the node that a request's class selects, if the claims get none here.
         troubles: Pools of the node that are not used at present, with the reason.
@@ -62,7 +61,6 @@ class NodeOutcome:
     name: str
     refusal: str = ""
     error: str = ""
-    is_selector_error: bool = False
     picked: tuple[DeviceId, ...] | None = None
     cards: tuple[Card, ...] = ()
     troubles: tuple[str, ...] = ()
@@ -111,8 +109,7 @@ def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
     except NoFitError as error:
         return _unfit(name, trial, near, node, error)
     except SchedulingError as error:
-        is_selector_error = isinstance(error, SelectorError)
-        return NodeOutcome(name=name, error=str(error), is_selector_error=is_selector_error)
+        return NodeOutcome(name=name, error=str(error))
     picked = tuple(
         DeviceId(result["driver"], result["pool"], result["device"])
         for allocated in found
@@ -212,6 +209,6 @@ def _unfit(
             )
         )
     except CelCompileError as broken:
-        return NodeOutcome(name=name, error=str(broken), is_selector_error=True)
+        return NodeOutcome(name=name, error=str(broken))
     troubles = tuple(f"pool {pool.name}: {pool.trouble}" for pool in reachable if pool.trouble)
     return NodeOutcome(name=name, cards=cards, troubles=troubles)

@@ -21,8 +21,6 @@ Document = Mapping[str, Any]
 
 _TRIED_CARDS: Final = 40
 """Cards on which proposals are tried, the most promising first."""
-_TRIED_NODES: Final = 10
-"""Nodes on which smaller numbers of devices are tried."""
 _ROUNDED_DOWN_TO: Final = MIB * NANO
 
 
@@ -40,20 +38,6 @@ class Smaller:
     request: str
     amounts: Mapping[str, Quantity]
     changed: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fewer:
-    """A smaller number of devices that fits now.
-
-    Attributes:
-        count: Number of devices that fit.
-        asked: Number that the claim requests.
-    """
-
-    node: str
-    count: int
-    asked: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +75,6 @@ class Relief:
     ) -> None:
         self._trial: Final = trial
         self._clusters: Final = clusters
-        self._roomy: Final = sorted(
-            (each for each in outcomes if any(card.passes for card in each.cards)),
-            key=lambda each: -sum(card.passes for card in each.cards),
-        )[:_TRIED_NODES]
         self._nodes: Final = {str(node["metadata"]["name"]): node for node in nodes}
         found = [
             candidate
@@ -120,24 +100,6 @@ class Relief:
                     amounts=amounts,
                     changed=frozenset(changed),
                 )
-        return None
-
-    def fewer(self) -> Fewer | None:
-        """Return the largest smaller number of devices that fits on a node; None if there is none.
-
-        Only for a pod with one claim whose requests all ask for the same.
-        """
-        if len(self._trial.waiting) != 1 or len(self._trial.claims) != 1:
-            return None
-        (claim,) = self._trial.claims
-        asked = placement.number_of_devices([claim])
-        is_plain = all(request.get("exactly") for request in claim["spec"]["devices"]["requests"])
-        if len(list(placement.wanted_devices([claim]))) != 1 or asked is None or not is_plain:
-            return None
-        for count in range(asked - 1, 0, -1):
-            for outcome in self._roomy:
-                if self._fits(self._nodes[outcome.name], [_with_count(claim, count)]):
-                    return Fewer(node=outcome.name, count=count, asked=asked)
         return None
 
     def in_the_way(self) -> InTheWay | None:
@@ -250,22 +212,6 @@ def _asks_for(exact: Document, wanted: Wanted) -> bool:
     named = (exact.get("capacity") or {}).get("requests") or {}
     amounts = {name: quantity.parse(text) for name, text in named.items()}
     return exact["deviceClassName"] == wanted.device_class and amounts == dict(wanted.amounts)
-
-
-def _with_count(claim: Document, count: int) -> Document:
-    """Return the claim with fewer devices: fewer requests, and of the last one a smaller count."""
-    result = copy.deepcopy(dict(claim))
-    devices = result["spec"]["devices"]
-    kept = []
-    left = count
-    for request in devices["requests"]:
-        if left <= 0:
-            break
-        request["exactly"]["count"] = min(left, request["exactly"].get("count") or 1)
-        left -= request["exactly"]["count"]
-        kept.append(request)
-    devices["requests"] = kept
-    return result
 
 
 def _size(holder: Holder) -> int:

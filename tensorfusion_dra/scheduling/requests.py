@@ -14,10 +14,6 @@ class SchedulingError(DriverError):
     """An error that stops the scheduling of a pod, because no other node would help."""
 
 
-class SelectorError(SchedulingError):
-    """A selector of a class or claim does not compile, or fails on a device."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A request, or one of its alternatives (subrequests).

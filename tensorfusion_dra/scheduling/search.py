@@ -29,7 +29,6 @@ from tensorfusion_dra.scheduling.requests import (
     ClaimSpec,
     DeviceClass,
     SchedulingError,
-    SelectorError,
     Wanted,
 )
 from tensorfusion_dra.scheduling.usage import Usage
@@ -303,7 +302,9 @@ def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
                 return False
         except (CelCompileError, CelRunError) as error:
             when = "compile" if isinstance(error, CelCompileError) else "runtime"
-            raise SelectorError(f"{whose}: selector #{index}: CEL {when} error: {error}") from error
+            raise SchedulingError(
+                f"{whose}: selector #{index}: CEL {when} error: {error}"
+            ) from error
     return True
 
 

@@ -109,15 +109,12 @@ def test_every_proposal_fits_when_it_is_followed(found: Cluster, asked: Json) ->
     nodes = [node(name) for name in NODES]
     relief = Relief(Trial(pod=pod(), claims=[made]), NodeClusters(found), nodes, tried)
 
-    smaller, fewer, in_the_way = relief.smaller(), relief.fewer(), relief.in_the_way()
+    smaller, in_the_way = relief.smaller(), relief.in_the_way()
 
     if smaller is not None:
         amounts = {name: str(amount) for name, amount in smaller.amounts.items()}
         less = {**asked, "exactly": {**asked["exactly"], "capacity": {"requests": amounts}}}
         allocation.allocate([claim(less)], found, node(smaller.node))
-    if fewer is not None:
-        less = {**asked, "exactly": {**asked["exactly"], "count": fewer.count}}
-        allocation.allocate([claim(less)], found, node(fewer.node))
     if in_the_way is not None:
         gone = {holder.claim for holder in in_the_way.holders}
         left = tuple(old for old in found.claims if old["metadata"]["name"] not in gone)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.cluster.api import ResourceApi
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import terms, translate
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -115,9 +115,9 @@ def _rows(term: TracedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]
 
 
 def _values(values: Counter[str]) -> str:
-    shown = [f"{value} ({count})" for value, count in values.most_common(_SHOWN_VALUES)]
-    more = len(values) - _SHOWN_VALUES
-    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
+    return printable.first(
+        [f"{value} ({count})" for value, count in values.most_common()], _SHOWN_VALUES
+    )
 
 
 def _left_out(devices: Sequence[TracedDevice]) -> Iterator[str]:
@@ -132,9 +132,7 @@ def _left_out(devices: Sequence[TracedDevice]) -> Iterator[str]:
         yield ""
         yield "Left out"
     for (pool, reasons), named in groups.items():
-        more = len(named) - _SHOWN_DEVICES
-        shown = ", ".join(named[:_SHOWN_DEVICES]) + (f" and {more} more" if more > 0 else "")
-        yield f"  {pool}: {shown}"
+        yield f"  {pool}: {printable.first(named, _SHOWN_DEVICES)}"
         yield from (f"    {reason}" for reason in reasons)
 
 

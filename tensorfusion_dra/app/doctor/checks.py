@@ -34,7 +34,7 @@ class Context:
         in_pod: Whether this process runs in a pod, with a service account of its own.
         api: None if there is no kubeconfig.
         host_root: Folder where the host's root is mounted.
-        runtime_config: The runtime's configuration file; None searches the usual paths.
+        runtime_config: containerd's configuration file; None searches the usual paths.
         namespace: Namespace of the dry-run writes.
         service_account: Namespace and name of the account whose rights are checked. None takes
             the pod's own, or outside of a pod the DaemonSet's.

@@ -43,7 +43,6 @@ CHECKS: Final = (
     Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
     Check(theme="container runtime", run=runtime.cdi, needs_api=True),
     Check(theme="folders", run=folders.folders, places=_NODE),
-    Check(theme="sockets", run=sockets.paths, places=_NODE),
     Check(theme="sockets", run=sockets.serving, places=_NODE),
     Check(theme="sockets", run=sockets.registered, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
@@ -82,7 +81,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime-config",
-        help="configuration file of containerd or CRI-O; by default the usual paths are searched",
+        help="configuration file of containerd; by default the usual paths are searched",
     )
     parser.add_argument(
         "--namespace", default="default", help="namespace of the dry-run writes. Default: default."

@@ -1,12 +1,12 @@
 """Checks of the node's GPUs: readable, usable by containers, not handed out by other drivers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
-from tensorfusion_dra.app.shared import node_parts, providers
+from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
@@ -16,7 +16,6 @@ from tensorfusion_dra.core.doctor.gpus import Access
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.providers.providers import Report
 
 
 def cards(context: Context) -> Iterator[Finding]:
@@ -27,7 +26,6 @@ def cards(context: Context) -> Iterator[Finding]:
             discovery,
             node_parts.node(settings),
             host=HostSizes(settings.disk_folder),
-            providers=providers.load(settings),
         )
         try:
             yield from rules.library(discovery.raw())
@@ -40,7 +38,6 @@ def cards(context: Context) -> Iterator[Finding]:
     gpus = [device.gpu for device in catalog.devices]
     yield from rules.cards(gpus, catalog.left_out)
     yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.host_size_errors)
-    yield from _providers(reader.providers.reports())
     yield from _access(context, gpus)
 
 
@@ -65,28 +62,6 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
         )
     except StatusError:
         return None
-
-
-def _providers(reports: Sequence[Report]) -> Iterator[Finding]:
-    """Judge the providers; those that the settings turn off are no finding."""
-    for report in reports:
-        whose = report.registered
-        subject = f"provider {whose.name} ({whose.kind}, {whose.package})"
-        if whose.unused and whose.unused != providers.DISABLED:
-            yield rules.unused_provider(subject, whose.unused)
-        elif not whose.unused:
-            yield rules.provider(
-                subject,
-                given=sorted({name for each in report.given.values() for name in each}),
-                errors=sorted(set(report.outcome.errors.values())),
-                refused=sorted(
-                    {
-                        f"{one.name}: {one.reason}"
-                        for each in report.refused.values()
-                        for one in each
-                    }
-                ),
-            )
 
 
 def _access(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:

@@ -1,12 +1,8 @@
 """Checks of the configured enforcer: its files, its life, and the limits of prepared claims."""
 
-import hashlib
 import stat
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from io import BufferedReader
 from pathlib import Path
-from typing import Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
@@ -15,10 +11,8 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.doctor import limits as rules
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.limits import ELF, HostFile
+from tensorfusion_dra.core.doctor.limits import HostFile
 from tensorfusion_dra.state import ledger_reading, unix_sockets
-
-_DIGITS: Final = 12
 
 
 def files(context: Context) -> Iterator[Finding]:
@@ -64,21 +58,14 @@ def claims(context: Context) -> Iterator[Finding]:
 
 
 def _read_file(path: Path) -> HostFile:
-    """Return the facts about a file: whether it exists, its mode, first bytes and version."""
+    """Return the facts about a file: whether it exists, and its mode."""
     try:
-        status = path.stat()
-        beginning, version = b"", ""
-        if stat.S_ISREG(status.st_mode):
-            with path.open("rb") as file:
-                beginning = file.read(len(ELF))
-                version = _version(file, status.st_size, status.st_mtime)
+        mode = path.stat().st_mode
     except FileNotFoundError:
         return HostFile(path=str(path), exists=False)
     except OSError as error:
         return HostFile(path=str(path), trouble=error.strerror or str(error))
-    return HostFile(
-        path=str(path), beginning=beginning, mode=stat.S_IMODE(status.st_mode), version=version
-    )
+    return HostFile(path=str(path), mode=stat.S_IMODE(mode))
 
 
 def _ask_socket(path: str) -> HostFile:
@@ -87,12 +74,3 @@ def _ask_socket(path: str) -> HostFile:
         return HostFile(path=path, exists=False)
     trouble = unix_sockets.trouble(path)
     return HostFile(path=path, refusal=trouble, answers=not trouble)
-
-
-def _version(file: BufferedReader, size_bytes: int, modified: float) -> str:
-    """Return what tells a library from another version; limiters carry no version of their own."""
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
-    return (
-        f"{size_bytes} bytes, of {datetime.fromtimestamp(modified, UTC):%Y-%m-%d}, sha256 {digest}"
-    )

@@ -47,17 +47,13 @@ def slices(context: Context) -> Iterator[Finding]:
         settings = context.settings
         own = Source(kind=settings.pool_source, gpupool=settings.gpupool)
         cause = None if found else _awaited(context, [own], kubernetes.checked_nodes(context))
-        yield from [cause] if cause else rules.slices_of_node(found, node_name=name)
+        yield from [cause] if cause else rules.published(found, node_name=name)
         return
     nodes = probe.items("/api/v1/nodes")
     found = probe.items(path, fieldSelector=selector)
     plugins = [] if found else installed(context)
     cause = _awaited(context, map(rules.pool_source, plugins), nodes)
-    yield from (
-        [cause]
-        if cause
-        else rules.slices_of_cluster(found, nodes=[node["metadata"]["name"] for node in nodes])
-    )
+    yield from [cause] if cause else rules.published(found)
 
 
 def _awaited(

@@ -55,13 +55,7 @@ def _file(context: Context, path: Path) -> SpecFile:
         return SpecFile(path=str(path), trouble=error.strerror or str(error))
     except (CdiError, ValueError, yaml.YAMLError, RecursionError) as error:
         return SpecFile(path=str(path), trouble=" ".join(str(error).split()))
-    kind = str(document["kind"])
-    return SpecFile(
-        path=str(path),
-        kind=kind,
-        devices=tuple(f"{kind}={device['name']}" for device in document["devices"]),
-        missing_paths=tuple(_missing(context, document)),
-    )
+    return SpecFile(path=str(path), missing_paths=tuple(_missing(context, document)))
 
 
 def _missing(context: Context, document: Mapping[str, Any]) -> Iterator[str]:

@@ -24,8 +24,6 @@ _CONTAINERD: Final = (
     "/var/snap/microk8s/current/args/containerd.toml",
     "/etc/containerd/config.toml",
 )
-_CRIO: Final = "/etc/crio/crio.conf"
-_CRIO_FOLDER: Final = "/etc/crio/crio.conf.d"
 _MOST_FILES: Final = 64
 
 
@@ -43,12 +41,6 @@ def _settings(context: Context, runtime_version: str) -> CdiSettings | None:
     """Return the CDI settings in the runtime's files; None if there is no file."""
     name, release = rules.release_of(runtime_version)
     named = context.runtime_config
-    if name == "cri-o":
-        main = named or context.on_host(_CRIO)
-        folder = context.on_host(_CRIO_FOLDER)
-        files = [main, *sorted(folder.glob("*.conf"))] if folder.is_dir() else [main]
-        documents = [(str(path), _read(path)) for path in files if path.is_file()]
-        return rules.crio_settings(documents) if documents else None
     if name != "containerd":
         return None
     candidates = [named] if named else [context.on_host(path) for path in _CONTAINERD]

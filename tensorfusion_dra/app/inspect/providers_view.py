@@ -6,7 +6,7 @@ The cards are read once and the providers called as the node plugin calls them.
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import yaml
@@ -15,12 +15,10 @@ from tensorfusion_dra.app.shared import node_parts, providers, streams
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
-from tensorfusion_dra.core.devices import provider_answers
-from tensorfusion_dra.core.devices.health import Kind as TroubleKind
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.provider_runner import Outcome, State
 from tensorfusion_dra.driver.providers.providers import Report
 from tensorfusion_dra.driver.providers.third_party import Kind, Registered
@@ -60,7 +58,7 @@ def _read(settings: Settings) -> tuple[dict[str, Any], str]:
         except RetryableError as error:
             trouble = str(error)
     every = providers.registered(settings)
-    reports = (*_own(reader.current()), *loaded.reports(), *_enforcers(settings, every))
+    reports = (*loaded.reports(), *_enforcers(settings, every))
     loaded.close()
     found = {
         "node": settings.node_name,
@@ -70,33 +68,6 @@ def _read(settings: Settings) -> tuple[dict[str, Any], str]:
         "unknownDisabled": list(providers.unknown_names(settings, every)),
     }
     return found, trouble
-
-
-def _own(catalog: Catalog | None) -> Iterator[Report]:
-    """Yield what the driver itself gives, as it is in the catalog."""
-    devices = catalog.devices if catalog else ()
-    sick = catalog.sick if catalog else {}
-    outcome = Outcome(state=State.OK if catalog else State.NEW)
-    own: Sequence[tuple[Kind, str, Mapping[str, Sequence[str]]]] = (
-        (Kind.ATTRIBUTES, "driver", {each.name: _of_driver(each.attributes) for each in devices}),
-        (Kind.CAPACITIES, "driver", {each.name: _of_driver(each.capacity) for each in devices}),
-        (
-            Kind.HEALTH,
-            "nvml",
-            {
-                name: [each.worst.reason]
-                for name, each in sick.items()
-                if each.worst.kind is not TroubleKind.SOURCE
-            },
-        ),
-    )
-    for kind, name, given in own:
-        registered = Registered(kind=kind, name=name, load=lambda: None)
-        yield Report(registered=registered, outcome=outcome, given=given)
-
-
-def _of_driver(entries: Iterable[str]) -> Sequence[str]:
-    return [name for name in entries if name in provider_answers.OF_DRIVER]
 
 
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
@@ -166,10 +137,8 @@ def _row(each: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _gives(each: dict[str, Any]) -> str:
-    """Return the names that it gives; a number for the driver's own, which are many."""
+    """Return the names that it gives, and to how many devices."""
     given = sorted({name for names in each["given"].values() for name in names})
-    if each["package"] == _OWN and given and each["kind"] != Kind.HEALTH.value:
-        return f"{len(given)} {each['kind']}"
     devices = len(each["given"])
     if each["kind"] == Kind.ENFORCER.value and each["state"] == State.OK.value:
         return "limits of new claims"

@@ -27,7 +27,7 @@ GROUPS: Final[Mapping[Kind, str]] = {
 }
 DISABLED: Final = "disabled by the setting disable-provider"
 OWN_NAMES: Final = frozenset({"driver", "nvml", *KINDS})
-"""Names by which `inspect --providers` shows the driver's own."""
+"""Names of the driver's own, which no package can take."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

@@ -1,6 +1,5 @@
 """What would let a pod fit that no node has room for, as sentences."""
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,8 +12,7 @@ from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.kubernetes import review
-from tensorfusion_dra.scheduling import node_clusters, placement, selector_trace
-from tensorfusion_dra.scheduling.devices import DeviceId
+from tensorfusion_dra.scheduling import placement, selector_trace
 from tensorfusion_dra.scheduling.node_clusters import NodeClusters
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause
@@ -24,7 +22,6 @@ from tensorfusion_dra.scheduling.usage import Holder
 Document = Mapping[str, Any]
 
 _SHOWN: Final = 3
-_TRIED_NODES: Final = 50
 _ANNOTATION_OF: Final = {
     names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
     names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
@@ -43,29 +40,17 @@ def of(
     nodes: Sequence[Document],
     outcomes: Sequence[NodeOutcome],
 ) -> Iterator[str]:
-    """Yield what would help, the quickest first. Every proposal was tried on the cluster."""
-    errors = [each for each in outcomes if each.error]
-    if errors:
-        expression = names.ANNOTATION_CEL_EXPRESSION
-        if errors[0].is_selector_error and expression in review.annotations_of(trial.pod):
-            yield f"Correct {expression}: tensorfusion-dra cel explain tries it on the cards."
+    """Yield what would help, the quickest first: less, pods that are in the way, other values."""
+    if any(each.error for each in outcomes):
         return
     relief = Relief(trial, clusters, nodes, outcomes)
     smaller = relief.smaller()
     if smaller is not None:
         yield _smaller(trial, smaller)
-    fewer = relief.fewer()
-    if fewer is not None:
-        yield (
-            f"Request fewer: {fewer.count} of the {fewer.asked} devices fit now on {fewer.node}."
-        )
     in_the_way = relief.in_the_way()
     if in_the_way is not None:
         yield _in_the_way(in_the_way)
-    yield from _too_large(outcomes, trial)
     yield from _other_values(trial, outcomes)
-    yield from _tainted(trial, clusters, nodes, outcomes)
-    yield from _refused(trial, clusters, nodes, outcomes)
 
 
 def amounts(holder: Holder) -> str:
@@ -102,26 +87,10 @@ def _in_the_way(found: InTheWay) -> str:
     return f"Wait for {them} on {found.card} of {found.node}: without {without} the pod fits there."
 
 
-def _too_large(outcomes: Sequence[NodeOutcome], trial: Trial) -> Iterator[str]:
-    """Yield what the cards have, if a request is larger than each, or no card has the capacity."""
-    for request, wanted in placement.wanted_devices(trial.waiting):
-        cards = [card for card in _cards(outcomes) if _is_selected(card, request)]
-        for name, amount in wanted.amounts.items():
-            sizes = [
-                card.device.capacity[name].value for card in cards if name in card.device.capacity
-            ]
-            if sizes and max(sizes) < amount:
-                largest = shown(max(sizes))
-                yield f"No card has {name} {shown(amount)}: the largest has {largest}."
-            elif cards and not sizes:
-                known = ", ".join(sorted({each for card in cards for each in card.device.capacity}))
-                yield f"Correct the capacity {name}: the cards have {known or 'none'}."
-
-
 def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
     """Yield the values that cards have, where no card has what a selector demands."""
     for request, _ in placement.wanted_devices(trial.waiting):
-        cards = [card for card in _cards(outcomes) if request in card.rejections]
+        cards = [card for each in outcomes for card in each.cards if request in card.rejections]
         rejected = [card.rejections[request] for card in cards]
         if not cards or any(each is None or each.cause is not Cause.SELECTOR for each in rejected):
             continue
@@ -149,65 +118,3 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
             yield (
                 f"Correct the selector {answers.short(subject)}: the cards have {name}: {values}."
             )
-
-
-def _tainted(
-    trial: Trial,
-    clusters: NodeClusters,
-    nodes: Sequence[Document],
-    outcomes: Sequence[NodeOutcome],
-) -> Iterator[str]:
-    """Yield the tainted cards of the nodes where the pod fits without the taints."""
-    by_name = {str(node["metadata"]["name"]): node for node in nodes}
-    tainted = {each.name: dict(_taints(each)) for each in outcomes}
-    found: dict[str, list[str]] = {}
-    for name in [name for name, of_node in tainted.items() if of_node][:_TRIED_NODES]:
-        near = node_clusters.repaired(clusters.at(name), tainted[name].keys())
-        if placement.outcome(trial, near, by_name[name]).fits:
-            for device, taint in tainted[name].items():
-                found.setdefault(taint, []).append(f"{device.device} of {name}")
-    for taint, cards in found.items():
-        more = f" and {len(cards) - _SHOWN} more" if len(cards) > _SHOWN else ""
-        is_health = taint.startswith(names.TAINT_UNHEALTHY)
-        cure = "Repair" if is_health else "Remove the taint from"
-        yield f"{cure} {', '.join(cards[:_SHOWN])}{more}: would fit but for the taint {taint}."
-
-
-def _taints(outcome: NodeOutcome) -> Iterator[tuple[DeviceId, str]]:
-    for card in outcome.cards:
-        nearest = answers.nearest(card)
-        if nearest is not None and nearest.cause is Cause.TAINT:
-            yield card.device.id, nearest.subject
-
-
-def _refused(
-    trial: Trial,
-    clusters: NodeClusters,
-    nodes: Sequence[Document],
-    outcomes: Sequence[NodeOutcome],
-) -> Iterator[str]:
-    """Yield the nodes that have free devices, but are unfit for another reason."""
-    anywhere = copy.deepcopy(dict(trial.pod))
-    anywhere["spec"] = {"tolerations": [{"operator": "Exists"}]}
-    freed = Trial(pod=anywhere, claims=trial.claims)
-    by_name = {str(node["metadata"]["name"]): node for node in nodes}
-    refused = [each for each in outcomes if each.refusal][:_TRIED_NODES]
-    count = 0
-    for each in refused:
-        node = by_name[each.name]
-        if placement.outcome(freed, clusters.at(each.name), node).fits:
-            yield f"{each.name} has room, but: {each.refusal}."
-            count += 1
-            if count == _SHOWN:
-                return
-
-
-def _cards(outcomes: Sequence[NodeOutcome]) -> list[Card]:
-    return [card for outcome in outcomes for card in outcome.cards]
-
-
-def _is_selected(card: Card, request: str) -> bool:
-    found = card.rejections.get(request)
-    return request in card.rejections and (
-        found is None or found.cause not in (Cause.SELECTOR, Cause.UNSUPPORTED)
-    )

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.doctor.finding import Finding
@@ -182,10 +182,7 @@ def _classes(wanted: Mapping[str, Wanted], request: Iterable[str]) -> str:
 
 def node_names(outcomes: Sequence[NodeOutcome]) -> str:
     """Return the names of the nodes that fit, the first ones and the number of the others."""
-    names = [each.name for each in outcomes if each.fits]
-    more = len(names) - _SHOWN_NODES
-    nodes = "node" if more == 1 else "nodes"
-    return ", ".join(names[:_SHOWN_NODES]) + (f" and {more} more {nodes}" if more > 0 else "")
+    return printable.first([each.name for each in outcomes if each.fits], _SHOWN_NODES)
 
 
 def nearest(card: Card) -> Rejection | None:

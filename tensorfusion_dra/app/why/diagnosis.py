@@ -225,12 +225,7 @@ def _cluster(observed: Observed, resolved: Resolved) -> allocation.Cluster:
 def _slice_findings(observed: Observed) -> list[Finding]:
     """Return the doctor's findings about this driver's slices, except that all is well."""
     ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
-    nodes = [str(node["metadata"]["name"]) for node in observed.nodes]
-    return [
-        finding
-        for finding in objects.slices_of_cluster(ours, nodes=nodes)
-        if finding.level is not Level.OK
-    ]
+    return [each for each in objects.published(ours) if each.level is not Level.OK]
 
 
 def _name(pod: Document) -> str:

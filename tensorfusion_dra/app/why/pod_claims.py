@@ -19,24 +19,27 @@ from tensorfusion_dra.webhook.admission import Admission
 
 Document = Mapping[str, Any]
 
-_RESERVED_AT_MOST: Final = 256
-
 
 @dataclass(slots=True, kw_only=True)
 class Resolved:
     """A pod as it will be scheduled.
 
     Attributes:
-        claims: Its claims; those that do not exist yet as they will be created.
-        future: Those of the claims that do not exist yet.
+        stored: Those of its claims that exist.
+        future: Its other claims, as they will be created.
         is_complete: False if a claim is not known at all.
     """
 
     pod: Document
-    claims: list[Document] = field(default_factory=list)
+    stored: list[Document] = field(default_factory=list)
     future: list[Document] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     is_complete: bool = True
+
+    @property
+    def claims(self) -> list[Document]:
+        """All of its claims."""
+        return [*self.stored, *self.future]
 
     @property
     def blocks(self) -> bool:
@@ -54,12 +57,8 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     annotations = review.annotations_of(pod)
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
     if pod_request.requests_gpu(annotations) and not has_entry:
-        verdict = Foreseen(observed, pod).pod()
+        verdict = _verdict(observed, pod)
         _judge(found, verdict, annotations, is_created=is_created)
-        if verdict.errors:
-            verdict = _without_faults(pod, verdict, observed)
-            if not verdict.errors:
-                _judge(found, verdict, annotations, is_created=is_created)
         if verdict.errors:
             found.is_complete = False
         elif verdict.changed is not None:
@@ -71,12 +70,19 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
         else:
             found.findings.append(pending.without_dra())
     elif has_entry:
-        verdict = Foreseen(observed, pod).pod()
+        verdict = _verdict(observed, pod)
         _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_created)
-    resolver = _Resolver(found, observed, is_created=is_created)
     for entry in pod_claims.entries(found.pod):
-        resolver.add(entry)
-    resolver.add_extended()
+        name = pod_claims.stored_name(found.pod, entry)
+        if name:
+            _add_stored(found, observed, name)
+        elif name is not None:
+            _add_future(found, observed, entry, is_created=is_created)
+    extended = pod_claims.extended_name(found.pod)
+    if extended:
+        _add_stored(found, observed, extended)
+    elif claim := pod_claims.extended_claim(found.pod, observed.classes, observed.nodes):
+        found.future.append(claim)
     return found
 
 
@@ -121,7 +127,7 @@ def missed(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield the finding about a scheduled pod that lacks the claim that its annotations request."""
     has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
-    verdict = Foreseen(observed, pod).pod() if requests and not has_entry else PASSED
+    verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
         yield pending.no_claim(observed.webhooks)
 
@@ -155,96 +161,53 @@ def _judge(
             found.findings.append(Finding(level=level, subject=subject, found=reason, cure=cure))
 
 
-def _without_faults(pod: Document, verdict: Verdict, observed: Observed) -> Verdict:
-    """Return the verdict on the pod without the annotations that the webhook refuses.
+def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
+    """Add a claim that exists, with its faults."""
+    namespace = found.pod["metadata"].get("namespace")
+    claim = next(
+        (
+            each
+            for each in observed.claims
+            if each["metadata"].get("namespace") == namespace and each["metadata"]["name"] == name
+        ),
+        None,
+    )
+    if claim is None:
+        found.findings.append(pending.missing_claim(name))
+        found.is_complete = False
+        return
+    if "deletionTimestamp" in claim["metadata"]:
+        found.findings.append(pending.deleted_claim(name))
+    if not pod_request.parse(review.annotations_of(found.pod), []).whole:
+        dropped = list(pending.dropped_amounts(found.pod, claim))
+        found.findings += dropped or edited(found.pod, claim)
+    found.stored.append(claim)
 
-    So the other faults of the pod are found as well, such as a missing template.
-    """
-    faulty = {error.path for error in verdict.errors}
-    left = {
-        name: value
-        for name, value in review.annotations_of(pod).items()
-        if pod_request.path_of(name) not in faulty
-    }
-    mended = {**pod, "metadata": {**pod["metadata"], "annotations": left}}
-    return Foreseen(observed, mended).pod()
 
-
-class _Resolver:
-    def __init__(self, found: Resolved, observed: Observed, *, is_created: bool) -> None:
-        self._found: Final = found
-        self._observed: Final = observed
-        self._is_created: Final = is_created
-        self._namespace: Final = str(found.pod["metadata"].get("namespace", ""))
-        self._stored: Final = {
-            str(claim["metadata"]["name"]): claim
-            for claim in observed.claims
-            if claim["metadata"].get("namespace") == self._namespace
-        }
-
-    def add(self, entry: Mapping[str, object]) -> None:
-        """Add the claim of one entry of the pod."""
-        name = pod_claims.stored_name(self._found.pod, entry)
-        if name is None:
-            return
-        if name:
-            self._add_stored(name)
-        else:
-            self._add_future(name_of(entry), str(entry.get("resourceClaimTemplateName") or ""))
-
-    def add_extended(self) -> None:
-        """Add the claim of the pod's extended resources."""
-        name = pod_claims.extended_name(self._found.pod)
-        if name:
-            self._add_stored(name)
-            return
-        claim = pod_claims.extended_claim(
-            self._found.pod, self._observed.classes, self._observed.nodes
+def _add_future(
+    found: Resolved, observed: Observed, entry: Mapping[str, object], *, is_created: bool
+) -> None:
+    """Add the claim that Kubernetes will create for an entry of the pod, with its faults."""
+    name = str(entry.get("resourceClaimTemplateName") or "")
+    template = observed.templates.get(name)
+    if template is None:
+        found.findings.append(
+            pending.missing_template(name, namespace=str(found.pod["metadata"].get("namespace")))
+            if observed.has_templates
+            else pending.unread_template(name)
         )
-        if claim is not None:
-            self._found.claims.append(claim)
-            self._found.future.append(claim)
-
-    def _add_stored(self, name: str) -> None:
-        claim = self._stored.get(name)
-        if claim is None:
-            self._found.findings.append(pending.missing_claim(name))
-            self._found.is_complete = False
-            return
-        if "deletionTimestamp" in claim["metadata"]:
-            self._found.findings.append(pending.deleted_claim(name))
-        consumers = (claim.get("status") or {}).get("reservedFor") or ()
-        uid = self._found.pod["metadata"].get("uid")
-        if len(consumers) >= _RESERVED_AT_MOST and uid not in {each["uid"] for each in consumers}:
-            self._found.findings.append(pending.crowded_claim(name, len(consumers)))
-        if not pod_request.parse(review.annotations_of(self._found.pod), []).whole:
-            dropped = list(pending.dropped_amounts(self._found.pod, claim))
-            self._found.findings += dropped or edited(self._found.pod, claim)
-        self._found.claims.append(claim)
-
-    def _add_future(self, entry: str, template_name: str) -> None:
-        template = self._observed.templates.get(template_name)
-        if template is None:
-            self._found.findings.append(
-                pending.missing_template(template_name, namespace=self._namespace)
-                if self._observed.has_templates
-                else pending.unread_template(template_name)
-            )
-            self._found.is_complete = False
-            return
-        claim: Document = pod_claims.created(self._found.pod, entry, template)
-        verdict = Foreseen(self._observed, self._found.pod).claim(claim)
-        for error in verdict.errors:
-            finding = problem(str(error.path or "claim"), error.text, expected="", cure="")
-            self._found.findings.append(finding)
-        claim = verdict.changed or claim
-        if self._is_created and not any(
-            finding.subject == pending.WEBHOOK for finding in self._found.findings
-        ):
-            events = self._observed.events_of(self._found.pod)
-            self._found.findings.append(pending.claim_not_created(template_name, events=events))
-        self._found.claims.append(claim)
-        self._found.future.append(claim)
+        found.is_complete = False
+        return
+    claim: Document = pod_claims.created(found.pod, name_of(entry), template)
+    verdict = _verdict(observed, found.pod, claim)
+    found.findings += [
+        problem(str(error.path or "claim"), error.text, expected="", cure="")
+        for error in verdict.errors
+    ]
+    if is_created and not any(each.subject == pending.WEBHOOK for each in found.findings):
+        events = observed.events_of(found.pod)
+        found.findings.append(pending.claim_not_created(name, events=events))
+    found.future.append(verdict.changed or claim)
 
 
 _WAIT_SECONDS: Final = 10.0
@@ -275,37 +238,29 @@ class _OnePod:
         return self.pod
 
 
-class Foreseen:
-    """The webhook's verdicts on one pod.
+def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
+    """Return the webhook's verdict on the pod, or on a claim that was just created for it.
 
     Its settings are not known here. A claim requests virtual amounts if the published devices have
     them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
     """
-
-    def __init__(self, observed: Observed, pod: Document) -> None:
-        ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
-        self._pod: Final = pod
-        self._admission: Final = Admission(
-            pools=_Listed(observed.pools),
-            templates=_Listed(observed.pool_templates),
-            pods=_OnePod(pod),
-            slices=_Listed(ours),
-            scheduler="default-scheduler",
-            virtual=any(
-                names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
-                for each in ours
-                for device in each["spec"].get("devices") or ()
-            ),
-            enforces_hard=True,
-        )
-
-    def pod(self) -> Verdict:
-        """Return the verdict on the pod."""
-        return self._admission.pod(_review("", "Pod", self._pod))
-
-    def claim(self, claim: Document) -> Verdict:
-        """Return the verdict on a claim that was just created for the pod."""
-        return self._admission.claim(_review(names.RESOURCE_GROUP, "ResourceClaim", claim))
+    ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
+    admission = Admission(
+        pools=_Listed(observed.pools),
+        templates=_Listed(observed.pool_templates),
+        pods=_OnePod(pod),
+        slices=_Listed(ours),
+        scheduler="default-scheduler",
+        virtual=any(
+            names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
+            for each in ours
+            for device in each["spec"].get("devices") or ()
+        ),
+        enforces_hard=True,
+    )
+    if claim is None:
+        return admission.pod(_review("", "Pod", pod))
+    return admission.claim(_review(names.RESOURCE_GROUP, "ResourceClaim", claim))
 
 
 def _review(group: str, kind: str, document: Document) -> Review:

@@ -92,7 +92,7 @@ def _each(outcomes: Sequence[NodeOutcome], short: Mapping[str, str]) -> Iterator
             rows.setdefault(key, []).append(short[card.device.id.device])
         name = outcome.name
         for (why, held), cards in rows.items():
-            yield name, _names(cards), why, held
+            yield name, printable.first(cards, _SHOWN_NAMES), why, held
             name = ""
 
 
@@ -104,7 +104,7 @@ def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
     for reasons, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         counts = Counter(reason for each in members for reason in map(_kind, each.cards))
         cards = sum(len(each.cards) for each in members)
-        name = f"{len(members)}: {_names([each.name for each in members])}"
+        name = f"{len(members)}: {printable.first([each.name for each in members], _SHOWN_NAMES)}"
         if cards:
             why = ", ".join(
                 answers.numbered(count, reason) for reason, count in counts.most_common()
@@ -158,20 +158,15 @@ def _holders_text(card: Card) -> str:
     if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
         return ""
     tenants = [each for each in card.holders if not each.is_admin]
-    shown = [_share_text(each, rejection.subject) for each in tenants[:_SHOWN_HOLDERS]]
-    more = len(tenants) - _SHOWN_HOLDERS
-    return ", ".join([*shown, f"{more} more"] if more > 0 else shown)
+    return printable.first(
+        [_share_text(each, rejection.subject) for each in tenants], _SHOWN_HOLDERS
+    )
 
 
 def _share_text(holder: Holder, capacity: str) -> str:
     amount = (holder.amounts or {}).get(capacity)
     text = advice.amounts(holder) if amount is None else tables.shown(amount)
     return f"{holder.text} ({text})"
-
-
-def _names(found: Sequence[str]) -> str:
-    more = len(found) - _SHOWN_NAMES
-    return ", ".join(found[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _node_document(outcome: NodeOutcome) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
@@ -196,17 +196,15 @@ def tensor_fusion_workers(
         # A pod that this driver marked got its cards from Kubernetes' scheduler.
         and names.MARK_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
     ]
-    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running[:5]]
-    more = " and more" if len(running) > 5 else ""
+    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running]
     what = {
         "expected": "one scheduler for each card: neither counts the other's allocations",
         "cure": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
         "of another GPUPool",
     }
     if running:
-        text = (
-            f"{', '.join(shown)}{more} got cards of this node from {names.TENSOR_FUSION_SCHEDULER}"
-        )
+        by = names.TENSOR_FUSION_SCHEDULER
+        text = f"{printable.first(shown)} got cards of this node from {by}"
         yield warning(subject, text, **what)
     elif workers is None:
         yield note(subject, "present; its worker pods could not be listed", **what)
@@ -267,44 +265,3 @@ def _marks(device: Mapping[str, Any]) -> Iterator[str]:
         text = str(value.get("string") or "").lower()
         if text and name.rpartition("/")[2] in _MARKS:
             yield text
-
-
-_SEE = "see tensorfusion-dra inspect --providers"
-
-
-def provider(
-    subject: str, *, given: Sequence[str], errors: Sequence[str], refused: Sequence[str]
-) -> Finding:
-    """Judge a provider of another package by one call.
-
-    Args:
-        subject: Kind, name and package.
-        given: Names that devices have from it.
-        errors: What went wrong when it was called.
-        refused: Names that no device has from it, with the reasons.
-    """
-    if errors:
-        return warning(
-            subject,
-            errors[0],
-            expected="an answer for every GPU, within its time",
-            cure=f"repair the package, or leave it out with --disable-provider; {_SEE}",
-        )
-    if refused:
-        return warning(
-            subject,
-            f"left out: {refused[0]}",
-            expected="names and values that a device can have",
-            cure=f"correct the package (docs/extend.md); {_SEE}",
-        )
-    return ok(subject, f"gives {', '.join(sorted(given)) or 'nothing at present'}")
-
-
-def unused_provider(subject: str, reason: str) -> Finding:
-    """Return the finding that a registered provider is never called."""
-    return warning(
-        subject,
-        f"not used: {reason}",
-        expected="a name of its own",
-        cure=f"rename its entry point, or uninstall one of the packages; {_SEE}",
-    )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
@@ -165,8 +165,7 @@ def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding
     if whole:
         yield problem(
             subject,
-            f"{', '.join(whole[:5])}{' and more' if len(whole) > 5 else ''} "
-            "got devices without consumedCapacity",
+            f"{printable.first(whole)} got devices without consumedCapacity",
             expected="consumedCapacity in every result",
             cure="turn the feature gate DRAConsumableCapacity on in kube-scheduler, too; then "
             "delete these pods and claims, whose allocation never changes",
@@ -205,7 +204,7 @@ def one_request_for_several(
     if found:
         yield warning(
             "requests for several GPUs",
-            f"{', '.join(found[:5])}{' and more' if len(found) > 5 else ''}: one request has a "
+            f"{printable.first(found)}: one request has a "
             f"count above 1, and the scheduler of Kubernetes {reported} may allocate the same GPU "
             "to it several times, despite a distinctAttribute",
             expected="one request for each GPU, with one distinctAttribute "

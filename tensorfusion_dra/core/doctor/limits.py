@@ -19,8 +19,6 @@ from tensorfusion_dra.core.doctor.finding import (
     warning,
 )
 
-ELF: Final = b"\x7fELF"
-
 _SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 
 
@@ -30,10 +28,7 @@ class HostFile:
 
     Attributes:
         trouble: Reason why it could not be examined; "" if it could.
-        beginning: Its first bytes; empty if it is not a regular file.
         mode: Permission bits.
-        version: What tells it from another version: size, date and the start of its SHA-256; "" if
-            it is no file.
         refusal: For a socket: why nothing accepts connections on it; "" if a process does.
         answers: For a socket: True if a process accepts connections on it.
     """
@@ -41,9 +36,7 @@ class HostFile:
     path: str
     trouble: str = ""
     exists: bool = True
-    beginning: bytes = b""
     mode: int = 0o755
-    version: str = ""
     refusal: str = ""
     answers: bool = False
 
@@ -84,13 +77,6 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
             expected="a process that accepts connections",
             cure=presence.cure(enforcer),
         )
-    elif is_library and not file.beginning.startswith(ELF):
-        yield problem(
-            subject,
-            "not a shared library",
-            expected="an ELF file: containers that preload something else do not start",
-            cure=presence.cure(enforcer),
-        )
     elif is_library and not file.mode & 0o004:
         yield warning(
             subject,
@@ -101,8 +87,7 @@ def _file(enforcer: str, file: HostFile) -> Iterator[Finding]:
     elif file.answers:
         yield ok(subject, "a process accepts connections")
     else:
-        version = f" ({file.version})" if file.version else ""
-        yield note(subject, f"found{version}; a file alone enforces nothing")
+        yield note(subject, "found; a file alone enforces nothing")
 
 
 def simulated(enforcer: str) -> Finding:

@@ -1,10 +1,10 @@
 """Findings about this driver's objects: DaemonSet, slices, DeviceClass, templates, GPUPools."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import share_parameters
 from tensorfusion_dra.core.claims.share_parameters import ParameterError
 from tensorfusion_dra.core.devices import device as devices
@@ -151,57 +151,38 @@ def _pod_spec(daemonset: Mapping[str, Any]) -> Mapping[str, Any]:
     return as_map(template.get("spec"))
 
 
-_MOST_SHOWN: Final = 5
-
-
-def slices_of_node(slices: Sequence[Slice], *, node_name: str) -> Iterator[Finding]:
-    """Judge this driver's slices of one node."""
-    if slices:
-        yield from published_slices(slices, nodes=None)
-        return
-    yield problem(
-        f"ResourceSlices of node {node_name}",
-        "none",
-        expected="at least one: the kubelet deletes the slices of a plugin that is gone for 30 s",
-        cure="check the node plugin's log for publish_retried, and whether the kubelet "
-        "registered it",
-    )
-
-
-def slices_of_cluster(slices: Sequence[Slice], *, nodes: Collection[str]) -> Iterator[Finding]:
-    """Judge this driver's slices of all nodes.
+def published(slices: Sequence[Slice], *, node_name: str = "") -> Iterator[Finding]:
+    """Yield the faults of this driver's slices, or that there are none.
 
     Args:
-        slices: This driver's slices.
-        nodes: The names of the cluster's nodes.
+        slices: Those of one node, or of all nodes.
+        node_name: The node; "" for all.
     """
-    if slices:
-        yield from published_slices(slices, nodes=nodes)
-        return
-    yield problem(
-        "ResourceSlices of this driver",
-        "none on any node",
-        expected="at least one on each node with GPUs",
-        cure="install the DaemonSet; if it is there: kubectl get pods -A -l "
-        "app.kubernetes.io/name=tensorfusion-dra, and run tensorfusion-dra doctor on a node",
-    )
-
-
-def published_slices(
-    slices: Sequence[Slice], *, nodes: Collection[str] | None
-) -> Iterator[Finding]:
-    """Yield one finding for each fault, or a single one if there is none."""
-    troubles = [*_incomplete(slices), *_exclusive(slices), *_unowned(slices)]
-    if nodes is not None:
-        troubles += _left_behind(slices, nodes)
-    devices = sum(len(item["spec"].get("devices") or []) for item in slices)
-    found_on = {item["spec"].get("nodeName") for item in slices}
-    yield from troubles or [
-        ok(
-            "ResourceSlices of this driver",
-            f"{len(slices)} on {len(found_on)} nodes, with {devices} devices",
+    if not slices and node_name:
+        yield problem(
+            f"ResourceSlices of node {node_name}",
+            "none",
+            expected="at least one: the kubelet deletes those of a plugin that is gone for 30 s",
+            cure="check the node plugin's log for publish_retried, and whether the kubelet "
+            "registered it",
         )
-    ]
+    elif not slices:
+        yield problem(
+            "ResourceSlices of this driver",
+            "none on any node",
+            expected="at least one on each node with GPUs",
+            cure="install the DaemonSet; if it is there: kubectl get pods -A -l "
+            "app.kubernetes.io/name=tensorfusion-dra, and run tensorfusion-dra doctor on a node",
+        )
+    else:
+        devices = sum(len(item["spec"].get("devices") or []) for item in slices)
+        found_on = {item["spec"].get("nodeName") for item in slices}
+        yield from [*_incomplete(slices), *_exclusive(slices)] or [
+            ok(
+                "ResourceSlices of this driver",
+                f"{len(slices)} on {len(found_on)} nodes, with {devices} devices",
+            )
+        ]
 
 
 def _incomplete(slices: Sequence[Slice]) -> Iterator[Finding]:
@@ -227,40 +208,10 @@ def _exclusive(slices: Sequence[Slice]) -> Iterator[Finding]:
     if whole:
         yield problem(
             "devices of this driver",
-            f"{len(whole)} of {len(devices)} cannot be shared: {', '.join(whole[:_MOST_SHOWN])}",
+            f"{len(whole)} of {len(devices)} cannot be shared: {printable.first(whole)}",
             expected="allowMultipleAllocations on each, which the API server keeps with the "
             "feature gate DRAConsumableCapacity",
             cure="turn the feature gate on; the node plugins then publish again by themselves",
-        )
-
-
-def _unowned(slices: Sequence[Slice]) -> Iterator[Finding]:
-    unowned = [
-        item["metadata"]["name"]
-        for item in slices
-        if not any(
-            owner.get("kind") == "Node" and owner.get("name") == item["spec"].get("nodeName")
-            for owner in item["metadata"].get("ownerReferences") or []
-        )
-    ]
-    if unowned:
-        yield warning(
-            "ResourceSlices of this driver",
-            f"without their Node as owner: {', '.join(unowned[:_MOST_SHOWN])}",
-            expected="owned by the Node, so that they are deleted with it",
-            cure="find the other writer: kubectl get resourceslice NAME -o yaml "
-            "--show-managed-fields",
-        )
-
-
-def _left_behind(slices: Sequence[Slice], nodes: Collection[str]) -> Iterator[Finding]:
-    gone = sorted({str(item["spec"].get("nodeName")) for item in slices} - set(nodes))
-    if gone:
-        yield warning(
-            "ResourceSlices of this driver",
-            f"of nodes that do not exist: {', '.join(gone[:_MOST_SHOWN])}",
-            expected="none: the garbage collector removes them with their Node",
-            cure="check kube-controller-manager, or delete them",
         )
 
 

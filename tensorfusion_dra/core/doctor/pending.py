@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
@@ -203,7 +203,6 @@ def _whole(amount: object) -> int:
 
 
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
-_MOST_CLASSES: Final = 5
 _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
@@ -227,16 +226,6 @@ def deleted_claim(name: str) -> Finding:
         "is being deleted",
         expected="a claim that stays",
         cure="wait until it is gone and create it again",
-    )
-
-
-def crowded_claim(name: str, consumers: int) -> Finding:
-    """Return the finding about a claim that has the maximum number of pods."""
-    return problem(
-        f"ResourceClaim {name}",
-        f"is reserved for {consumers} pods",
-        expected="fewer than 256, the maximum of Kubernetes",
-        cure="use another claim",
     )
 
 
@@ -294,7 +283,8 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
                 cure="install the driver's DeviceClass (docs/install.md)"
                 if ours
-                else f"correct deviceClassName; the cluster has {_shown(sorted(classes))}",
+                else "correct deviceClassName; the cluster has "
+                f"{printable.first(sorted(classes)) or 'none'}",
             )
 
 
@@ -382,9 +372,3 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
             cure=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
             "the claim was filled by the webhook (tensorfusion-dra doctor)",
         )
-
-
-def _shown(names_of_classes: Sequence[str]) -> str:
-    more = len(names_of_classes) - _MOST_CLASSES
-    shown = ", ".join(names_of_classes[:_MOST_CLASSES]) or "none"
-    return f"{shown} and {more} more" if more > 0 else shown

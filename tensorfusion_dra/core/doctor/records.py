@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
-
-_LARGE_BYTES: Final = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +56,7 @@ def ledger(facts: LedgerFacts, *, version: int) -> Iterator[Finding]:
     else:
         count = len(facts.claims or ())
         text = f"version {facts.version}, {facts.size_bytes // 1024} KiB, {count} claims"
-        if facts.size_bytes > _LARGE_BYTES:
-            yield note(subject, f"{text}; large for this number of claims")
-        else:
-            yield ok(subject, text)
+        yield ok(subject, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +65,11 @@ class SpecFile:
 
     Attributes:
         trouble: Reason why runtimes do not load it; "" if they do.
-        kind: Kind of its devices, such as ``nvidia.com/gpu``; "" if it cannot be read.
-        devices: Qualified names of its devices.
         missing_paths: Host paths in it that do not exist.
     """
 
     path: str
     trouble: str = ""
-    kind: str = ""
-    devices: tuple[str, ...] = ()
     missing_paths: tuple[str, ...] = ()
 
     @property
@@ -99,7 +89,6 @@ def specs(files: Sequence[SpecFile], claims: Mapping[str, str] | None) -> Iterat
         claims: The ledger's claims, ``namespace/name`` by UID; None if it could not be read.
     """
     troubles = [finding for file in files for finding in _of_file(file, claims)]
-    troubles += _clashing(files)
     if claims is not None:
         troubles += _unwritten(files, claims)
     ours = sum(file.claim_uid is not None for file in files)
@@ -125,18 +114,11 @@ def _of_file(file: SpecFile, claims: Mapping[str, str] | None) -> Iterator[Findi
             expected="a spec that runtimes load; until then they do not know its devices",
             cure="regenerate it with the tool that wrote it, or remove it",
         )
-    if file.kind == names.CDI_KIND and not is_ours:
-        yield warning(
-            subject,
-            f"has devices of {names.CDI_KIND}, but is not a file of this driver",
-            expected=f"that kind only in {names.CDI_FILE_PREFIX}*.json",
-            cure="remove it, unless another release of this driver wrote it",
-        )
     if file.missing_paths:
-        shown = ", ".join(file.missing_paths[:3])
         yield warning(
             subject,
-            f"names {len(file.missing_paths)} host paths that do not exist: {shown}",
+            f"names {len(file.missing_paths)} host paths that do not exist: "
+            f"{printable.first(file.missing_paths)}",
             expected="existing paths only: containers with these devices do not start",
             cure="regenerate it, as after an update of the NVIDIA driver: NVIDIA's own with "
             "nvidia-ctk cdi generate",
@@ -150,30 +132,13 @@ def _of_file(file: SpecFile, claims: Mapping[str, str] | None) -> Iterator[Findi
         )
 
 
-def _clashing(files: Sequence[SpecFile]) -> Iterator[Finding]:
-    """Yield the devices that are in two files of one folder: runtimes then ignore both."""
-    first: dict[tuple[str, str], str] = {}
-    for file in files:
-        folder = file.path.rpartition("/")[0]
-        for device in file.devices:
-            other = first.setdefault((folder, device), file.path)
-            if other != file.path:
-                yield problem(
-                    f"CDI device {device}",
-                    f"in {other} and {file.path}",
-                    expected="in one file: runtimes ignore a device that is in two",
-                    cure="remove the file that is no longer needed",
-                )
-
-
 def _unwritten(files: Sequence[SpecFile], claims: Mapping[str, str]) -> Iterator[Finding]:
     written = {file.claim_uid for file in files}
     missing = sorted(name for uid, name in claims.items() if uid not in written)
     if missing:
-        shown = ", ".join(missing[:5])
         yield warning(
             "CDI specs",
-            f"none for {len(missing)} prepared claims: {shown}",
+            f"none for {len(missing)} prepared claims: {printable.first(missing)}",
             expected="one for each: a container of these claims that restarts gets no devices",
             cure="restart the node plugin of this node, which rewrites them",
         )

@@ -60,17 +60,6 @@ def containerd_settings(documents: Iterable[Document], *, release: tuple[int, in
     return settings or CdiSettings(path="")
 
 
-def crio_settings(documents: Iterable[Document]) -> CdiSettings:
-    """Return the settings that result from CRI-O's files; a later file wins key by key."""
-    path, folders = "", None
-    for name, document in documents:
-        path = path or name
-        section = as_map(as_map(document.get("crio")).get("runtime"))
-        if "cdi_spec_dirs" in section:
-            path, folders = name, _texts(section["cdi_spec_dirs"])
-    return CdiSettings(path=path, folders=folders)
-
-
 def findings(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> Iterator[Finding]:
     """Judge a node's container runtime.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.doctor.finding import Finding, note, warning
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -18,7 +18,6 @@ Document = Mapping[str, Any]
 
 _PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 _DONE: Final = frozenset({"Succeeded", "Failed"})
-_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ def notes(claims: Sequence[Document], webhooks: Sequence[Document] | None) -> It
     if unused:
         yield note(
             "allocated claims that no pod uses",
-            _shown(unused),
+            printable.first(unused),
             cure="none is needed: they are released and deleted without the driver",
         )
     foreign = []
@@ -98,7 +97,7 @@ def notes(claims: Sequence[Document], webhooks: Sequence[Document] | None) -> It
     if foreign:
         yield warning(
             "finalizers of claims",
-            _shown(foreign),
+            printable.first(foreign),
             expected=f"only {_PROTECTION}, which Kubernetes removes itself",
             cure="find the controllers that have to remove them",
         )
@@ -154,8 +153,3 @@ def _deleted_at(metadata: Document) -> str:
 
 def _name(claim: Document) -> str:
     return f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"
-
-
-def _shown(found: Sequence[str]) -> str:
-    more = len(found) - _SHOWN
-    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -213,14 +213,3 @@ def test_explain_reads_slices_from_the_cluster(
     assert (code, err) == (0, "")
     assert f"3 of 4 devices of {names.DRIVER} match; pools: 2" in out
     assert "request tflops=100, vram=16Gi" in out
-
-
-def test_an_unreachable_cluster_is_a_one_line_error(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with ApiServer() as server:
-        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-
-    code, out, err = run(capsys, "explain", A100, "--kubeconfig", str(kubeconfig))
-
-    assert (code, out, err.count("\n")) == (1, "", 1)

@@ -13,9 +13,7 @@ from tensorfusion_dra.app.doctor import folders, records, sockets
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.kubelet.registration import Registration
-from tensorfusion_dra.kubelet.server import UnixServer
-from tests.app.doctor.here import context, worst
+from tests.app.doctor.here import context
 from tests.support.prepared_node import Setup, put_claim, share_result
 
 
@@ -138,49 +136,20 @@ def test_host_paths_in_a_spec_are_checked_under_the_host_root(
     assert fresh.level is Level.OK
 
 
-def test_a_kubelet_root_too_long_for_socket_paths_is_a_problem(folder: Path) -> None:
-    (fits,) = sockets.paths(context(folder))
-    (too_long,) = sockets.paths(context(folder, kubelet_root=f"/{'k' * 80}"))
-
-    assert (fits.level, too_long.level) == (Level.OK, Level.PROBLEM)
-
-
-def test_registration_sockets_are_reported_as_ours_foreign_or_unconnected(folder: Path) -> None:
+def test_registration_sockets_are_ours_foreign_or_dead(folder: Path) -> None:
     here = context(folder)
     registry = here.settings.registry_folder
     registry.mkdir(parents=True)
-    dra = here.settings.data_folder / "dra.sock"
     ours = registry / "tensor-fusion.ai.dra-driver-reg.sock"
-    servers = [
-        UnixServer(path, [Registration(endpoint=str(dra)).service()], workers=2)
-        for path in (dra, ours)
-    ]
-    for server in servers:
-        server.start()
-    with socket.socket(socket.AF_UNIX) as dead:
+    with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as dead:
+        served.bind(str(ours))
+        served.listen()
         dead.bind(str(registry / "gpu.example.com-reg.sock"))
 
-    found = list(sockets.serving(here))
+        found = list(sockets.serving(here))
 
-    assert of(found, f"GetInfo of {ours}").level is Level.OK
+    assert of(found, str(ours)).level is Level.OK
     assert of(found, "gpu.example.com").level is Level.NOTE
-    assert of(found, "DRA socket").found == "served, without any connection"
-    for server in servers:
-        server.stop(grace_seconds=0)
-
-
-def test_in_a_pod_the_kubelets_invisible_connection_is_no_problem(folder: Path) -> None:
-    here = context(folder, in_pod=True)
-    ours = here.settings.registry_folder / "tensor-fusion.ai.dra-driver-reg.sock"
-    ours.parent.mkdir(parents=True)
-    server = UnixServer(ours, [Registration(endpoint=str(ours)).service()], workers=2)
-    server.start()
-
-    found = list(sockets.serving(here))
-
-    server.stop(grace_seconds=0)
-    assert worst(found) is Level.OK
-    assert "not visible from here" in of(found, "DRA socket").found
 
 
 @pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])
@@ -205,10 +174,3 @@ def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
 
     with pytest.raises(RetryableError, match=f"{port}/readyz"):
         list(sockets.registered(context(folder, in_pod=True, health_port=port)))
-
-
-def test_a_registration_folder_without_sockets_is_a_problem(folder: Path) -> None:
-    here = context(folder)
-    here.settings.registry_folder.mkdir(parents=True)
-
-    assert worst(list(sockets.serving(here))) is Level.PROBLEM

@@ -11,8 +11,7 @@ import pytest
 
 from tensorfusion_dra.app.doctor import limits
 from tensorfusion_dra.core.doctor.finding import Level
-from tensorfusion_dra.core.doctor.limits import ELF
-from tests.app.doctor.here import context, worst
+from tests.app.doctor.here import context
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
@@ -36,28 +35,13 @@ def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> N
 
     (missing,) = limits.files(here)
     limiter_file.parent.mkdir()
-    limiter_file.write_bytes(ELF + bytes(60))
+    limiter_file.write_bytes(b"\x7fELF")
     limiter_file.chmod(0o644)
     (there,) = limits.files(here)
     (simulated,) = limits.files(context(folder))
 
     assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
     assert str(limiter_file) in missing.subject
-    assert there.found.startswith("found (64 bytes, of 20")
-
-
-@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
-def test_missing_files_of_every_enforcer_are_a_problem(enforcer: str, folder: Path) -> None:
-    here = context(
-        folder,
-        simulated_gpus="",
-        enforcer=enforcer,
-        hami_core_library=str(folder / "libvgpu.so.1"),
-        mps_pipes=str(folder / "pipe"),
-        mps_shm=str(folder / "shm"),
-    )
-
-    assert worst(list(limits.files(here))) is Level.PROBLEM
 
 
 def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
@@ -79,7 +63,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path, short_folder: Path)
     """A limiter without a hypervisor, then with a live one, then with a dead one."""
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
     limiter_file.parent.mkdir()
-    limiter_file.write_bytes(ELF + bytes(60))
+    limiter_file.write_bytes(b"\x7fELF")
     plugin = short_folder / "tensor-fusion-index-0.sock"
     here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
 
@@ -101,7 +85,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path, short_folder: Path)
 def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
     limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
     limiter_file.parent.mkdir()
-    limiter_file.write_bytes(ELF + bytes(60))
+    limiter_file.write_bytes(b"\x7fELF")
     address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
 
     (without,) = limits.alive(context(folder, simulated_gpus="", **address))
@@ -121,10 +105,6 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
     addressed = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
     assert list(limits.address(addressed)) == []
     assert list(limits.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
-
-
-def test_simulated_gpus_need_no_life(folder: Path) -> None:
-    assert list(limits.alive(context(folder))) == []
 
 
 def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:

@@ -73,16 +73,6 @@ def test_a_distributions_own_file_takes_precedence_over_the_usual_one(
     assert worst(cdi_findings(canned, tmp_path, "containerd://1.7.24")) is Level.OK
 
 
-def test_crio_drop_in_files_are_read(canned: CannedApi, tmp_path: Path) -> None:
-    write(tmp_path, "etc/crio/crio.conf", '[crio.runtime]\ncdi_spec_dirs = ["/run/cdi"]\n')
-    write(tmp_path, "etc/crio/crio.conf.d/9.conf", '[crio.runtime]\ncdi_spec_dirs = ["/x"]\n')
-
-    found = cdi_findings(canned, tmp_path, "cri-o://1.34.0")
-
-    assert worst(found) is Level.PROBLEM
-    assert "9.conf" in found[-1].found
-
-
 def test_in_a_pod_the_images_files_are_not_taken_for_the_hosts(
     canned: CannedApi, tmp_path: Path
 ) -> None:

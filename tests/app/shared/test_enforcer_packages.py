@@ -60,13 +60,6 @@ def test_unknown_name_is_an_error_that_lists_all(site: Path) -> None:
         settings(enforcer="anotherr")
 
 
-def test_own_enforcers_are_built_by_the_same_door() -> None:
-    built = node_parts.enforcers(settings(enforcer="mps"))
-
-    assert built.keys() == {"tensor-fusion", "hami-core", "mps"}
-    assert built["hami-core"].claims_root == "/run/tensor-fusion/hami-core/claims"
-
-
 def test_enforcer_that_is_not_chosen_is_not_imported(site: Path) -> None:
     install(site, "idle-one", {GROUP: {"another": "idle_one:Another"}}, CODE)
 
@@ -110,16 +103,6 @@ def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
     assert WebhookSettings(enforcer="another").enforcer == "another"
     assert enforcer_kinds.enforces_hard("another")
     assert not enforcer_kinds.expands_memory("another")
-
-
-def test_limits_under_it_are_unknown_without_signs(site: Path) -> None:
-    install(site, "quiet-one", {GROUP: {"another": "quiet_one:Another"}}, CODE)
-    chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
-    claim = node_parts.example_claim(chosen, isolation=Isolation.SOFT)
-
-    ((found,),) = node_parts.verdicts_now(chosen, [claim])
-
-    assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
 
 
 def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:

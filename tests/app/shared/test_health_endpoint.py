@@ -4,8 +4,7 @@ import http.client
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from http import HTTPStatus
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -17,7 +16,6 @@ from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint, P
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.runtime import http_server
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -70,21 +68,11 @@ def wait_registered(cluster: SimulatedCluster) -> None:
     cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
 
 
-def test_a_healthy_check_answers_200() -> None:
-    with serving(Question()) as endpoint:
-        assert get(endpoint.port, "/healthz") == (200, "ok")
-
-
 def test_a_failing_check_answers_503_with_the_error() -> None:
     question = Question()
     question.trouble = "dra.sock: UNAVAILABLE"
     with serving(question) as endpoint:
         assert get(endpoint.port, "/healthz") == (503, "dra.sock: UNAVAILABLE")
-
-
-def test_an_unknown_path_answers_404() -> None:
-    with serving(Question()) as endpoint:
-        assert get(endpoint.port, "/metrics") == (404, "expected one of /healthz")
 
 
 def test_many_probes_in_a_second_run_the_check_once() -> None:
@@ -95,39 +83,6 @@ def test_many_probes_in_a_second_run_the_check_once() -> None:
         assert check.trouble() == ""
 
     assert question.calls == 1
-
-
-def test_a_probe_is_answered_while_silent_connections_fill_all_slots() -> None:
-    with serving(Question()) as endpoint, ExitStack() as silent:
-        for _ in range(health_endpoint._BOUNDS.connections + 10):
-            silent.enter_context(connected(endpoint))
-
-        assert get(endpoint.port, "/healthz") == (200, "ok")
-
-
-def test_a_request_in_progress_is_not_cut_for_newer_connections() -> None:
-    question, called, go_on = Question(), Event(), Event()
-
-    def slow_question() -> None:
-        called.set()
-        assert go_on.wait(PATIENCE_SECONDS)
-        question()
-
-    with serving(slow_question) as endpoint, ExitStack() as silent:
-        answers: list[tuple[int, str]] = []
-        probing = Thread(target=lambda: answers.append(get(endpoint.port, "/healthz")))
-        probing.start()
-        assert called.wait(PATIENCE_SECONDS)
-        for _ in range(health_endpoint._BOUNDS.connections + 10):
-            silent.enter_context(connected(endpoint))
-        go_on.set()
-        probing.join(PATIENCE_SECONDS)
-
-    assert answers == [(200, "ok")]
-
-
-def connected(endpoint: HealthEndpoint) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", endpoint.port))
 
 
 def test_a_port_in_use_is_a_fatal_error() -> None:
@@ -187,11 +142,6 @@ def test_a_page_learns_the_facts_of_its_request() -> None:
     }
 
 
-def test_ipv4_loopback_is_recognised_on_a_socket_for_both_families() -> None:
-    with serving(pages={"/echo": echo}, host="") as endpoint:
-        assert json.loads(ask(endpoint.port, "/echo")[2])["from_loopback"] is True
-
-
 def test_head_gets_the_headers_of_get_without_the_body() -> None:
     with serving(pages={"/echo": echo}) as endpoint:
         got = ask(endpoint.port, "/echo")
@@ -200,11 +150,6 @@ def test_head_gets_the_headers_of_get_without_the_body() -> None:
     assert (status, body) == (200, b"")
     assert headers["Content-Length"] == str(len(got[2]))
     assert headers["Content-Type"] == "application/json"
-
-
-def test_a_probe_may_use_head() -> None:
-    with serving(pages={}) as endpoint:
-        assert ask(endpoint.port, "/healthz", method="HEAD")[::2] == (200, b"")
 
 
 def test_a_failing_page_answers_500_and_is_logged_and_probes_go_on() -> None:
@@ -224,14 +169,6 @@ def test_a_failing_page_answers_500_and_is_logged_and_probes_go_on() -> None:
 def test_an_unknown_path_names_checks_and_pages() -> None:
     with serving(pages={"/echo": echo}) as endpoint:
         assert ask(endpoint.port, "/x")[::2] == (404, b"expected one of /healthz, /echo\n")
-
-
-def test_a_page_may_answer_an_error_of_its_own() -> None:
-    def forbidden(_request: Request) -> Response:
-        return http_server.text_response(HTTPStatus.FORBIDDEN, "only from this machine")
-
-    with serving(pages={"/page": forbidden}) as endpoint:
-        assert ask(endpoint.port, "/page")[::2] == (403, b"only from this machine\n")
 
 
 def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> None:

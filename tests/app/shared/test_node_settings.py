@@ -35,10 +35,6 @@ def config(folder: Path, text: str) -> str:
     return f"--config={path}"
 
 
-def test_only_the_node_name_is_required() -> None:
-    assert given() == Settings(node_name="node-01")
-
-
 def test_the_defaults_follow_the_kubelet_and_the_user_guide() -> None:
     chosen = given()
 
@@ -47,11 +43,6 @@ def test_the_defaults_follow_the_kubelet_and_the_user_guide() -> None:
     assert chosen.cdi_dir == "/var/run/cdi"
     assert str(chosen.registry_folder) == "/var/lib/kubelet/plugins_registry"
     assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
-
-
-def test_the_data_disk_defaults_to_the_kubelets() -> None:
-    assert str(given("--kubelet-root=/k").disk_folder) == "/k"
-    assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
 
 
 @pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
@@ -92,13 +83,6 @@ def test_the_file_can_be_named_by_a_variable_that_the_flag_overrides(tmp_path: P
     assert given(config(tmp_path, "qos: high"), env=env).qos == "high"
 
 
-def test_node_name_and_pod_uid_come_from_the_downward_api() -> None:
-    chosen = given(env={"NODE_NAME": "node-02", "POD_UID": "8f3a1b2c-0000"})
-
-    assert chosen.node_name == "node-02"
-    assert chosen.pod_uid == "8f3a1b2c-0000"
-
-
 def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
     special = {
         "data_dir": "/x",
@@ -137,13 +121,6 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
     defaults = Settings(node_name="node-01")
     same = [name for name in values if getattr(chosen, name) == getattr(defaults, name)]
     assert same == ["enforcer"]
-
-
-def test_the_enforcer_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Path) -> None:
-    by_variable = given(env={**NAMED, "TENSORFUSION_DRA_ENFORCER": "mps"})
-
-    assert given("--enforcer=mps") == by_variable == given(config(tmp_path, "enforcer: mps"))
-    assert by_variable.enforcer == "mps"
 
 
 def test_help_lists_each_flag_with_its_default_and_variable() -> None:
@@ -295,3 +272,8 @@ def test_status_page_may_be_written_in_yaml_with_and_without_quotes(
     file.write_text(f"status-page: {written}\n")
 
     assert given(f"--config={file}").status_page_mode == mode
+
+
+def test_the_data_disk_defaults_to_the_kubelets() -> None:
+    assert str(given("--kubelet-root=/k").disk_folder) == "/k"
+    assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"

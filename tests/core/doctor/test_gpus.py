@@ -55,10 +55,6 @@ LIBRARY = {"library": "/l.so.1"}
         (gpus.expansion(replace(NO_MORE, host_memory_percent=10), ()), [OK]),
         (gpus.expansion(NO_MORE, ()), []),
         (gpus.expansion(None, ()), []),
-        (
-            [gpus.provider("rack", given=[], errors=[], refused=[])],
-            [(Level.OK, "gives nothing at present")],
-        ),
     ],
 )
 def test_cards_and_what_containers_get_of_them(

@@ -252,39 +252,28 @@ def stored(count: int = 1) -> list[Any]:
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 
-def changed(*, shared: bool = True, owned: bool = True) -> list[Any]:
-    """Return a slice of two devices without what one of these adds."""
+def exclusive() -> list[Any]:
+    """A slice of two devices that cannot be shared."""
     (item,) = stored(2)
-    if not shared:
-        for device in item["spec"]["devices"]:
-            del device["allowMultipleAllocations"]
-    if not owned:
-        item["metadata"]["ownerReferences"] = []
+    for device in item["spec"]["devices"]:
+        del device["allowMultipleAllocations"]
     return [item]
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (objects.slices_of_node(stored(2), node_name="a"), (Level.OK, "1 on 1 nodes, with 2 dev")),
-        (objects.slices_of_node([], node_name="a"), (Level.PROBLEM, "of node a: none")),
-        (objects.slices_of_cluster(stored(130), nodes=["node-01"]), OK),
-        (objects.slices_of_cluster([], nodes=["node-01"]), (Level.PROBLEM, "none on any node")),
+        (objects.published(stored(2)), (Level.OK, "1 on 1 nodes, with 2 dev")),
+        (objects.published([], node_name="a"), (Level.PROBLEM, "of node a: none")),
+        (objects.published(stored(130)), OK),
+        (objects.published([]), (Level.PROBLEM, "none on any node")),
         (
-            objects.slices_of_cluster(stored(130)[:1], nodes=["node-01"]),
+            objects.published(stored(130)[:1]),
             (Level.WARNING, "the scheduler ignores an incomplete pool"),
         ),
         (
-            objects.slices_of_cluster(changed(shared=False), nodes=["node-01"]),
+            objects.published(exclusive()),
             (Level.PROBLEM, "2 of 2 cannot be shared"),
-        ),
-        (
-            objects.slices_of_cluster(changed(owned=False), nodes=["node-01"]),
-            (Level.WARNING, "without their Node as owner"),
-        ),
-        (
-            objects.slices_of_cluster(stored(), nodes=[]),
-            (Level.WARNING, "of nodes that do not exist: node-01"),
         ),
     ],
 )
