@@ -40,8 +40,8 @@ from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.node_observer import PublishingState
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
-from tensorfusion_dra.driver.publishing_state import PublishingState
 from tensorfusion_dra.driver.repairs import Repairs
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.log_throttle import LogThrottle

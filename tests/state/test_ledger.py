@@ -109,6 +109,21 @@ def test_claims_on_devices_are_found_once_each(tmp_path: Path) -> None:
         assert holders(ledger, "gpu-other") == []
 
 
+def test_unchanged_records_are_not_decoded_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger, opened(tmp_path) as other:
+        put(ledger, recorded_claim("b"))
+        first = ledger.claims()
+
+        put(ledger, recorded_claim("a", number=2))
+        own = ledger.claims()
+        remove(other, "uid-a")
+        put(other, recorded_claim("c", number=3))
+
+        assert own[1] is first[0]
+        assert [claim.ref.uid for claim in own] == ["uid-a", "uid-b"]
+        assert uids(ledger) == ["uid-b", "uid-c"]
+
+
 def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
     a, b = recorded_claim("a"), recorded_claim("b", number=2)
     with opened(tmp_path) as ledger:
