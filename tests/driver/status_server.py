@@ -73,7 +73,6 @@ def running_reporter(
     *,
     retry_seconds: float = 0.01,
     pause_seconds: float = 600,
-    most_waiting: int = 100,
     sick: Callable[[], Mapping[str, Sickness]] = dict,
 ) -> Iterator[StatusReporter]:
     minutes = itertools.count()
@@ -83,7 +82,6 @@ def running_reporter(
         now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
         retry_seconds=retry_seconds,
         pause_seconds=pause_seconds,
-        most_waiting=most_waiting,
     )
     thread = Thread(target=reporter.run)
     thread.start()

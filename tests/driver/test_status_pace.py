@@ -172,33 +172,6 @@ def test_records_of_a_claim_that_follow_each_other_are_one_write(node: Node) -> 
     assert node.written == ["a"]
 
 
-def test_repeated_report_of_the_same_shares_does_not_wake_the_thread(node: Node) -> None:
-    wakes = []
-
-    def report_again() -> None:
-        wakes.append(node.time.wakes)
-        node.report(*["a"] * 100)
-        wakes.append(node.time.wakes)
-        node.reporter.stop()
-
-    node.report("a")
-    node.run(report_again)
-
-    assert wakes == [0, 0]
-    assert node.written == ["a"]
-
-
-def test_reports_of_a_burst_wake_the_thread_once(node: Node) -> None:
-    def report_many() -> None:
-        node.calls.times = [(0.0, 1.0)]
-        node.report(*names(100))
-
-    node.run(report_many, lambda: None)
-
-    assert node.time.wakes == 2  # by the first report and by stop()
-    assert len(node.written) == 100
-
-
 def test_changed_health_is_reported_before_other_claims(node: Node) -> None:
     node.calls.times = [(0.0, 1.0)]
     node.report("a", "b", "c")

@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime
 
-from structlog.testing import capture_logs
-
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
 from tests.driver.status_server import ANSWER_SECONDS, StatusAtServer, running_reporter
@@ -123,22 +121,6 @@ def test_claim_forgotten_during_its_write_is_not_retried() -> None:
 
         assert eventually(lambda: server.written == ["b"])
         assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)
-
-
-def test_claims_beyond_the_queue_size_are_dropped_with_a_log_line() -> None:
-    server = StatusAtServer()
-    server.open.clear()
-    with capture_logs() as lines, running_reporter(server, most_waiting=2) as reporter:
-        reporter.report(reported_claim("first"))
-        assert eventually(lambda: server.tries == ["first"])
-        for name in "abc":
-            reporter.report(reported_claim(name))
-        reporter.report(reported_claim("a", reported_share(limit=reported_limit(20))))
-
-        server.open.set()
-
-        assert eventually(lambda: sorted(server.written) == ["a", "b", "first"])
-    assert [line["claim"] for line in lines if line["event"] == "status_dropped"] == ["default/c"]
 
 
 def test_claim_is_not_ready_while_its_card_is_sick() -> None:

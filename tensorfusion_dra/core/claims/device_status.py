@@ -1,9 +1,8 @@
 """Status of this driver's devices in a claim (AllocatedDeviceStatus, KEP-4817)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -44,20 +43,6 @@ class Readiness:
     def is_ready(self) -> bool:
         """True if the device is healthy and the claim's limits are enforced."""
         return self.sickness is None and not self.trouble
-
-
-_of_share: Final = attrgetter(
-    *(field.name for field in fields(PreparedShare) if field.name != "consumed")
-)
-
-
-def fingerprint(claim: PreparedClaim) -> int:
-    """Return a number that is the same for two records with the same shares.
-
-    Such records have the same entries, apart from readiness. It takes less memory than a record, to
-    tell later whether another one has to be reported.
-    """
-    return hash(tuple((_of_share(share), *share.consumed.items()) for share in claim.shares))
 
 
 def status(
