@@ -77,7 +77,7 @@ def test_flipped_bit_in_the_database_loses_no_claim(
         damaged = flipped(content, offset, mask)
         negative = offset == VERSION_BYTES[0] and mask & 0x80
         if offset in VERSION_BYTES and not negative:
-            with pytest.raises(FatalError, match=r"found version \d+, expected at most 2"):
+            with pytest.raises(FatalError, match=r"found version \d+, expected at most 3"):
                 claims_after(closed, FILE_NAME, damaged, tmp_path / "ledger")
         else:
             found = claims_after(closed, FILE_NAME, damaged, tmp_path / "ledger")
