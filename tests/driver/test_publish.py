@@ -14,8 +14,7 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_DEVICE_TAINTS,
 )
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.publish import Publisher
-from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.driver.publish import Publisher, Repairs
 from tests.support.builders.devices import NODE
 from tests.support.ports import (
     EventsInMemory,

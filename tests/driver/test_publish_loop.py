@@ -13,7 +13,7 @@ from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
-from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.driver.publish import Repairs
 from tensorfusion_dra.runtime import wakeup
 from tests.driver.test_publish import SLICE, Setup
 from tests.support.prepared_node import simulated_inventory

@@ -20,8 +20,11 @@ from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
-from tensorfusion_dra.driver.enforcement_watch import LOOK_SECONDS, EnforcementWatch
+from tensorfusion_dra.driver.enforcement_watch import (
+    LOOK_SECONDS,
+    EnforcementAnnouncer,
+    EnforcementWatch,
+)
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
