@@ -13,7 +13,6 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRul
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
-from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
@@ -86,14 +85,6 @@ def test_nothing_is_visible_before_the_first_reading() -> None:
     assert setup.tracker.visible() is None
 
 
-def test_unchanged_readings_write_nothing() -> None:
-    setup = Setup()
-    for _ in range(5):
-        setup.tracker.note_reading(BOTH, {})
-
-    assert setup.records.saves == 1
-
-
 def test_repeated_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
     setup.tracker.note_reading(BOTH, {})
@@ -133,19 +124,6 @@ def test_event_that_affects_no_known_card_changes_nothing(event: CardEvent) -> N
 
     assert not setup.tracker.note_event(event)
     assert setup.reasons() == []
-
-
-def test_hanging_and_missing_drivers_have_different_reasons() -> None:
-    hung, away = Setup(), Setup()
-    for setup in (hung, away):
-        setup.tracker.note_reading(BOTH, {})
-    for _ in range(2):
-        hung.tracker.note_failure(HungError("asked 3 s ago", "uuid of GPU 1"))
-        away.tracker.note_failure(RetryableError("NVML: not loaded"))
-
-    assert hung.reasons() == ["nvml-hung", "nvml-hung"]
-    assert away.reasons() == ["unreadable", "unreadable"]
-    assert hung.visible().inventory == BOTH
 
 
 def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> None:

@@ -96,13 +96,3 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
         written.append(len(setup.events.written))
 
     assert written == [5, 10, 12]
-
-
-def test_claim_without_pods_has_its_event_on_the_node(setup: Setup) -> None:
-    claim = named("a", pods=())
-    prepared(setup, claim)
-    setup.signs.heartbeat -= 100
-
-    setup.look(60)
-
-    assert setup.events.pods == [None]

@@ -33,14 +33,6 @@ def test_first_verdict_goes_with_the_first_status(setup: Setup) -> None:
     assert setup.reported == []
 
 
-def test_first_verdict_of_a_look_waits_for_the_first_status(setup: Setup) -> None:
-    setup.watch.note(CLAIM)
-    setup.look()
-
-    assert setup.reported == []
-    assert setup.states() == [("Enforced", "LimiterActive")]
-
-
 def test_changed_verdict_is_reported_once(setup: Setup) -> None:
     setup.signs.processes = 0
     prepared(setup)

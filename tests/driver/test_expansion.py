@@ -5,7 +5,7 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
@@ -14,7 +14,6 @@ from tests.support.ports import FixedDiscovery
 
 NODE = Node(name="node-01", gpupool="default", qos="medium")
 TO_DISK = replace(NODE, oversubscription=replace(NO_MORE, host_disk_percent=50))
-TO_MEMORY = replace(NODE, oversubscription=replace(NO_MORE, host_memory_percent=50))
 COMPUTE_ONLY = replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=200))
 
 
@@ -69,16 +68,6 @@ def test_sizes_are_not_read_for_a_pool_without_memory_expansion() -> None:
         assert (len(current.devices), current.host_size_errors) == (1, ())
 
 
-def test_disk_size_is_not_read_for_a_pool_that_expands_to_memory() -> None:
-    sizes = Sizes(memory_gib=40)
-    catalog = catalog_reader(sizes, TO_MEMORY)
-
-    catalog.refresh()
-
-    assert sizes.reads == ["memory"]
-    assert virtual_vram(catalog) == ["100Gi"]
-
-
 def test_unknown_disk_size_disables_its_expansion_but_no_card() -> None:
     sizes = Sizes()
     catalog = catalog_reader(sizes, TO_DISK)
@@ -115,23 +104,3 @@ def test_unreadable_disk_keeps_its_last_size() -> None:
 
     assert virtual_vram(catalog) == ["130Gi"]
     assert unexpanded(catalog) == ("disk: No such file or directory",)
-
-
-def test_size_is_read_at_once_when_the_pool_begins_to_expand() -> None:
-    sizes = Sizes(disk_gib=100)
-    catalog = catalog_reader(sizes, NODE)
-    catalog.refresh()
-
-    catalog.set_node(TO_DISK)
-
-    assert virtual_vram(catalog) == ["130Gi"]
-
-
-def test_memory_and_disk_sizes_add_up() -> None:
-    ratios = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=10)
-    sizes = Sizes(memory_gib=40, disk_gib=100)
-    catalog = catalog_reader(sizes, replace(NODE, oversubscription=ratios))
-
-    catalog.refresh()
-
-    assert virtual_vram(catalog) == ["110Gi"]

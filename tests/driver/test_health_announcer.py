@@ -44,13 +44,6 @@ def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
 
 
-def test_sick_card_causes_a_warning_event_on_the_node(setup: Setup) -> None:
-    setup.announcer.announce({}, {GPU_0: NOW})
-
-    assert setup.events.written == [("GPUUnhealthy", f"{GPU_0}: the GPU is lost")]
-    assert setup.events.noted == []
-
-
 def test_worse_reason_is_reported_again_and_the_same_one_is_not(setup: Setup) -> None:
     xid = replace(NOW, worst=Trouble(kind=Kind.XID, reason="xid-79", text="XID 79"))
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core.claims.enforcement import presence, verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims.enforcement.signs import Signs
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -32,16 +32,6 @@ MISSING: Final = {
 ENFORCERS: Final = (TENSOR_FUSION, HAMI_CORE, MPS)
 WHOLE: Final = {"tflops": "312", "vram": "80Gi"}
 PART: Final = {"tflops": "100", "vram": "16Gi"}
-
-
-class NoSigns:
-    """Signs of a node whose hypervisor does not run."""
-
-    def of_claim(self, places: Places) -> Signs:
-        return Signs(read_at=0.0)
-
-    def of_node(self) -> NodeSigns:
-        return NodeSigns(read_at=0.0, asked=("device plugin: not found",))
 
 
 @pytest.fixture
@@ -148,32 +138,3 @@ def test_whole_card_stays_without_limit_once_the_enforcer_is_there(
     node.host_files.absent = set()
 
     assert node.prepare(ref)[ref.uid] == first
-
-
-def test_whole_card_has_its_limits_where_the_enforcer_is_there(
-    bare: Callable[[Enforcer], Setup],
-) -> None:
-    node = bare(TENSOR_FUSION)
-    node.host_files.absent = set()
-    ref = put_claim(node, "a", share_result(GPU_0, **WHOLE))
-
-    outcome = node.prepare(ref)[ref.uid]
-
-    assert isinstance(outcome, PreparedClaim)
-    assert [share.isolation for share in outcome.shares] == [Isolation.SOFT]
-
-
-def test_whole_card_is_prepared_while_a_required_hypervisor_does_not_run(
-    bare: Callable[[Enforcer], Setup],
-) -> None:
-    node = bare(TENSOR_FUSION)
-    node.host_files.absent = set()
-    node.required = NoSigns()
-    node.preparer = node.with_claims(node.claims)
-    part = put_claim(node, "part", share_result(GPU_0))
-    whole = put_claim(node, "whole", share_result(GPU_1, **WHOLE))
-
-    outcomes = node.prepare(part, whole)
-
-    assert "(require-enforcement): no sign of a hypervisor" in error_of(outcomes[part.uid])
-    assert isinstance(outcomes[whole.uid], PreparedClaim)

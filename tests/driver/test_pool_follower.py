@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
@@ -18,7 +17,6 @@ from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
 from tests.support.waiting import PATIENCE_SECONDS
 
-MORE = Oversubscription(tflops_percent=200, host_memory_percent=0, host_disk_percent=0)
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 
 
@@ -82,30 +80,6 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
     assert setup.events.written == []
 
 
-def test_pool_gives_the_catalog_of_the_cards_read_last() -> None:
-    setup = Setup(pool_with_qos(capacityConfig={"oversubscription": RATIOS}))
-    setup.catalog.refresh()
-
-    setup.follower.follow()
-
-    current = setup.catalog.current()
-    assert current is not None
-    assert current.node.pool == "prod/node-01"
-    assert current.node.oversubscription == MORE
-    assert str(current.devices[0].capacity["virtual_tflops"].value) == "624"
-    assert setup.served == 1
-
-
-def test_cards_read_later_belong_to_the_pool_too() -> None:
-    setup = Setup(pool_with_qos())
-    setup.follower.follow()
-    assert setup.catalog.reason_missing() == "this node's GPUs could not be read yet"
-
-    assert setup.catalog.refresh()
-
-    assert setup.qos() == "high"
-
-
 def test_unchanged_pool_has_no_effect() -> None:
     setup = Setup(pool_with_qos())
     setup.catalog.refresh()
@@ -160,18 +134,6 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert message.endswith("; no GPU of this node is published until this is corrected")
     assert gpupool.CURE in message
     assert gpupool.CURE in setup.catalog.reason_missing()
-
-
-def test_reason_is_reported_again_after_good_values_in_between() -> None:
-    setup = Setup()
-    setup.follower.follow()
-    setup.pools.found = [pool_with_qos()]
-    setup.follower.follow()
-    setup.pools.found = []
-
-    setup.follower.follow()
-
-    assert len(setup.events.written) == 2
 
 
 def test_nodes_labels_select_the_pool() -> None:
@@ -248,16 +210,6 @@ def isolation(setup: Setup) -> str | None:
     return current.node.isolation
 
 
-def test_node_gets_the_isolation_of_its_pool() -> None:
-    setup = Setup(pool_with_qos(nodeManagerConfig={"defaultIsolationMode": "shared"}))
-    setup.nodes.found = RetryableError("nodes: not listed yet")
-    setup.catalog.refresh()
-
-    setup.follower.follow()
-
-    assert isolation(setup) == "shared"
-
-
 def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     config = {"defaultIsolationMode": "soft", "isolationModeRules": [RULE]}
     setup = Setup(pool_with_qos(nodeManagerConfig=config))
@@ -270,17 +222,3 @@ def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     setup.follower.follow()
 
     assert (before, isolation(setup)) == ("soft", "hard")
-
-
-def test_pool_with_partitioned_cards_is_refused_with_the_allowed_modes() -> None:
-    setup = Setup(pool_with_qos(nodeManagerConfig={"defaultIsolationMode": "partitioned"}))
-    setup.catalog.refresh()
-
-    setup.follower.follow()
-
-    assert setup.catalog.current() is None
-    ((_, message),) = setup.events.written
-    assert message.startswith(
-        "GPUPool prod: spec.nodeManagerConfig.defaultIsolationMode: found 'partitioned', expected "
-        "one of soft, hard, shared (cards are not partitioned by this driver"
-    )

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tests.support.builders.stored_claims import stored_claim
@@ -143,64 +142,6 @@ def test_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
 
     assert isinstance(outcomes[second.uid], PreparedClaim)
     assert "tflops: found 1m plus 312 in use, expected at most 312" in error_of(outcomes[third.uid])
-
-
-def test_exclusively_allocated_device_is_not_shared(setup: Setup) -> None:
-    exclusive = put_claim(
-        setup, "alone", {**share_result(), "shareID": None, "consumedCapacity": None}
-    )
-    other = put_claim(setup, "other", share_result())
-
-    outcomes = setup.prepare(exclusive, other)
-
-    assert isinstance(outcomes[exclusive.uid], PreparedClaim)
-    assert "found default/alone on the device" in error_of(outcomes[other.uid])
-
-
-def test_admin_access_coexists_with_other_claims_and_consumes_nothing(setup: Setup) -> None:
-    whole = put_claim(setup, "whole", share_result(tflops="312", vram="80Gi"))
-    admin = put_claim(setup, "admin", {**share_result(), "adminAccess": True})
-
-    outcomes = setup.prepare(whole, admin)
-
-    assert isinstance(outcomes[admin.uid], PreparedClaim)
-    assert [d["name"].endswith(":limits") for d in setup.spec_of(admin)["devices"]] == [False]
-
-
-def test_two_shares_of_one_card_in_one_claim_have_different_ids(setup: Setup) -> None:
-    ref = put_claim(
-        setup, "two", share_result(request="small"), share_result(request="large", tflops="200")
-    )
-
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert isinstance(outcome, PreparedClaim)
-    ids = cdi.ids_by_share(outcome)
-    assert len({first for first, *_ in ids}) == 2
-    assert all(len(each) == 2 for each in ids)
-
-
-def test_results_of_other_drivers_are_ignored(setup: Setup) -> None:
-    foreign = {**share_result("nic-0"), "driver": "nic.example.com"}
-    mixed = put_claim(setup, "mixed", foreign, share_result())
-    none_of_ours = put_claim(setup, "foreign", foreign)
-
-    outcomes = setup.prepare(mixed, none_of_ours)
-
-    ours = outcomes[mixed.uid]
-    assert isinstance(ours, PreparedClaim)
-    assert [item.device for item in ours.shares] == [GPU_0]
-    assert outcomes[none_of_ours.uid] == PreparedClaim(ref=none_of_ours, shares=())
-    assert setup.spec_of(none_of_ours) is None
-
-
-def test_chosen_subrequest_is_recorded_under_its_main_request(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result(request="gpu/large"))
-
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert isinstance(outcome, PreparedClaim)
-    assert outcome.shares[0].request == "gpu"
 
 
 def test_call_waits_for_an_earlier_call_of_the_same_claim_until_its_deadline(setup: Setup) -> None:

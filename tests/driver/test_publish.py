@@ -151,16 +151,6 @@ def test_node_without_cards_has_no_slice() -> None:
     assert setup.slices.writes == []
 
 
-def test_slice_is_emptied_if_all_cards_vanish() -> None:
-    setup = Setup()
-    setup.publish()
-    setup.discovery.inventory = Inventory(gpus=())
-
-    setup.publish()
-
-    assert setup.slices.items[SLICE]["spec"]["devices"] == []
-
-
 def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published() -> None:
     inventory = simulated_inventory()
     broken = replace(inventory.gpus[0], uuid="GPU-not a DNS label")
@@ -230,21 +220,6 @@ def test_unhealthy_card_is_tainted_in_one_write() -> None:
     assert "taints" not in second
 
 
-def test_dropped_taints_are_found_among_other_dropped_fields_and_written_once() -> None:
-    gates = frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS})
-    setup = Setup(SlicesInMemory(gates_off=gates), inventory=simulated_inventory("66xT4"))
-    setup.publish()
-    setup.catalog.note_event(replace(XID_79, gpu_uuid=simulated_inventory("66xT4").gpus[0].uuid))
-
-    with capture_logs() as logs:
-        for _ in range(3):
-            setup.publish()
-
-    reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
-    assert [set(line["feature_gates"]) for line in reports] == [gates]
-    assert setup.slices.writes[2:] == [f"replace {SLICE}"]
-
-
 def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
     slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
     inventory = simulated_inventory("130xT4")
@@ -262,18 +237,6 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
     assert written == [3, 3]
     assert slices.trials == 1
     assert generations == [1, 1]
-
-
-def test_more_than_64_cards_are_split_into_slices_of_one_generation() -> None:
-    setup = Setup(inventory=simulated_inventory("130xT4"))
-
-    setup.publish()
-
-    specs = [item["spec"] for item in setup.slices.items.values()]
-    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1", f"{SLICE}-2"]
-    assert [len(spec["devices"]) for spec in specs] == [64, 64, 2]
-    assert {spec["pool"]["generation"] for spec in specs} == {1}
-    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {3}
 
 
 def test_every_device_has_every_documented_attribute() -> None:

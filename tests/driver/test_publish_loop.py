@@ -57,19 +57,6 @@ def test_publication_is_retried_until_the_api_server_answers() -> None:
         assert eventually(lambda: SLICE in setup.slices.items)
 
 
-def test_cards_that_appear_later_are_published() -> None:
-    setup = Setup()
-    setup.discovery.inventory = None
-    with running_publisher(setup):
-        assert not eventually(lambda: bool(setup.slices.items), seconds=0.2)
-        setup.discovery.inventory = simulated_inventory()
-        setup.catalog.refresh()
-
-        setup.publisher.wake()
-
-        assert eventually(lambda: SLICE in setup.slices.items)
-
-
 def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -133,24 +133,6 @@ def test_unenforceable_claim_cannot_be_prepared_but_can_be_unprepared(
 
 
 @CHANGES
-def test_unenforceable_claim_keeps_its_share_while_other_claims_come_and_go(
-    node: Setup, change: Callable[[Setup], Setup], text: str
-) -> None:
-    after = change(node)
-    kept = after.ledger.get(ref_of(after, "two").uid)
-    assert text
-
-    after.unprepare(ref_of(after, "one"))
-    prepare_claim(after, put_claim(after, "new", share_result(GPU_0, tflops="212", vram="64Gi")))
-    more = put_claim(after, "more", share_result(GPU_0, tflops="1", vram="1Mi"))
-
-    assert "in use, expected at most" in error_of(after.prepare(more)[more.uid])
-    assert after.division().divide() == ()
-    assert after.ledger.get(ref_of(after, "two").uid) == kept
-    after.ledger.close()
-
-
-@CHANGES
 def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:

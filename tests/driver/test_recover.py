@@ -45,15 +45,6 @@ def restarted_with_damaged_ledger(node: Setup) -> Setup:
     return Setup(node.folder, node.claims, boot_id=node.boot_id)
 
 
-def test_recovery_of_intact_files_writes_nothing(setup: Setup) -> None:
-    setup.prepare(put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result()))
-
-    found = recover_node(setup)
-
-    assert len(found.claims) == 2
-    assert (found.files_written, found.claims_removed, found.troubles) == (0, 0, {})
-
-
 def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> None:
     a, b = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
     setup.prepare(a, b)
@@ -67,22 +58,6 @@ def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> N
 
     assert found.files_written == 2
     assert claim_files(setup) == before
-
-
-def test_files_are_unchanged_after_a_damaged_ledger(setup: Setup) -> None:
-    setup.prepare(
-        *(put_claim(setup, f"c{n}", share_result(tflops="10", vram="1Gi")) for n in range(5))
-    )
-    before = claim_files(setup)
-    setup.claims.away = True
-
-    after = restarted_with_damaged_ledger(setup)
-    found = recover_node(after)
-
-    assert len(found.claims) == 5
-    assert found.files_written == found.claims_removed == 0
-    assert claim_files(after) == before
-    after.ledger.close()
 
 
 def test_no_share_is_given_twice_after_a_damaged_ledger(setup: Setup) -> None:
@@ -148,16 +123,6 @@ def test_files_without_a_record_are_removed_unless_they_name_a_claim_to_fetch(se
     assert found.unknown == [ref]
     assert found.claims_removed == 3
     assert sorted(claim_files(setup)) == sorted([spec_file(ref.uid), f"{ref.uid}.json"])
-
-
-def test_temporary_file_of_an_interrupted_write_is_removed(setup: Setup) -> None:
-    setup.prepare(put_claim(setup, "a", share_result()))
-    temporary = setup.cdi_folder / f".{spec_file('uid-b')}.x1y2z3a4.tmp"
-    temporary.touch()
-
-    recover_node(setup)
-
-    assert not temporary.exists()
 
 
 def test_failed_recovery_of_one_claim_does_not_stop_the_others(setup: Setup) -> None:

@@ -57,16 +57,6 @@ def test_claim_waits_until_the_hypervisor_is_alive(setup: Setup, signs: NodeWith
     assert isinstance(prepared, PreparedClaim)
 
 
-def test_refused_claim_leaves_nothing_behind(setup: Setup, signs: NodeWithHypervisor) -> None:
-    use_real_cards(setup)
-    ref = put_claim(setup, "a", share_result())
-
-    setup.prepare(ref)
-
-    assert setup.ledger.claims() == []
-    assert (setup.spec_of(ref), setup.host_files.folders) == (None, set())
-
-
 def test_prepared_claim_is_answered_after_the_hypervisor_died(
     setup: Setup, signs: NodeWithHypervisor
 ) -> None:
@@ -77,12 +67,6 @@ def test_prepared_claim_is_answered_after_the_hypervisor_died(
     setup.prepare(ref)
 
     signs.hypervisor = ""
-
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
-
-
-def test_simulated_card_needs_no_hypervisor(setup: Setup, signs: NodeWithHypervisor) -> None:
-    ref = put_claim(setup, "a", share_result())
 
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
 

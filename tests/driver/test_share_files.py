@@ -8,14 +8,11 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
-    GPU_0,
     Setup,
     error_of,
-    limits_of,
     put_claim,
     share_result,
     simulated_inventory,
-    spec_file,
     use_real_cards,
 )
 
@@ -58,21 +55,6 @@ def test_limits_document_is_read_only_and_removed_with_its_claim(setup: Setup) -
     assert document["claim"] == {"namespace": "default", "name": "a", "uid": ref.uid}
     assert document["pods"] == [{"name": "a", "uid": "uid-of-a"}]
     assert list(setup.limits_folder.iterdir()) == []
-
-
-def test_claim_fails_until_the_limiter_exists(setup: Setup) -> None:
-    use_real_cards(setup)
-    setup.host_files.absent = {"/run/tensor-fusion/libcuda_limiter.so"}
-    ref = put_claim(setup, "a", share_result())
-
-    failed = setup.prepare(ref)[ref.uid]
-    assert setup.host_files.folders == set()
-    setup.host_files.absent = set()
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert "/run/tensor-fusion/libcuda_limiter.so" in error_of(failed)
-    assert isinstance(outcome, PreparedClaim)
-    assert setup.host_files.folders == {"/run/tensor-fusion/shm/default/a"}
 
 
 def test_soft_isolation_mounts_limiter_and_shared_memory_and_disables_bypasses(
@@ -119,20 +101,3 @@ def test_driver_libraries_come_from_the_toolkit_or_mounts_or_the_claim_fails(
     assert outcome.shares[0].toolkit_device == f"nvidia.com/gpu={first.uuid}"
     assert "mounts" not in setup.spec_of(by_toolkit)["containerEdits"]
     assert "libcuda.so.1: not found" in error_of(failed)
-
-
-def test_restart_rebuilds_specs_and_limits_after_a_reboot(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result())
-    setup.prepare(ref)
-    spec, limits = setup.spec_of(ref), limits_of(setup, ref)
-    (setup.cdi_folder / spec_file(ref.uid)).unlink()
-    (setup.limits_folder / f"{ref.uid}.json").unlink()
-    (setup.limits_folder / "uid-orphan.json").write_text("{}")
-
-    after = setup.restarted()
-    recover(after.ledger, after.projection, boot_id=after.boot_id)
-    after.ledger.close()
-
-    assert (setup.spec_of(ref), limits_of(setup, ref)) == (spec, limits)
-    assert [path.name for path in setup.limits_folder.iterdir()] == [f"{ref.uid}.json"]
-    assert GPU_0 in str(spec)

@@ -8,7 +8,6 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
@@ -16,13 +15,10 @@ from tests.support.prepared_node import (
     GPU_1,
     Setup,
     error_of,
-    limits_of,
     put_annotated_claim,
     put_claim,
     share_result,
 )
-
-LIMIT = "tensor-fusion.ai/vram-limit"
 
 
 def put_claim_of_hard_class(setup: Setup, name: str, annotations: dict[str, str]) -> ClaimRef:
@@ -85,14 +81,6 @@ def test_claim_prepared_by_an_older_release_is_not_changed(setup: Setup) -> None
 
     assert isinstance(again, PreparedClaim)
     assert after.spec_of(ref) == spec
-
-
-def test_hard_isolation_grants_no_limit_above_the_request(setup: Setup) -> None:
-    ref = put_claim_of_hard_class(setup, "a", {LIMIT: "80Gi"})
-
-    setup.prepare(ref)
-
-    assert limits_of(setup, ref) == [{"smPercent": 33, "vramBytes": 16 * GIB, "clamped": True}]
 
 
 def test_claims_get_the_isolation_of_the_nodes_pool_unless_they_choose_a_softer_one(

@@ -13,7 +13,6 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     Setup,
-    error_of,
     limits_of,
     put_annotated_claim,
     put_claim,
@@ -73,45 +72,6 @@ def test_pods_of_one_claim_get_the_smallest_limits_with_a_log_line(
     assert "shared_claim_uses_smallest_limits" in [line["event"] for line in logs]
 
 
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [
-        ({LIMIT: "1e999999999"}, "vram-limit: found exponent"),
-        ({LIMIT: "1_000"}, "vram-limit: found '1_000'"),
-        ({LIMIT: "-1"}, "vram-limit: found -1, expected 0 or more"),
-        ({LIMIT: "1Gi"}, "vram limit: found 1Gi, expected at least its request 16Gi"),
-        ({"tensor-fusion.ai/isolation": "none"}, "isolation: found 'none', expected one of soft"),
-        ({"tensor-fusion.ai/qos": "best"}, "qos: found 'best', expected one of low"),
-    ],
-)
-def test_malformed_annotation_fails_its_claim_and_leaves_no_record_or_files(
-    setup: Setup, annotations: dict[str, str], expected: str
-) -> None:
-    ref = put_annotated_claim(setup, "a", annotations)
-
-    text = error_of(setup.prepare(ref)[ref.uid])
-
-    assert text.startswith("claim default/a: ")
-    assert expected in text
-    assert setup.ledger.claims() == []
-    assert not setup.limits_folder.exists()
-
-
-def test_later_limit_is_clamped_to_the_free_memory_with_a_log_line(setup: Setup) -> None:
-    first = put_annotated_claim(setup, "a", {LIMIT: "60Gi"})
-    second = put_annotated_claim(setup, "b", {LIMIT: "60Gi"}, tflops="1")
-
-    with capture_logs() as logs:
-        setup.prepare(first, second)
-
-    assert vram_gib(setup, first) == 60
-    assert vram_gib(setup, second) == 20
-    shares = [line["shares"] for line in logs if line["event"] == "claim_prepared"]
-    wanted = [[share.get("wanted_vram_bytes") for share in each] for each in shares]
-    assert wanted == [[None], [60 * GIB]]
-    assert shares[1][0]["vram_bytes"] == 20 * GIB
-
-
 def test_later_request_takes_back_memory_lent_to_an_earlier_tenant(
     setup: Setup,
 ) -> None:
@@ -124,17 +84,6 @@ def test_later_request_takes_back_memory_lent_to_an_earlier_tenant(
 
     assert vram_gib(setup, first) == 40
     assert vram_gib(setup, second) == 40
-
-
-def test_memory_is_lent_again_when_the_later_tenant_leaves(setup: Setup) -> None:
-    first = put_annotated_claim(setup, "a", {LIMIT: "80Gi"})
-    second = put_claim(setup, "b", share_result(tflops="1", vram="40Gi"))
-    setup.prepare(first, second)
-
-    setup.unprepare(second)
-
-    assert vram_gib(setup, first) == 80
-    assert not (setup.limits_folder / f"{second.uid}.json").exists()
 
 
 def test_tenant_admitted_during_another_preparation_is_counted(

@@ -48,22 +48,6 @@ def test_every_reason_is_counted_from_the_start() -> None:
     assert Setup().publisher.state.view().writes == dict.fromkeys(WriteReason, 0)
 
 
-def test_first_slice_is_written_at_the_start() -> None:
-    setup = Setup()
-
-    setup.publish()
-
-    assert counted(setup) == {WriteReason.START: 1}
-
-
-def test_each_written_slice_counts() -> None:
-    setup = Setup(inventory=simulated_inventory("65xT4"))
-
-    setup.publish()
-
-    assert counted(setup) == {WriteReason.START: 2}
-
-
 def test_new_card() -> None:
     setup = published()
     setup.discovery.inventory = simulated_inventory("2xT4")

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tests.support.confirming_node import GONE_SECONDS, delete_claim
 from tests.support.confirming_node import ConfirmingNode as Node
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_1, put_claim, share_result
+from tests.support.prepared_node import GPU_1
 
 
 @pytest.fixture
@@ -64,26 +64,6 @@ def test_claim_that_stays_gone_is_released_with_all_its_files(
     assert line["claim_uid"] == ref.uid
 
 
-def test_memory_of_a_released_claim_is_lent_to_other_tenants(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    first, second = (
-        put_claim(node, "a", share_result(vram="60Gi")),
-        put_claim(node, "b", share_result(vram="20Gi")),
-    )
-    node.claims.stored[str(second)]["metadata"]["annotations"] = {
-        "tensor-fusion.ai/vram-limit": "40Gi"
-    }
-    node.prepare(first, second)
-    delete_claim(node.claims, first)
-
-    node.run_rounds_for(GONE_SECONDS + 120)
-
-    (kept,) = node.ledger.claims()
-    assert kept.shares[0].limit is not None
-    assert kept.shares[0].limit.vram_bytes == 40 * 2**30
-    node.ledger.close()
-
-
 def test_claim_that_exists_again_restarts_the_gone_time(node: Node) -> None:
     ref = node.prepare_new()
     stored = node.claims.stored[str(ref)]
@@ -125,18 +105,6 @@ def test_time_while_the_node_is_not_ready_does_not_count(node: Node) -> None:
 
     node.run_rounds_for(120)
     assert node.recorded_names() == []
-
-
-def test_claim_that_the_kubelet_unprepares_is_not_released_again(node: Node) -> None:
-    ref = node.prepare_new()
-    delete_claim(node.claims, ref)
-    node.run_rounds_for(120)
-
-    node.unprepare(ref)
-
-    with capture_logs() as logs:
-        node.run_rounds_for(GONE_SECONDS * 2)
-    assert [line["event"] for line in logs] == []
 
 
 def test_claim_reallocated_just_before_its_release_is_kept(node: Node) -> None:

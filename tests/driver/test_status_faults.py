@@ -17,16 +17,6 @@ from tests.support.builders.reported_claims import (
 from tests.support.waiting import FOREVER, eventually
 
 
-def test_failed_write_is_retried_until_it_succeeds() -> None:
-    server = StatusAtServer()
-    server.faults = [RetryableError("no answer")] * 3
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-
-        assert eventually(lambda: server.written == ["a"])
-    assert server.tries == ["a"] * 4
-
-
 def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever() -> None:
     server = StatusAtServer()
     server.refused = {"a"}
@@ -39,18 +29,6 @@ def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever() ->
         server.refused = set()
 
         assert eventually(lambda: server.written == ["b", "a"])
-
-
-def test_backoff_of_one_claim_delays_no_other() -> None:
-    server = StatusAtServer()
-    server.faults = [RetryableError("500")]
-    with running_reporter(server, retry_seconds=FOREVER) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries == ["a"])
-
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
 
 
 def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome() -> None:

@@ -111,14 +111,6 @@ def test_status_is_written_a_tenth_of_a_second_after_the_last_call(node: Node) -
     assert node.times == [pytest.approx(0.3)]
 
 
-def test_status_is_written_at_once_while_the_kubelet_is_idle(node: Node) -> None:
-    node.report("a")
-
-    node.run()
-
-    assert node.times == [0.0]
-
-
 def test_statuses_under_permanent_load_wait_two_seconds_and_then_go_at_20_per_second(
     node: Node,
 ) -> None:
@@ -131,35 +123,6 @@ def test_statuses_under_permanent_load_wait_two_seconds_and_then_go_at_20_per_se
     assert node.times[0] == pytest.approx(2.0)
     assert node.times[-1] == pytest.approx(2.0 + 99 / 20)
     assert min(node.seconds_between_writes()) >= 1 / 20 - 1e-9
-
-
-def test_one_call_that_hangs_holds_statuses_up_for_two_seconds_only(node: Node) -> None:
-    node.calls.times = [(0.0, 45.0)]
-    node.report("a")
-
-    node.run()
-
-    assert node.times == [pytest.approx(2.0)]
-
-
-def test_statuses_on_an_idle_node_go_at_50_per_second(node: Node) -> None:
-    node.report(*names(100))
-
-    node.run()
-
-    assert node.written == names(100)
-    assert node.times[-1] == pytest.approx(99 / 50)
-    assert min(node.seconds_between_writes()) >= 1 / 50 - 1e-9
-
-
-def test_claim_that_is_unprepared_before_its_write_costs_no_request(node: Node) -> None:
-    node.calls.times = [(0.0, 1.0)]
-    node.report("a", "b")
-    node.forget("a")
-
-    node.run(lambda: node.forget("b"))
-
-    assert node.written == ["b"]
 
 
 def test_records_of_a_claim_that_follow_each_other_are_one_write(node: Node) -> None:

@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.errors import RetryableError
-from tests.driver.status_server import ANSWER_SECONDS, StatusAtServer, running_reporter
+from tests.driver.status_server import StatusAtServer, running_reporter
 from tests.support.builders.reported_claims import (
     DEVICE,
     reported_claim,
@@ -52,16 +51,6 @@ def test_changed_limit_is_written_with_the_earlier_transition_time() -> None:
     assert (first["reason"], second["reason"]) == ("Prepared", "MemoryLimitClamped")
 
 
-def test_claim_without_our_devices_is_not_written() -> None:
-    server = StatusAtServer()
-    with running_reporter(server) as reporter:
-        empty = reported_claim("a")
-        reporter.report(type(empty)(ref=empty.ref, shares=()))
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
-
-
 def test_report_does_not_block_on_a_hanging_server_and_the_newest_record_is_written() -> None:
     server = StatusAtServer()
     server.open.clear()
@@ -105,22 +94,6 @@ def test_forgotten_claim_is_written_again_only_after_a_new_report() -> None:
         reporter.report(reported_claim("b"))
 
         assert eventually(lambda: server.written == ["first", "b", "b"])
-
-
-def test_claim_forgotten_during_its_write_is_not_retried() -> None:
-    server = StatusAtServer()
-    server.faults = [RetryableError("500")]
-    server.open.clear()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries == ["a"])
-        reporter.forget(reported_claim("a").ref.uid)
-        server.open.set()
-
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
-        assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)
 
 
 def test_claim_is_not_ready_while_its_card_is_sick() -> None:

@@ -1,6 +1,5 @@
 """Registrations with Tensor Fusion's hypervisor that fail, and what they leave behind."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcement.hypervisor.device_plugin import socket_name
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import GPU_0, GPU_1, error_of, share_result
@@ -110,23 +108,6 @@ def test_without_a_hypervisor_marks_are_withdrawn_until_it_serves(
     node.hypervisor.start()
     assert isinstance(node.prepare(ref), PreparedClaim)
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
-
-
-def test_socket_that_nobody_serves_withdraws_the_marks(node: WorkerNode) -> None:
-    node.pods.put("train")
-    node.hypervisor.stop()
-    with (
-        socket.socket(socket.AF_UNIX) as left_behind,
-        socket.socket(socket.AF_UNIX) as other,
-    ):
-        left_behind.bind(str(node.hypervisor.sockets / socket_name(0)))
-        other.bind(str(node.hypervisor.sockets / socket_name(15)))
-
-        outcome = node.prepare(node.put("train"))
-
-    assert "expected Tensor Fusion's hypervisor to serve there" in error_of(outcome)
-    assert len(node.pods.patches) == 2
-    assert node.pods.labels("train") == node.pods.annotations("train") == {}
 
 
 def test_pod_that_the_hypervisor_does_not_see_fails_the_claim_soon(

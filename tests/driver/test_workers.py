@@ -85,17 +85,6 @@ def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: W
     )
 
 
-def test_two_pods_on_a_card_get_two_indices(node: WorkerNode) -> None:
-    one, two = node.pods.put("one"), node.pods.put("two")
-
-    node.prepare(node.put("one"))
-    node.prepare(node.put("two", share_result(vram="8Gi")))
-
-    assert node.hypervisor.calls == [128, 127]
-    assert node.hypervisor.limits(one) == {GPU_0: (33, 16 * GIB)}
-    assert node.hypervisor.limits(two) == {GPU_0: (33, 8 * GIB)}
-
-
 def test_index_of_a_finished_pod_is_free_again(node: WorkerNode) -> None:
     node.pods.put("one")
     node.pods.put("two")

@@ -16,7 +16,7 @@ from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import fitted_claim
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import ENFORCER, node_offer
-from tests.support.disk import no_room_after, read_only
+from tests.support.disk import read_only
 
 NODE = node_offer(gpu())
 (DEVICE,) = NODE.devices
@@ -78,13 +78,6 @@ def test_limits_are_readable_for_all_and_writable_for_none(tmp_path: Path) -> No
     assert limits.claim_uids() == frozenset()
 
 
-def test_limits_that_cannot_be_written_are_an_error_with_the_path(tmp_path: Path) -> None:
-    (tmp_path / "limits").write_text("")
-
-    with pytest.raises(RetryableError, match=r"limits .*uid-a\.json"):
-        claim_files.limits(tmp_path / "limits").ensure(UID, {})
-
-
 def test_unchanged_spec_is_not_written_again(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
     specs.ensure(UID, spec())
@@ -94,16 +87,6 @@ def test_unchanged_spec_is_not_written_again(tmp_path: Path) -> None:
 
     after = (tmp_path / FILE).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-@pytest.mark.parametrize("found", [b"", b"{}", b"{", b"\xff\xfe", b"\0" * 100])
-def test_damaged_spec_is_written_again(tmp_path: Path, found: bytes) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    (tmp_path / FILE).write_bytes(found)
-
-    assert specs.ensure(UID, spec())
-
-    assert json.loads((tmp_path / FILE).read_text()) == spec()
 
 
 def test_spec_with_different_content_is_replaced(tmp_path: Path) -> None:
@@ -126,26 +109,6 @@ def test_missing_folder_is_created_readable_for_runtimes(tmp_path: Path) -> None
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o644
-
-
-@pytest.mark.usefixtures("narrow_umask")
-def test_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
-    tmp_path.chmod(0o750)
-
-    claim_files.cdi_specs(tmp_path).ensure(UID, spec())
-
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
-
-
-def test_spec_may_be_removed_twice(tmp_path: Path) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    specs.ensure(UID, spec())
-
-    specs.remove(UID)
-    specs.remove(UID)
-
-    assert names(tmp_path) == []
-    claim_files.cdi_specs(tmp_path / "missing").remove(UID)
 
 
 def test_files_of_other_programs_are_neither_counted_nor_touched(tmp_path: Path) -> None:
@@ -188,18 +151,6 @@ def test_read_only_folder_fails_until_it_is_writable(reachable: Path) -> None:
     assert specs.ensure(UID, spec(2))
 
 
-def test_full_disk_keeps_the_old_spec_and_a_retry_works(tmp_path: Path) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    specs.ensure(UID, spec(1))
-
-    with no_room_after(100), pytest.raises(RetryableError, match=f"{FILE}: File too large"):
-        specs.ensure(UID, spec(2))
-
-    assert names(tmp_path) == [FILE]
-    assert json.loads((tmp_path / FILE).read_text()) == spec(1)
-    assert specs.ensure(UID, spec(2))
-
-
 def test_file_in_place_of_the_folder_fails_every_call_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "cdi").write_text("")
     specs = claim_files.cdi_specs(tmp_path / "cdi")
@@ -211,16 +162,6 @@ def test_file_in_place_of_the_folder_fails_every_call_with_the_path(tmp_path: Pa
     ):
         with pytest.raises(RetryableError, match=r"CDI spec .*cdi"):
             call()
-
-
-@pytest.mark.usefixtures("narrow_umask")
-def test_created_parent_folders_are_accessible_for_all(tmp_path: Path) -> None:
-    folder = tmp_path / "run" / "tensor-fusion" / "claims"
-
-    claim_files.limits(folder).ensure("a", {})
-
-    for made in (folder, folder.parent, folder.parent.parent):
-        assert stat.S_IMODE(made.stat().st_mode) == 0o755, made
 
 
 @pytest.mark.parametrize("kind", ["empty folder", "loop"])

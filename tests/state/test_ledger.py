@@ -1,6 +1,5 @@
 """The ledger of one process on a real disk: records, transactions and restarts."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,23 +29,10 @@ def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -
         step.put(claim_fit(claim, on=NODE, beside=step.claims_on([GPU_0, GPU_1])).claim)
 
 
-def remove_and_admit(ledger: Ledger, claim_uid: str, claim: AllocatedClaim) -> None:
-    with ledger.transaction() as step:
-        step.remove(claim_uid)
-        step.put(claim_fit(claim, on=NODE).claim)
-
-
 def durable(folder: Path) -> dict[str, bytes]:
     """Return the files that survive a power cut: without SQLite's shared memory and the copies."""
     paths = (path for path in folder.iterdir() if path.is_file())
     return {path.name: path.read_bytes() for path in paths if not path.name.endswith("-shm")}
-
-
-def test_new_ledger_is_empty(tmp_path: Path) -> None:
-    with opened(tmp_path / "plugins" / "driver") as ledger:
-        assert ledger.claims() == []
-        assert ledger.get("uid-a") is None
-        assert holders(ledger, GPU_0) == []
 
 
 def test_records_survive_a_restart(tmp_path: Path) -> None:
@@ -60,16 +46,6 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
         assert ledger.claims() == [a, b]
         assert holders(ledger, GPU_0, GPU_1) == ["a", "b"]
         assert holders(ledger, GPU_1) == ["b"]
-
-
-def test_removed_record_stays_removed_after_a_restart(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
-        remove(ledger, "uid-a")
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == ["uid-b"]
-        assert holders(ledger, GPU_0) == ["b"]
 
 
 def test_removing_an_unknown_claim_writes_nothing(tmp_path: Path) -> None:
@@ -139,17 +115,6 @@ def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
             assert step.claims_on([GPU_0]) == [b]
 
 
-def test_failed_transaction_removes_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"))
-
-        with pytest.raises(ClaimError):
-            remove_and_admit(ledger, "uid-a", allocated_claim("b", allocation("gpu-gone", 1)))
-
-        assert uids(ledger) == ["uid-a"]
-        assert holders(ledger, GPU_0) == ["a"]
-
-
 def test_failed_transaction_adds_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"))
@@ -164,17 +129,6 @@ def test_failed_transaction_adds_nothing(tmp_path: Path) -> None:
         assert uids(ledger) == ["uid-a"]
         put(ledger, recorded_claim("b", number=2))
         assert uids(ledger) == ["uid-a", "uid-b"]
-
-
-def test_threads_may_use_the_ledger_concurrently(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as threads:
-        claims = [recorded_claim(f"{number:02}", number=number) for number in range(40)]
-
-        list(threads.map(lambda claim: put(ledger, claim), claims))
-
-        assert ledger.claims() == claims
-        list(threads.map(lambda uid: remove(ledger, uid), uids(ledger)))
-        assert ledger.claims() == []
 
 
 def test_records_survive_a_power_cut(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Damage to the ledger's database: it is quarantined and rebuilt from the record copies."""
 
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -70,39 +69,6 @@ def test_log_of_a_damaged_database_is_quarantined_with_it(tmp_path: Path) -> Non
 
     (file,) = quarantined(tmp_path)
     assert file.with_name(f"{file.name}-wal").read_bytes() == b"its log"
-
-
-def test_rebuilt_records_equal_the_original_ones(tmp_path: Path) -> None:
-    existing(tmp_path)
-    with opened(tmp_path) as ledger:
-        before = ledger.claims()
-    (tmp_path / FILE_NAME).write_bytes(b"garbage")
-
-    with opened(tmp_path) as ledger:
-        assert ledger.claims() == before
-
-
-def test_missing_database_is_rebuilt_from_the_copies(tmp_path: Path) -> None:
-    existing(tmp_path).unlink()
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL_UIDS
-        (report,) = ledger.damage()
-
-    assert report.quarantined == ""
-    assert list(report.rebuilt) == ALL_UIDS
-
-
-def test_truncated_log_loses_no_claim(tmp_path: Path) -> None:
-    with opened(tmp_path / "running") as ledger:
-        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
-        (tmp_path / "cut").mkdir()
-        shutil.copytree(tmp_path / "running" / "records", tmp_path / "cut" / "records")
-        log = (tmp_path / "running" / f"{FILE_NAME}-wal").read_bytes()
-    (tmp_path / "cut" / f"{FILE_NAME}-wal").write_bytes(log[: len(log) // 2])
-
-    with opened(tmp_path / "cut") as ledger:
-        assert uids(ledger) == ["uid-a", "uid-b"]
 
 
 def test_damage_at_runtime_fails_one_call_and_loses_no_claim(tmp_path: Path) -> None:
@@ -185,15 +151,6 @@ def test_tables_that_differ_from_the_version_count_as_damage(
     assert len(quarantined(tmp_path)) == 1
 
 
-def test_foreign_database_is_quarantined_unchanged(tmp_path: Path) -> None:
-    before = edited(tmp_path / FILE_NAME, "CREATE TABLE claims (anything)")
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == []
-
-    assert [file.read_bytes() for file in quarantined(tmp_path)] == [before]
-
-
 def test_removed_claim_does_not_return_with_a_rebuild(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
@@ -230,13 +187,3 @@ def test_non_file_at_a_database_path_is_quarantined_and_every_claim_restored(
 
     assert report.quarantined == str(tmp_path / report.quarantined)
     assert os.path.lexists(report.quarantined + what.removeprefix(FILE_NAME))
-
-
-@pytest.mark.parametrize("kind", ["folder", "loop"])
-def test_database_replaced_by_a_non_file_at_runtime_is_rebuilt(tmp_path: Path, kind: str) -> None:
-    path = existing(tmp_path)
-
-    with opened(tmp_path) as ledger:
-        obstruct(path, kind)
-
-        assert uids(ledger) == ALL_UIDS

@@ -7,7 +7,7 @@ import pytest
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.disk import no_room_after, read_only
+from tests.support.disk import read_only
 from tests.support.ledgers import GPU_1, opened, put, recorded_claim, uids
 
 
@@ -21,14 +21,6 @@ def test_ledger_in_a_read_only_folder_opens_once_it_is_writable(reachable: Path)
 
     with opened(folder) as ledger:
         assert uids(ledger) == ["uid-a"]
-
-
-def test_folder_that_cannot_be_created_yet_is_created_later(reachable: Path) -> None:
-    with read_only(reachable), pytest.raises(RetryableError, match="Permission denied"):
-        Ledger(reachable / "plugin")
-
-    with opened(reachable / "plugin") as ledger:
-        assert ledger.claims() == []
 
 
 def test_file_in_place_of_the_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
@@ -48,17 +40,6 @@ def fill(ledger: Ledger, folder: Path) -> int:
 def put_one_by_one(ledger: Ledger, count: int) -> None:
     for number in range(count):
         put(ledger, recorded_claim(f"{number:04}", number=number))
-
-
-def test_file_size_limit_refuses_records_until_it_is_lifted(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        with no_room_after(100_000):
-            recorded = fill(ledger, tmp_path)
-
-        put(ledger, recorded_claim("last", device=GPU_1))
-
-    with opened(tmp_path) as ledger:
-        assert len(uids(ledger)) == recorded + 1 > 1
 
 
 def test_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> None:

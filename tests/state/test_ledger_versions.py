@@ -79,13 +79,6 @@ def test_version_1_ledger_is_migrated_with_all_its_claims(tmp_path: Path) -> Non
         assert uids(ledger) == ["uid-a", "uid-b", "uid-c", "uid-d"]
 
 
-def test_version_1_claim_has_no_boot_id(tmp_path: Path) -> None:
-    of_version_1(tmp_path, "a")
-
-    with opened(tmp_path) as ledger:
-        assert [claim.boot_id for claim in ledger.claims()] == [""]
-
-
 def test_interrupted_migration_changes_nothing(reachable: Path) -> None:
     path = of_version_1(reachable, "abc")
     copies = reachable / "records"
