@@ -5,7 +5,7 @@ A catalog is made of four inputs:
 - the cards and their health, from readings and from events of the NVIDIA driver
   (card_health_tracker.py decides which cards are in it);
 - the node as a member of its pool, from the settings or from a GPUPool (pool_follower.py);
-- the sizes of the host's memory and disk, if the pool expands VRAM into them (expansion.py);
+- the sizes of the host's memory and disk, if the pool expands VRAM into them (Expansion);
 - what providers of other packages add (providers/providers.py).
 
 There is no catalog until both the cards and the node are known. From then on there always is one.

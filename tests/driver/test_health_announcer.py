@@ -14,7 +14,11 @@ from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, put_claim, share
 from tests.support.prepared_node import Setup as Node
 
 LOST = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
+
+
 NOW = Sickness(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
+
+
 LONG_AGO = replace(NOW, since=datetime(2020, 1, 1, tzinfo=UTC))
 
 

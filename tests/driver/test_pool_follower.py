@@ -11,7 +11,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
+from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
@@ -45,7 +45,7 @@ class Setup:
         self.catalog = DeviceCatalog(self.discovery, None)
         self.served = 0
         self.nodes = ObjectsInMemory()
-        source = NamedPool(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
+        source = PoolSource(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
@@ -141,7 +141,7 @@ def test_nodes_labels_select_the_pool() -> None:
     selector = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
     pools = ObjectsInMemory(pool_with_qos("low", nodeManagerConfig={"nodeSelector": selector}))
     nodes = ObjectsInMemory()
-    source = SelectingPool(pools=pools, nodes=nodes, node_name="node-01")
+    source = PoolSource(pools=pools, nodes=nodes, node_name="node-01")
 
     with pytest.raises(RetryableError, match="node node-01: found no such Node object"):
         source.read()
@@ -201,6 +201,8 @@ def test_pool_that_oversubscribes_only_compute_is_accepted_without_expansion() -
 
 
 RULE = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
+
+
 BATCH = {"metadata": {"name": "node-01", "labels": {"workload": "batch"}}}
 
 
@@ -222,3 +224,64 @@ def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     setup.follower.follow()
 
     assert (before, isolation(setup)) == ("soft", "hard")
+
+
+SELECTS_OTHERS = {
+    "nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "Exists"}]}]
+}
+
+
+MALFORMED = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "exists"}]}]}
+
+
+NO_CRDS = InputError("gpupools: no such resource")
+
+
+@pytest.mark.parametrize(
+    ("source", "found", "is_ready"),
+    [
+        ("object", RetryableError("gpupools: not listed yet"), False),
+        ("object", NO_CRDS, False),
+        ("object", [], False),
+        ("object", [pool_with_qos(name="other")], False),
+        ("object", [pool_with_qos("gold")], False),
+        ("object", [pool_with_qos()], True),
+        ("node-labels", NO_CRDS, False),
+        ("node-labels", [], False),
+        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": MALFORMED})], False),
+        # Perhaps on purpose: other nodes of the DaemonSet are in the pool.
+        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": SELECTS_OTHERS})], True),
+    ],
+)
+def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
+    source: str, found: Sequence[Mapping[str, Any]] | InputError, is_ready: bool
+) -> None:
+    setup = Setup()
+    setup.nodes.found = [{"metadata": {"name": "node-01"}}]
+    setup.pools.found = found
+    follower = setup.follower
+    if source == "node-labels":
+        selecting = PoolSource(pools=setup.pools, nodes=setup.nodes, node_name="node-01")
+        follower = PoolFollower(
+            selecting, setup.catalog, setup.events, on_change=lambda: None, expands_memory=True
+        )
+    with pytest.raises(RetryableError, match="waits for a GPUPool"):
+        follower.check()
+
+    follower.follow()
+
+    if is_ready:
+        follower.check()
+        return
+    with pytest.raises(RetryableError, match=r"waits for a GPUPool: .*(GPUPool|gpupools)"):
+        follower.check()
+
+
+def test_instance_that_had_a_pool_stays_ready_without_it() -> None:
+    setup = Setup(pool_with_qos())
+    setup.follower.follow()
+    setup.pools.found = NO_CRDS
+
+    setup.follower.follow()
+
+    setup.follower.check()

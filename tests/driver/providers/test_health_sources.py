@@ -14,7 +14,7 @@ from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.providers import Providers
 from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.extend import Gpu, Problem
-from tests.driver.test_card_health_tracker import RecordsInMemory
+from tests.driver.test_cards import RecordsInMemory
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
