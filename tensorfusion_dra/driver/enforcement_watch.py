@@ -7,7 +7,7 @@ claim's status; they are replaced when state or reason of one changes, not when 
 - A new claim: note(). Its first verdict is made when its status is written for the first time, and
   goes with that write. So there is no further request for it.
 - A changed verdict: its status is queued (status.py), a line is logged, and its pods get an Event
-  when the limits stop holding and when they hold again (enforcement_announcer.py). That they hold
+  when the limits stop holding and when they hold again (EnforcementAnnouncer). That they hold
   no longer is told at once, and anything else at most once a minute and claim, so that an enforcer
   that comes and goes does not fill the API server.
 - A claim from before this process: follow(). Its standing verdicts were kept in a file, so that a
@@ -25,6 +25,7 @@ look. It is started again: the same once more, but not before the minute is over
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
 from typing import Any, Final
@@ -32,22 +33,170 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement import presence, verdicts
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcement import presence, verdict, verdicts
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver import watched_limits
-from tensorfusion_dra.driver.enforcement_announcer import EnforcementAnnouncer
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
-from tensorfusion_dra.driver.watched_limits import WatchedLimits
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.saved_state import SavedState
 
+SPACING_SECONDS: Final = 60.0
+"""Shortest time between two changes of a claim's standing verdicts, unless it is for the worse."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchedLimits:
+    """A claim, and what is known about its limits.
+
+    Attributes:
+        places: Where the claim's enforcer leaves signs.
+        limits_since: Time on the clock at which its present limits were set.
+        standing: For each share; None until the first verdict.
+        is_shown: True if the standing verdicts are in the claim's status, or on their way.
+        settled_until: Time on the clock before which the standing verdicts are not replaced, except
+            once limits hold no longer.
+        is_warned: True if a warning was given that has not been withdrawn.
+    """
+
+    claim: PreparedClaim
+    places: Places
+    limits_since: float
+    standing: tuple[Standing, ...] | None = None
+    is_shown: bool = True
+    settled_until: float = -math.inf
+    is_warned: bool = False
+
+    @property
+    def is_looked_at(self) -> bool:
+        """True if signs decide about a share of the claim."""
+        return presence.needs_enforcer(self.claim)
+
+    def worst(self) -> Verdict | None:
+        """Return the worst standing verdict; None if there is none."""
+        return verdict.worst(each.verdict for each in self.standing or ())
+
+    def begin(self, found: Sequence[Verdict], now: datetime) -> Sequence[Standing]:
+        """Have these verdicts stand unless some stand already; return those that stand."""
+        if self.standing is None:
+            self.standing = tuple(Standing(verdict=each, since=now) for each in found)
+        return self.standing
+
+    def replace(self, found: Sequence[Verdict], now: datetime, *, clock_seconds: float) -> bool:
+        """Replace the standing verdicts if others were found and enough time has passed.
+
+        Return True if they were replaced. The first ones replace none.
+        """
+        standing = self.begin(found, now)
+        newer = tuple(old.after(each, now) for old, each in zip(standing, found, strict=True))
+        is_worse = _are_broken(newer) and not _are_broken(standing)
+        if newer == standing or (clock_seconds < self.settled_until and not is_worse):
+            return False
+        self.standing = newer
+        self.settled_until = clock_seconds + SPACING_SECONDS
+        return True
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the standing verdicts as JSON."""
+        return [each.as_json() for each in self.standing or ()]
+
+
+def _followed(claim: PreparedClaim, places: Places, kept: object) -> WatchedLimits:
+    """Return a claim from before this process.
+
+    Args:
+        claim: As it is recorded.
+        places: Where its enforcer leaves signs.
+        kept: What as_json() returned, or anything else. Without it, the claim's status is written
+            anew, since nobody knows what it shows.
+    """
+    watched = WatchedLimits(claim=claim, places=places, limits_since=-math.inf)
+    watched.is_shown = not watched.is_looked_at
+    if not isinstance(kept, list) or len(kept) != len(claim.shares):
+        return watched
+    try:
+        watched.standing = tuple(map(Standing.from_json, kept))
+    except (ValueError, KeyError, TypeError):
+        return watched
+    watched.is_shown = True
+    watched.is_warned = _are_broken(watched.standing)
+    return watched
+
+
+def _are_broken(standing: Sequence[Standing]) -> bool:
+    """Return True if the limits of a share do not hold."""
+    return any(each.verdict.state is State.NOT_ENFORCED for each in standing)
+
+
 log = structlog.get_logger()
+
+_MOST_EVENTS: Final = 5
+"""Claims whose Events are written in one go."""
+_MOST_PODS: Final = 4
+"""Pods of one claim that get an Event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    is_warning: bool
+    text: str
+    pods: Sequence[PodRef]
+
+
+class EnforcementAnnouncer:
+    """Writer of log lines and Events on pods about limits, for one thread.
+
+    A warning remains until the limits are seen to hold. So a hypervisor that restarts causes one
+    pair of Events for each pod, whatever states lie between them.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._pending: dict[str, _Event] = {}  # by claim UID
+
+    def announce(self, watched: WatchedLimits) -> None:
+        """Log it and queue an Event if the limits hold no longer, or hold again."""
+        found = watched.worst()
+        if found is None or found.state is State.UNKNOWN:
+            return
+        is_warning = found.state is State.NOT_ENFORCED
+        if is_warning == watched.is_warned:
+            return
+        watched.is_warned = is_warning
+        ref = watched.claim.ref
+        if is_warning:
+            log.warning(
+                "limits_not_enforced",
+                claim=str(ref),
+                claim_uid=ref.uid,
+                reason=found.reason,
+                error=found.text,
+            )
+        else:
+            log.info("limits_enforced", claim=str(ref), claim_uid=ref.uid, reason=found.reason)
+        self._pending[ref.uid] = _Event(
+            is_warning=is_warning,
+            text=f"claim {ref.name}: {found.text}",
+            pods=watched.claim.pods[:_MOST_PODS],
+        )
+
+    def write_events(self) -> None:
+        """Write a few pending Events, up to the first failure."""
+        for uid, event in list(self._pending.items())[:_MOST_EVENTS]:
+            if not all(self._is_written(event, pod) for pod in event.pods or (None,)):
+                return
+            del self._pending[uid]
+
+    def _is_written(self, event: _Event, pod: PodRef | None) -> bool:
+        if event.is_warning:
+            return self._events.warn(names.EVENT_LIMITS_NOT_ENFORCED, event.text, pod=pod)
+        return self._events.note(names.EVENT_LIMITS_ENFORCED, event.text, pod=pod)
+
 
 LOOK_SECONDS: Final = 10.0
 NODE_LOOK_SECONDS: Final = 60.0
@@ -193,9 +342,7 @@ class EnforcementWatch:
             self._kept = {}
             for uid, claim in claims.items():
                 if uid not in self._watched:
-                    self._watched[uid] = watched_limits.followed(
-                        claim, self._places(claim), kept.get(uid)
-                    )
+                    self._watched[uid] = _followed(claim, self._places(claim), kept.get(uid))
             absent = frozenset(self._watched.keys() - claims.keys())
             for uid in absent & self._absent:
                 self._drop(uid)

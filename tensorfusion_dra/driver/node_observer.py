@@ -1,19 +1,24 @@
 """Observer of this node: builds the view that the status page, its JSON and the metrics show.
 
-It reads what the loops have found, and asks neither the API server nor the NVIDIA driver. The
-records come from a reading of their own, which holds up no call of the kubelet. Whoever asks within
-a second of the last view gets that one, so that frequent readers cost no work.
+It reads what the loops have found, and asks neither the API server nor the NVIDIA driver. Three
+classes keep what nobody else would: the last answers of the API server, the state of publishing,
+and the last operations on claims. Whoever asks within a second of the last view gets that one, so
+that frequent readers cost no work.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Final
 
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.observed import cards
 from tensorfusion_dra.core.observed.node_view import (
@@ -28,6 +33,158 @@ from tensorfusion_dra.core.observed.node_view import (
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 
 _REUSED_SECONDS: Final = 1.0
+_SERVER_ERRORS: Final = 500
+_REFUSALS: Final = frozenset({401, 403, 429})
+"""Errors that concern this driver as a whole; the others, such as 404, are answers."""
+MOST_KEPT: Final = 60
+"""Enough for a burst of pods; an older one is in the log."""
+
+
+class ApiServerState:
+    """Last success and last error; implements ports.cluster.Exchanges."""
+
+    def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Start without any request.
+
+        Args:
+            now: Returns the wall clock's time.
+        """
+        self._now = now
+        self._lock = Lock()  # guards changes of _view
+        self._view = ApiServerView()
+
+    def view(self) -> ApiServerView:
+        """Return the present state."""
+        return self._view
+
+    def answered(self, method: str, status: int, error: str, *, path: str = "") -> None:
+        if status >= _SERVER_ERRORS or status in _REFUSALS:
+            self._note_error(error)
+        else:
+            self.heard()
+
+    def unanswered(self, method: str, error: str, *, path: str = "") -> None:
+        self._note_error(error)
+
+    def heard(self) -> None:
+        with self._lock:
+            self._view = replace(self._view, last_success_at=self._now())
+
+    def _note_error(self, error: str) -> None:
+        with self._lock:
+            self._view = replace(self._view, last_error_at=self._now(), last_error=error)
+
+
+class PublishingState:
+    """State of the loop that publishes devices; the loop notes changes, any thread may read view().
+
+    A round that writes calls begin_write() once and note_write() after each write. Example: a card
+    becomes unhealthy, and the first write fails. The next round writes the same slice for the
+    reason `retry`, and the write is counted there.
+    """
+
+    def __init__(self) -> None:
+        """Start before the first round."""
+        self._view = PublishingView()  # replaced as a whole, so that reading needs no lock
+        self._wanted: Sequence[Slice] = ()  # as they were last found or made stored
+        self._writing: WriteReason | None = None  # from begin_write() until confirm()
+
+    def view(self) -> PublishingView:
+        """Return the present state."""
+        return self._view
+
+    def confirm(self, wanted: Sequence[Slice], *, generation: int, written: bool) -> None:
+        """Note that the stored slices are the wanted ones.
+
+        Args:
+            wanted: All slices of the pool.
+            generation: Of the pool as it is stored.
+            written: True if this round wrote slices.
+        """
+        now = datetime.now(UTC)
+        self._wanted, self._writing = wanted, None
+        self._view = replace(
+            self._view,
+            generation=generation,
+            slices=len(wanted),
+            devices=sum(len(item["spec"]["devices"]) for item in wanted),
+            confirmed_at=now,
+            written_at=now if written else self._view.written_at,
+        )
+
+    def begin_write(self, wanted: Sequence[Slice], *, is_repair: bool) -> None:
+        """Find out the reason of the writes that follow.
+
+        Args:
+            wanted: All slices of the pool.
+            is_repair: True if another writer has changed or deleted slices.
+        """
+        if self._writing is not None:
+            self._writing = WriteReason.RETRY  # the writes before were not confirmed
+        elif is_repair:
+            self._writing = WriteReason.REPAIR
+        else:
+            self._writing = slices.write_reason(self._wanted, wanted)
+
+    def note_write(self) -> None:
+        """Note that a slice was written or deleted."""
+        if self._writing is not None:
+            writes = dict(self._view.writes)
+            writes[self._writing] += 1
+            self._view = replace(self._view, writes=writes)
+
+    def note_dropped(self, gates: Iterable[str]) -> None:
+        """Note the feature gates that the API server has off."""
+        self._view = replace(self._view, dropped_gates=tuple(sorted(gates)))
+
+    def note_right(self, *, has_right: bool) -> None:
+        """Note whether this instance has the publishing right."""
+        self._view = replace(self._view, has_right=has_right)
+
+    def note_success(self) -> None:
+        """Note the end of a round without an error."""
+        if self._view.error:
+            self._view = replace(self._view, error="", error_since=None)
+
+    def note_failure(self, error: str) -> None:
+        """Note a round that failed."""
+        since = self._view.error_since or datetime.now(UTC)
+        self._view = replace(self._view, error=error, error_since=since)
+
+
+class RecentOperations:
+    """Ring of the last operations; implements ports.operations.OperationObserver."""
+
+    def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Keep nothing yet.
+
+        Args:
+            now: Returns the wall clock's time.
+        """
+        self._now = now
+        self._lock = Lock()  # guards _kept
+        self._kept: deque[OperationView] = deque(maxlen=MOST_KEPT)
+
+    def operation_ended(self, operation: EndedOperation) -> None:
+        # Without the prepared claim, whose record would stay in memory with it.
+        view = OperationView(
+            kind=operation.kind,
+            claim=operation.claim,
+            ended_at=self._now(),
+            seconds=operation.seconds,
+            stages=operation.seconds_by_stage,
+            last_stage=operation.last_stage,
+            result=operation.result,
+            error=operation.error,
+            from_record=operation.from_record,
+        )
+        with self._lock:
+            self._kept.appendleft(view)
+
+    def views(self) -> Sequence[OperationView]:
+        """Return the operations, the newest first."""
+        with self._lock:
+            return tuple(self._kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,22 +208,6 @@ class Sources:
     publishing: Callable[[], PublishingView] = PublishingView
     ledger: Callable[[], LedgerView] = LedgerView
     operations: Callable[[], Sequence[OperationView]] = tuple
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """Views of one claim's shares, and what they were made of."""
-
-    claim: PreparedClaim
-    standing: Sequence[Standing]
-    catalog: Catalog | None
-    views: tuple[ShareView, ...]
-
-    def is_of(
-        self, claim: PreparedClaim, standing: Sequence[Standing], catalog: Catalog | None
-    ) -> bool:
-        """Return True if the views are made of these; each is replaced as a whole if it changes."""
-        return self.claim is claim and self.standing is standing and self.catalog is catalog
 
 
 class NodeObserver:
@@ -100,7 +241,6 @@ class NodeObserver:
         self._view: NodeView | None = None
         self._built = float("-inf")
         self._claims: Sequence[PreparedClaim] = ()
-        self._shares: dict[str, _Seen] = {}  # by claim UID
 
     def view(self) -> NodeView:
         """Return the node as it was at most a second ago."""
@@ -142,18 +282,13 @@ class NodeObserver:
         )
 
     def _share_views(self, catalog: Catalog | None) -> tuple[ShareView, ...]:
-        """Return a view of each share; those of unchanged claims are the last view's."""
         devices = catalog.by_name() if catalog else {}
         standings = self._sources.standings()
-        known, self._shares = self._shares, {}
-        for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid)):
-            uid, standing = claim.ref.uid, standings.get(claim.ref.uid, ())
-            before = known.get(uid)
-            if before is None or not before.is_of(claim, standing, catalog):
-                views = cards.shares(claim, devices, standing)
-                before = _Seen(claim=claim, standing=standing, catalog=catalog, views=views)
-            self._shares[uid] = before
-        return tuple(view for seen in self._shares.values() for view in seen.views)
+        return tuple(
+            view
+            for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid))
+            for view in cards.shares(claim, devices, standings.get(claim.ref.uid, ()))
+        )
 
     def _read_records(self) -> str:
         """Read the records again; return why they cannot be read, "" if they can."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -24,8 +24,20 @@ _FIRST_ANSWER_SECONDS: Final = 5.0
 """Wait for the first lists, so that an API server that answers in time causes no warning."""
 
 
-class PoolSource(Protocol):
-    """Source of the node's membership in a GPUPool."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSource:
+    """The node's membership in a GPUPool, from the objects in the cluster.
+
+    Attributes:
+        nodes: Cache of this node's Node object; with a named pool it is read only if the pool has
+            rules for node labels.
+        gpupool: Name of the pool; "" for the one whose node selector matches the node.
+    """
+
+    pools: Objects
+    nodes: Objects
+    node_name: str
+    gpupool: str = ""
 
     def read(self) -> Node:
         """Return the node as a member of its pool.
@@ -34,46 +46,15 @@ class PoolSource(Protocol):
             RetryableError: The pool or the Node object is not known yet.
             InputError: There is no such pool, or it has to be corrected by an administrator.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedPool:
-    """Membership in the pool that the settings name.
-
-    Attributes:
-        nodes: Cache of this node's Node object; read only if the pool has rules for node labels.
-    """
-
-    pools: Objects
-    nodes: Objects
-    gpupool: str
-    node_name: str
-
-    def read(self) -> Node:
-        found = gpupool.named(self.pools.items(), self.gpupool)
+        pools = self.pools.items()
+        if not self.gpupool:
+            labels = _labels(self.nodes, self.node_name)
+            return _member(gpupool.choose(pools, labels), labels)
+        found = gpupool.named(pools, self.gpupool)
         labels = NodeLabels(name=self.node_name, labels={})
         if pool_isolation.has_rules(found):
             labels = _labels(self.nodes, self.node_name)
         return _member(found, labels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectingPool:
-    """Membership in the pool whose node selector matches the node.
-
-    Attributes:
-        nodes: Cache of this node's Node object.
-    """
-
-    pools: Objects
-    nodes: Objects
-    node_name: str
-
-    def read(self) -> Node:
-        pools = self.pools.items()
-        labels = _labels(self.nodes, self.node_name)
-        return _member(gpupool.choose(pools, labels), labels)
 
 
 def _labels(nodes: Objects, node_name: str) -> NodeLabels:

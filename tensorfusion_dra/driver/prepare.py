@@ -40,15 +40,18 @@ from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
-from tensorfusion_dra.driver.claim_pods import ClaimPods
 from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.projection import Plan, Projection
-from tensorfusion_dra.driver.share_policies import SharePolicyReader
-from tensorfusion_dra.driver.shared_containers import SharedContainers, Together
+from tensorfusion_dra.driver.share_policies import (
+    ClaimPods,
+    SharedContainers,
+    SharePolicyReader,
+    Together,
+)
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.records import Record

@@ -17,7 +17,7 @@ Three rules restrict the writes:
   its rounds. Once a second it checks whether it has the right again; then it compares all slices.
 - **The pace of repairs.** If the wanted slices have not changed since they were last stored, a
   difference is the work of another writer, and writing it is a repair. The first repair is made at
-  once, further ones with growing delays (repairs.py).
+  once, further ones with growing delays (Repairs).
 - **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
   stores. These gates are remembered, and the missing fields then count as no difference. After a
   restart they are found out by a dry run instead of a write.
@@ -28,7 +28,7 @@ too, at intervals that grow to a minute, and an Event on the Node names the scri
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final
 
@@ -40,13 +40,62 @@ from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.node_observer import PublishingState
 from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
-from tensorfusion_dra.driver.publishing_state import PublishingState
-from tensorfusion_dra.driver.repairs import Repairs
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.publishing_right import PublishingRight
+
+_LONGEST_SECONDS: Final = 60.0
+_QUIET_SECONDS: Final = 600.0
+
+
+class Repairs:
+    """The pace of repairs: how soon slices that another writer changed are written again.
+
+    The first repair is made at once, because a kubelet that restarts deletes the slices of its
+    drivers. Each further one waits twice as long as the one before, up to a minute. Otherwise two
+    writers could undo each other's writes many times a second. After ten minutes without a repair,
+    the next one is again made at once.
+
+    seconds_left() is safe for all threads, the other methods are for one thread.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start without any repair.
+
+        Args:
+            clock: In seconds; must not go back.
+        """
+        self._clock = clock
+        self._backoff = Backoff(first_seconds=1, longest_seconds=_LONGEST_SECONDS)
+        self._repaired_at = -_QUIET_SECONDS
+        self._next_at = 0.0
+        self._is_reported = False
+
+    def seconds_left(self) -> float:
+        """Return the time until the next repair may be made; 0 if it may be made now."""
+        return max(0.0, self._next_at - self._clock())
+
+    def record(self) -> bool:
+        """Record a repair; return True if the repeated repairs should be reported.
+
+        That is from the second repair in a row on, until mark_reported() is called.
+        """
+        now = self._clock()
+        is_first = now - self._repaired_at >= _QUIET_SECONDS
+        if is_first:
+            self._backoff.succeeded()
+            self._is_reported = False
+        self._repaired_at = now
+        self._next_at = now + self._backoff.failed()
+        return not is_first and not self._is_reported
+
+    def mark_reported(self) -> None:
+        """Record that the other writer was reported; ends with the next quiet time."""
+        self._is_reported = True
+
 
 log = structlog.get_logger()
 

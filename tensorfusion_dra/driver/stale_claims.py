@@ -17,10 +17,11 @@ of all claims that are gone starts again. A check that gets no answer changes no
 is present again was never gone. As a rule, the kubelet's own call comes first.
 
 A check is one request, so a fleet must not make many of them. Each claim is checked once in
-`check_seconds` (6 hours), at a random time of its own. A claim that is gone is checked in every
-round. All claims are checked within the next rounds, ten in a round, if a claim was refused: the
-record of a claim that is gone may take the room. Records that were rebuilt after damage to the
-ledger, and claims of which only files are left, are checked first.
+`check_seconds` (6 hours), at a random time of its own, and at most ten in a round. All claims are
+checked within the next rounds if a claim was refused: the record of a claim that is gone may take
+the room. Urgent claims are checked in every round and before the others: claims that are gone,
+records that were rebuilt after damage to the ledger, and claims of which only files are left. A
+claim that cannot be read is no longer urgent, so it keeps no other from being checked.
 
 Example, with a round each minute and `gone_seconds` 600: claim `a` is deleted, and the kubelet has
 lost its checkpoint. Nobody misses its share for three hours. Then claim `b` is refused, because `a`
@@ -33,6 +34,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -47,11 +49,10 @@ from tensorfusion_dra.driver.prepare import Preparer
 log = structlog.get_logger()
 
 MOST_PER_ROUND: Final = 10
-"""Claims that a round checks, besides rebuilt ones."""
+"""Claims that a round checks, besides urgent ones."""
+_MOST_URGENT: Final = 50
 _LEAST_PART: Final = 0.5
 """Part of check_seconds that passes at least between two checks of a claim."""
-_MOST_FIRST: Final = 50
-"""Rebuilt claims that a round checks in addition."""
 _MOST_FAILURES: Final = 3
 """Failed checks after which a round ends, because the API server seems to be unavailable."""
 _FRESH_SECONDS: Final = 600.0
@@ -60,9 +61,26 @@ _RETRY_SECONDS: Final = 600.0
 """Time after which a claim that could not be read is checked again."""
 _READ_SECONDS: Final = 5.0
 _CALL_SECONDS: Final = 30.0
+_URGENT: Final = -math.inf
+"""As the time of the next check: in the next round, before the others."""
 
 Recorded = PreparedClaim | ClaimRef
 """A record, or the reference of a claim of which only files are left."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """Checks of one claim; times are on the collector's clock.
+
+    Attributes:
+        due_at: Time of the next check.
+        tried_at: Time of the last check, even if it failed.
+        gone_since: Time of the first check that found the claim gone; None if it is present.
+    """
+
+    due_at: float
+    tried_at: float = -math.inf
+    gone_since: float | None = None
 
 
 class StaleClaimCollector:
@@ -96,11 +114,8 @@ class StaleClaimCollector:
         self._clock = clock
         self._is_first_round = True
         self._ready: bool | None = None  # in this round; None if not read yet
-        self._rebuilt: set[str] = set()  # UIDs that check_first() got and that are not checked yet
-        self._due_at: dict[str, float] = {}  # by UID, for all claims
-        self._tried_at: dict[str, float] = {}  # by UID: the last check, even if it failed
-        self._gone_since: dict[str, float] = {}  # by UID
-        self._unread: set[str] = set()  # UIDs of claims whose last check failed
+        self._rebuilt: set[str] = set()  # UIDs that check_first() got since the last round
+        self._known: dict[str, _Known] = {}  # by UID
 
     def check_first(self, claim_uids: Iterable[str]) -> None:
         """Check these claims before all others, because their records were rebuilt from copies."""
@@ -109,9 +124,9 @@ class StaleClaimCollector:
     def check_soon(self) -> None:
         """Check all claims within the next rounds, but for those that were checked just now."""
         now = self._clock()
-        for uid in self._due_at:
-            if now - self._tried_at.get(uid, -math.inf) >= _FRESH_SECONDS:
-                self._due_at[uid] = min(self._due_at[uid], now)
+        for known in self._known.values():
+            if now - known.tried_at >= _FRESH_SECONDS:
+                known.due_at = min(known.due_at, now)
 
     def collect(self, recorded: Sequence[Recorded]) -> None:
         """Run a round: check some of the claims and release those that are stale.
@@ -125,92 +140,75 @@ class StaleClaimCollector:
                 other claims of the round were checked, unless several failed.
             FatalError: A newer release has changed the ledger.
         """
-        self._keep_only({_ref(each).uid for each in recorded})
-        for each in recorded:
-            if _ref(each).uid not in self._due_at:
-                self._note_new(each)
+        before = self._known
+        self._known = {
+            _ref(each).uid: before.get(_ref(each).uid) or self._new(each) for each in recorded
+        }
+        for uid in self._rebuilt & self._known.keys():
+            self._known[uid].due_at = _URGENT
+        self._rebuilt.clear()
         self._is_first_round = False
         if self._preparer.take_refusal():
             self.check_soon()
         self._ready = None
         failures: list[RetryableError] = []
         for each in self._due(recorded):
+            known = self._known[_ref(each).uid]
             try:
-                self._check(each)
+                self._check(each, known)
             except RetryableError as error:
                 failures.append(error)
-                self._note_unread(_ref(each).uid)
-            else:
-                self._unread.discard(_ref(each).uid)
+                known.tried_at = self._clock()
+                wait = 0.0 if known.gone_since is not None else _RETRY_SECONDS
+                known.due_at = known.tried_at + min(wait, self._check_seconds)
             if len(failures) >= _MOST_FAILURES:
                 break
         if failures:
             raise failures[0]
 
-    def _note_new(self, each: Recorded) -> None:
-        """Choose the time of a claim's first check."""
-        now, uid = self._clock(), _ref(each).uid
+    def _new(self, each: Recorded) -> _Known:
+        now = self._clock()
         if isinstance(each, ClaimRef):
-            self._due_at[uid] = now
-        elif self._is_first_round:
+            return _Known(due_at=_URGENT)
+        if self._is_first_round:
             # All nodes may have started together.
-            self._due_at[uid] = now + random.uniform(0, self._check_seconds)  # noqa: S311 - spreads load
-        else:
-            self._note_checked(uid)  # prepare has just read it
+            return _Known(due_at=now + random.uniform(0, self._check_seconds))  # noqa: S311
+        return _Known(due_at=self._next_check(now), tried_at=now)  # prepare has just read it
 
-    def _note_checked(self, uid: str) -> None:
-        self._tried_at[uid] = self._clock()
-        part = random.uniform(_LEAST_PART, 1)  # noqa: S311 - spreads load
-        self._due_at[uid] = self._tried_at[uid] + part * self._check_seconds
-
-    def _note_unread(self, uid: str) -> None:
-        """Have a claim whose check failed checked again: soon if it may be stale, but not first.
-
-        Otherwise a claim that can never be read would keep others from being checked.
-        """
-        self._unread.add(uid)
-        self._tried_at[uid] = self._clock()
-        may_be_stale = uid in self._gone_since or uid in self._rebuilt
-        wait = 0.0 if may_be_stale else min(_RETRY_SECONDS, self._check_seconds)
-        self._due_at[uid] = self._tried_at[uid] + wait
+    def _next_check(self, now: float) -> float:
+        return now + random.uniform(_LEAST_PART, 1) * self._check_seconds  # noqa: S311 - spreads load
 
     def _due(self, recorded: Sequence[Recorded]) -> list[Recorded]:
         """Return the claims of this round, in the order of their checks."""
         now = self._clock()
-        urgent = (self._rebuilt | self._gone_since.keys()) - self._unread
 
-        def is_due(each: Recorded) -> bool:
-            uid = _ref(each).uid
-            return uid in urgent or self._due_at[uid] <= now
+        def order(each: Recorded) -> tuple[float, float]:
+            known = self._known[_ref(each).uid]
+            return known.due_at, known.tried_at
 
-        def order(each: Recorded) -> tuple[bool, bool, float]:
-            uid = _ref(each).uid
-            first = uid in urgent and uid in self._rebuilt
-            return not first, uid not in urgent, self._tried_at.get(uid, -math.inf)
+        due = sorted((each for each in recorded if order(each)[0] <= now), key=order)
+        urgent = sum(order(each)[0] == _URGENT for each in due)
+        return due[: MOST_PER_ROUND + min(urgent, _MOST_URGENT)]
 
-        most = MOST_PER_ROUND + min(len(self._rebuilt), _MOST_FIRST)
-        return sorted(filter(is_due, recorded), key=order)[:most]
-
-    def _check(self, each: Recorded) -> None:
+    def _check(self, each: Recorded, known: _Known) -> None:
         ref = _ref(each)
         why = self._why_gone(each)
         now = self._clock()
-        self._note_checked(ref.uid)
-        self._rebuilt.discard(ref.uid)
+        known.tried_at, known.due_at = now, self._next_check(now)
         if not why:
-            self._gone_since.pop(ref.uid, None)
+            known.gone_since = None
             if isinstance(each, ClaimRef):
                 self._preparer.prepare([ref], deadline=time.monotonic() + _CALL_SECONDS)
             return
+        known.due_at = _URGENT
         if not self._node_is_ready():
-            # Their time starts again, with the checks of the next round.
-            self._due_at.update(dict.fromkeys((*self._gone_since, ref.uid), now))
-            self._gone_since.clear()
+            for gone in self._known.values():  # the time of each starts again
+                gone.gone_since = None
             return
-        if ref.uid not in self._gone_since:
-            self._gone_since[ref.uid] = now
+        if known.gone_since is None:
+            known.gone_since = now
             log.info("claim_gone", claim=str(ref), claim_uid=ref.uid, error=why)
-        if now - self._gone_since[ref.uid] >= self._gone_seconds:
+        if now - known.gone_since >= self._gone_seconds:
             self._release(each, why)
 
     def _node_is_ready(self) -> bool:
@@ -232,13 +230,6 @@ class StaleClaimCollector:
         except ClaimError as error:
             return str(error)
         return confirmation.reason_gone(each, stored)
-
-    def _keep_only(self, claim_uids: set[str]) -> None:
-        self._rebuilt &= claim_uids
-        self._unread &= claim_uids
-        for known in (self._due_at, self._tried_at, self._gone_since):
-            for uid in known.keys() - claim_uids:
-                del known[uid]
 
 
 def _ref(each: Recorded) -> ClaimRef:

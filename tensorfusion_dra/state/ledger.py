@@ -95,9 +95,12 @@ class Ledger:
             return ledger_queries.has(database.connection, record)
 
     def claims(self) -> Sequence[PreparedClaim]:
-        """Return every recorded claim."""
+        """Return every recorded claim, sorted by UID; only what changed is decoded again.
+
+        So metrics can be scraped often without holding up the kubelet's calls.
+        """
         with self._locked_database() as database:
-            return ledger_queries.claims(database.connection)
+            return sorted(self._transaction(database).claims(), key=lambda claim: claim.ref.uid)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -107,12 +110,7 @@ class Ledger:
         disk. Concurrent ones share a flush; one that changes nothing needs none.
         """
         with self._locked_database() as database:
-            step = Transaction(
-                database.connection,
-                self._copies,
-                self._decoded,
-                epoch=(self._openings, self._failures),
-            )
+            step = self._transaction(database)
             before = database.connection.total_changes
             try:
                 with ledger_file.writing(database.connection):
@@ -161,6 +159,10 @@ class Ledger:
             self._close()
             self._reserve.ensure()  # now, in the space of SQLite's log, which closing has removed
             self._lock.close()
+
+    def _transaction(self, database: Opened) -> Transaction:
+        epoch = (self._openings, self._failures)
+        return Transaction(database.connection, self._copies, self._decoded, epoch=epoch)
 
     @contextmanager
     def _locked_database(self) -> Iterator[Opened]:

@@ -44,11 +44,5 @@ def claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
     return [_claim(row) for row in rows]
 
 
-def checksums(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Return UID and checksum of each record, sorted by UID; "" for a record without one."""
-    rows = connection.execute("SELECT uid, COALESCE(seal, '') FROM claims ORDER BY uid")
-    return [(str(uid), str(checksum)) for uid, checksum in rows]
-
-
 def _claim(row: tuple[bytes, bytes | None, bytes | None]) -> PreparedClaim:
     return records.claim(records.read(*row))

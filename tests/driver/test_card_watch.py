@@ -128,14 +128,3 @@ def test_replaced_driver_ends_the_loop() -> None:
 
     with pytest.raises(FatalError, match="replaced"):
         setup.watch.run()
-
-
-def test_cards_are_read_without_an_event_source() -> None:
-    setup = Setup()
-    watch = CardWatch(setup.catalog, None, poll_seconds=60, on_change=setup._changed)
-
-    watch.read()
-
-    assert setup.changes == 1
-    watch.stop()
-    watch.run_events()  # returns

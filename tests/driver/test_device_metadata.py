@@ -3,13 +3,11 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
@@ -130,17 +128,6 @@ def test_nothing_is_left_after_the_claims(node: Setup) -> None:
     assert files(node) == {}
 
 
-def test_a_repeated_prepare_repairs_files_and_keeps_what_they_say(node: Setup) -> None:
-    ref = put_claim(node, "a", share_result())
-    first = prepared(node, ref)
-    before = files(node)
-    (node.metadata_folder / f"{ref.uid}_gpu.json").write_bytes(b"damaged")
-
-    assert prepared(node, ref) == first
-
-    assert files(node) == before
-
-
 def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     temperature = iter(range(100))
     node.catalog = DeviceCatalog(
@@ -215,22 +202,6 @@ def test_file_without_a_claims_uid_in_its_name_is_left_alone(node: Setup) -> Non
     assert files(node) == before
 
 
-def test_metadata_survives_a_damaged_ledger(node: Setup) -> None:
-    ref = put_claim(node, "a", share_result())
-    prepared(node, ref)
-    before = files(node)
-    node.ledger.close()
-    (node.folder / "plugin" / "ledger.sqlite3").write_bytes(b"garbage")
-    after = Setup(node.folder, node.claims, describes_devices=True)
-
-    with closing(after.ledger):
-        recover(after.ledger, after.projection, boot_id=after.boot_id)
-
-        assert files(after) == before
-        prepared(after, ref)
-        assert files(after) == before
-
-
 def test_the_setting_applies_to_claims_prepared_from_then_on(tmp_path: Path) -> None:
     off = Setup(tmp_path)
     before = put_claim(off, "before", share_result(tflops="1", vram="1Gi"))
@@ -258,47 +229,3 @@ def test_the_setting_applies_to_claims_prepared_from_then_on(tmp_path: Path) -> 
     off_again.unprepare(during)
     assert files(off_again) == {}
     off_again.ledger.close()
-
-
-def test_a_file_that_cannot_be_written_fails_the_prepare(node: Setup) -> None:
-    ref = put_claim(node, "a", share_result())
-    node.metadata_folder.write_text("not a folder")
-
-    text = error_of(node.prepare(ref)[ref.uid])
-
-    assert f"device metadata {node.metadata_folder}/{ref.uid}_gpu.json" in text
-    assert node.spec_of(ref) is None
-
-    node.metadata_folder.unlink()
-    prepared(node, ref)
-    assert len(files(node)) == 1
-
-
-def test_a_link_in_the_folder_is_replaced_and_its_target_left_alone(node: Setup) -> None:
-    ref = put_claim(node, "a", share_result())
-    target = node.folder / "target"
-    target.write_text("mine")
-    node.metadata_folder.mkdir()
-    (node.metadata_folder / f"{ref.uid}_gpu.json").symlink_to(target)
-
-    prepared(node, ref)
-    assert objects(node, ref)[0]["kind"] == names.METADATA_KIND
-    assert not (node.metadata_folder / f"{ref.uid}_gpu.json").is_symlink()
-    node.unprepare(ref)
-
-    assert target.read_text() == "mine"
-    assert files(node) == {}
-
-
-def test_a_container_that_runs_keeps_its_file_when_others_come_and_go(node: Setup) -> None:
-    ref = put_claim(node, "a", share_result(tflops="1", vram="1Gi"))
-    prepared(node, ref)
-    inode = (node.metadata_folder / f"{ref.uid}_gpu.json").stat().st_ino
-
-    for name in ("b", "c"):
-        other = put_claim(node, name, share_result(vram="60Gi"))
-        node.prepare(other)
-        node.unprepare(other)
-    prepared(node, ref)
-
-    assert (node.metadata_folder / f"{ref.uid}_gpu.json").stat().st_ino == inode

@@ -14,7 +14,11 @@ from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, put_claim, share
 from tests.support.prepared_node import Setup as Node
 
 LOST = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
+
+
 NOW = Sickness(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
+
+
 LONG_AGO = replace(NOW, since=datetime(2020, 1, 1, tzinfo=UTC))
 
 
@@ -42,13 +46,6 @@ class Setup:
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
     return Setup(tmp_path)
-
-
-def test_sick_card_causes_a_warning_event_on_the_node(setup: Setup) -> None:
-    setup.announcer.announce({}, {GPU_0: NOW})
-
-    assert setup.events.written == [("GPUUnhealthy", f"{GPU_0}: the GPU is lost")]
-    assert setup.events.noted == []
 
 
 def test_worse_reason_is_reported_again_and_the_same_one_is_not(setup: Setup) -> None:

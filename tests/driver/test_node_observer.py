@@ -8,19 +8,25 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.observed.node_view import ApiServerView, PublishingView
-from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
+from tensorfusion_dra.driver.node_observer import (
+    MOST_KEPT,
+    ApiServerState,
+    NodeObserver,
+    RecentOperations,
+    Sources,
+)
 from tensorfusion_dra.driver.publish import Publisher
-from tensorfusion_dra.state.record_reader import RecordReader
 from tests.support.builders.devices import NODE
 from tests.support.ports import (
     EventsInMemory,
@@ -40,38 +46,30 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LATER = datetime(2026, 3, 2, tzinfo=UTC)
 
 
-class Records:
-    """Records that can be made unreadable."""
-
-    def __init__(self, reader: RecordReader) -> None:
-        self.reader = reader
-        self.readings = 0
-        self.trouble = ""
-
-    def claims(self) -> Sequence[PreparedClaim]:
-        self.readings += 1
-        if self.trouble:
-            raise RetryableError(self.trouble)
-        return self.reader.claims()
-
-
 class Observed:
     """A node with an observer whose clock a test moves."""
 
     def __init__(self, folder: Path) -> None:
         self.node = Setup(folder)
-        self.records = Records(RecordReader(folder / "plugin"))
+        self.readings = 0
+        self.trouble = ""
         self.seconds = 0.0
         self.observer = self.observing(self.node.catalog)
 
     def observing(self, catalog: DeviceCatalog, **sources: Any) -> NodeObserver:
         return NodeObserver(
-            Sources(catalog=catalog, claims=self.records.claims, **sources),
+            Sources(catalog=catalog, claims=self.claims, **sources),
             node="node-01",
             version="1.2.3",
             now=lambda: NOW,
             clock=lambda: self.seconds,
         )
+
+    def claims(self) -> Sequence[PreparedClaim]:
+        self.readings += 1
+        if self.trouble:
+            raise RetryableError(self.trouble)
+        return self.node.ledger.claims()
 
     def prepare(self, name: str) -> None:
         ref = put_claim(self.node, name, share_result(tflops="10", vram="1Gi"))
@@ -105,30 +103,20 @@ def test_view_of_the_last_second_is_reused(observed: Observed) -> None:
     observed.seconds = 1.0
 
     assert observed.observer.view() is first
-    assert observed.records.readings == 1
+    assert observed.readings == 1
 
     observed.seconds = 1.1
     assert observed.observer.view().claims == 1
 
 
-def test_shares_are_sorted_by_claim_and_unchanged_ones_are_not_made_again(
-    observed: Observed,
-) -> None:
+def test_shares_are_sorted_by_claim(observed: Observed) -> None:
     observed.prepare("b")
-    (before,) = observed.observer.view().shares
     observed.prepare("a")
-    observed.seconds = 2.0
 
-    new, kept = observed.observer.view().shares
-
-    assert [new.claim.name, kept.claim.name] == ["a", "b"]
-    assert kept is before
+    assert [share.claim.name for share in observed.observer.view().shares] == ["a", "b"]
 
 
-def test_new_verdict_and_new_catalog_are_shown_of_claims_whose_record_is_unchanged(
-    tmp_path: Path,
-) -> None:
-    observed = Observed(tmp_path)
+def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     observed.prepare("a")
     standing = Standing(verdict=verdict.enforced("LimiterActive", "ok"), since=NOW)
     standings: dict[str, tuple[Standing, ...]] = {}
@@ -143,7 +131,6 @@ def test_new_verdict_and_new_catalog_are_shown_of_claims_whose_record_is_unchang
     observed.node.catalog.refresh()
     observed.seconds = 4.0
     (on_another,) = observer.view().shares
-    observed.node.ledger.close()
 
     assert [unseen.enforcement, seen.enforcement] == [None, standing]
     assert unseen.limit_nano_tflops is not None
@@ -153,7 +140,7 @@ def test_new_verdict_and_new_catalog_are_shown_of_claims_whose_record_is_unchang
 def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:
     observed.prepare("a")
     observed.observer.view()
-    observed.seconds, observed.records.trouble = 2.0, "ledger: busy"
+    observed.seconds, observed.trouble = 2.0, "ledger: busy"
 
     view = observed.observer.view()
 
@@ -265,3 +252,32 @@ def test_publishing_state_has_the_gates_that_drop_fields() -> None:
 
         assert publishing.view().dropped_gates == (GATE_CONSUMABLE_CAPACITY,)
         assert publishing.view().generation == 1
+
+
+def ended(number: int) -> EndedOperation:
+    return EndedOperation(
+        kind=OperationKind.PREPARE,
+        claim=ClaimRef(namespace="default", name=f"claim-{number}", uid=f"uid-{number}"),
+        result=Result.SUCCESS,
+        error="",
+        entered=[(Stage.QUEUE, 1.0), (Stage.READ, 1.25)],
+        ended=1.5,
+        seconds_by_stage={Stage.QUEUE: 0.25, Stage.READ: 0.25},
+    )
+
+
+def test_newest_operation_is_first_and_the_oldest_are_dropped() -> None:
+    recent = RecentOperations(now=lambda: NOW)
+
+    for number in range(MOST_KEPT + 5):
+        recent.operation_ended(ended(number))
+
+    found = recent.views()
+    assert len(found) == MOST_KEPT
+    assert [each.claim.name for each in (found[0], found[-1])] == [
+        f"claim-{MOST_KEPT + 4}",
+        "claim-5",
+    ]
+    assert found[0].seconds == 0.5
+    assert found[0].last_stage is Stage.READ
+    assert found[0].ended_at == NOW

@@ -2,8 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import (
-    STAGES,
     EndedOperation,
     OperationKind,
     Result,
@@ -19,14 +17,8 @@ from tensorfusion_dra.core.claims.operation import (
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.state.ledger import Ledger
-from tensorfusion_dra.state.ledger_transaction import Transaction
-from tests.support.builders.devices import NODE
-from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, spec_file
+from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -110,34 +102,6 @@ def test_repeated_prepare_is_answered_from_the_record(setup: Setup, seen: Seen) 
     assert stages(repeated) == ["queue", "read", "lookup"]
 
 
-def test_file_that_a_repeated_prepare_writes_again_has_its_stage(setup: Setup, seen: Seen) -> None:
-    ref = put(setup)
-    setup.prepare(ref)
-    (setup.cdi_folder / spec_file(ref.uid)).unlink()
-
-    setup.prepare(ref)
-
-    assert stages(seen.ended[1]) == ["queue", "read", "lookup", "write"]
-    assert seen.ended[1].from_record
-
-
-def test_first_reading_that_a_record_of_another_boot_waits_for_is_no_lookup(
-    setup: Setup, seen: Seen
-) -> None:
-    class ReadOnceAwaited(DeviceCatalog):
-        def wait_changed(self, *_: Any, **__: Any) -> Any:
-            return self.refresh()
-
-    ref = put(setup)
-    setup.prepare(ref)
-    setup.boot_id = "boot-2"
-    preparer = setup.with_claims(setup.claims, ReadOnceAwaited(setup.discovery, NODE))
-
-    preparer.prepare([ref], deadline=time.monotonic() + PATIENCE_SECONDS)
-
-    assert stages(seen.ended[1]) == ["queue", "read", "lookup", "resolve", "flush", "write"]
-
-
 def test_unprepare_has_its_stages_in_their_order(setup: Setup, seen: Seen) -> None:
     ref = put(setup)
     setup.prepare(ref)
@@ -150,32 +114,6 @@ def test_unprepare_has_its_stages_in_their_order(setup: Setup, seen: Seen) -> No
     assert stages(ended) == ["queue", "withdraw", "flush", "write"]
 
 
-def test_withdrawal_that_is_repeated_on_a_full_disk_has_its_stages_again(
-    setup: Setup, seen: Seen
-) -> None:
-    class FullOnce(Ledger):
-        @contextmanager
-        def transaction(self) -> Iterator[Transaction]:
-            with super().transaction() as step:
-                yield step
-                if not full:
-                    full.append(True)
-                    raise NoRoomError("the disk is full")
-
-    ref = put(setup)
-    setup.prepare(ref)
-    setup.ledger.close()
-    full: list[bool] = []
-    setup.ledger = FullOnce(setup.folder / "plugin")
-
-    outcomes = setup.with_claims(setup.claims).unprepare(
-        [ref], deadline=time.monotonic() + PATIENCE_SECONDS
-    )
-
-    assert outcomes == {ref.uid: None}
-    assert stages(seen.ended[1]) == ["queue", *(2 * ["withdraw", "flush"]), "write"]
-
-
 def test_second_claim_of_a_call_waits_for_the_first(setup: Setup, seen: Seen) -> None:
     refs = [put(setup, name) for name in ("a", "b")]
 
@@ -186,17 +124,6 @@ def test_second_claim_of_a_call_waits_for_the_first(setup: Setup, seen: Seen) ->
     assert first.entered[0] == second.entered[0] == (Stage.QUEUE, 0.0)
     assert second.seconds == second.ended == sum(second.seconds_by_stage.values())
     assert second.entered[1][1] > first.ended
-
-
-def test_allocated_anew_its_old_record_is_withdrawn(setup: Setup, seen: Seen) -> None:
-    ref = put(setup)
-    setup.prepare(ref)
-    put_claim(setup, "a", share_result(tflops="2", vram="2Gi"), uid=ref.uid)
-
-    setup.prepare(ref)
-
-    assert stages(seen.ended[1])[2:6] == ["lookup", "withdraw", "flush", "write"]
-    assert not seen.ended[1].from_record
 
 
 @pytest.mark.parametrize(
@@ -270,18 +197,3 @@ def test_observer_that_raises_costs_nothing_else(setup: Setup) -> None:
     assert [each.claim for each in seen.ended] == [ref]
     (line,) = [line for line in logs if line["event"] == "operation_observer_failed"]
     assert (line["observer"], line["error"]) == ("Raising", "ZeroDivisionError('a')")
-
-
-def test_stages_outside_of_operations_are_nobodys() -> None:
-    operations.enter(Stage.READ)
-    operations.note_from_record()
-
-    seen = Seen()
-    ref = ClaimsInMemory().put({"metadata": {"namespace": "default", "name": "a", "uid": "a"}})
-    Operations([seen]).run_each(OperationKind.UNPREPARE, [ref], lambda _: None)
-    assert stages(seen.ended[0]) == ["queue"]
-
-
-def test_every_stage_belongs_to_a_kind() -> None:
-    assert set(STAGES) == set(OperationKind)
-    assert {stage for each in STAGES.values() for stage in each} == set(Stage)

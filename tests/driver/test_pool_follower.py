@@ -9,16 +9,14 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.pool_follower import NamedPool, PoolFollower, SelectingPool
+from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
 from tests.support.waiting import PATIENCE_SECONDS
 
-MORE = Oversubscription(tflops_percent=200, host_memory_percent=0, host_disk_percent=0)
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 
 
@@ -47,7 +45,7 @@ class Setup:
         self.catalog = DeviceCatalog(self.discovery, None)
         self.served = 0
         self.nodes = ObjectsInMemory()
-        source = NamedPool(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
+        source = PoolSource(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
@@ -80,30 +78,6 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
         "this node's GPUPool is not known yet: gpupools: not listed yet"
     )
     assert setup.events.written == []
-
-
-def test_pool_gives_the_catalog_of_the_cards_read_last() -> None:
-    setup = Setup(pool_with_qos(capacityConfig={"oversubscription": RATIOS}))
-    setup.catalog.refresh()
-
-    setup.follower.follow()
-
-    current = setup.catalog.current()
-    assert current is not None
-    assert current.node.pool == "prod/node-01"
-    assert current.node.oversubscription == MORE
-    assert str(current.devices[0].capacity["virtual_tflops"].value) == "624"
-    assert setup.served == 1
-
-
-def test_cards_read_later_belong_to_the_pool_too() -> None:
-    setup = Setup(pool_with_qos())
-    setup.follower.follow()
-    assert setup.catalog.reason_missing() == "this node's GPUs could not be read yet"
-
-    assert setup.catalog.refresh()
-
-    assert setup.qos() == "high"
 
 
 def test_unchanged_pool_has_no_effect() -> None:
@@ -162,24 +136,12 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert gpupool.CURE in setup.catalog.reason_missing()
 
 
-def test_reason_is_reported_again_after_good_values_in_between() -> None:
-    setup = Setup()
-    setup.follower.follow()
-    setup.pools.found = [pool_with_qos()]
-    setup.follower.follow()
-    setup.pools.found = []
-
-    setup.follower.follow()
-
-    assert len(setup.events.written) == 2
-
-
 def test_nodes_labels_select_the_pool() -> None:
     requirement = {"key": "tier", "operator": "Exists"}
     selector = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
     pools = ObjectsInMemory(pool_with_qos("low", nodeManagerConfig={"nodeSelector": selector}))
     nodes = ObjectsInMemory()
-    source = SelectingPool(pools=pools, nodes=nodes, node_name="node-01")
+    source = PoolSource(pools=pools, nodes=nodes, node_name="node-01")
 
     with pytest.raises(RetryableError, match="node node-01: found no such Node object"):
         source.read()
@@ -239,6 +201,8 @@ def test_pool_that_oversubscribes_only_compute_is_accepted_without_expansion() -
 
 
 RULE = {"mode": "hard", "selector": {"matchLabels": {"workload": "batch"}}}
+
+
 BATCH = {"metadata": {"name": "node-01", "labels": {"workload": "batch"}}}
 
 
@@ -246,16 +210,6 @@ def isolation(setup: Setup) -> str | None:
     current = setup.catalog.current()
     assert current is not None
     return current.node.isolation
-
-
-def test_node_gets_the_isolation_of_its_pool() -> None:
-    setup = Setup(pool_with_qos(nodeManagerConfig={"defaultIsolationMode": "shared"}))
-    setup.nodes.found = RetryableError("nodes: not listed yet")
-    setup.catalog.refresh()
-
-    setup.follower.follow()
-
-    assert isolation(setup) == "shared"
 
 
 def test_pools_rules_use_the_current_labels_of_the_node() -> None:
@@ -272,15 +226,62 @@ def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     assert (before, isolation(setup)) == ("soft", "hard")
 
 
-def test_pool_with_partitioned_cards_is_refused_with_the_allowed_modes() -> None:
-    setup = Setup(pool_with_qos(nodeManagerConfig={"defaultIsolationMode": "partitioned"}))
-    setup.catalog.refresh()
+SELECTS_OTHERS = {
+    "nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "Exists"}]}]
+}
+
+
+MALFORMED = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "tier", "operator": "exists"}]}]}
+
+
+NO_CRDS = InputError("gpupools: no such resource")
+
+
+@pytest.mark.parametrize(
+    ("source", "found", "is_ready"),
+    [
+        ("object", RetryableError("gpupools: not listed yet"), False),
+        ("object", NO_CRDS, False),
+        ("object", [], False),
+        ("object", [pool_with_qos(name="other")], False),
+        ("object", [pool_with_qos("gold")], False),
+        ("object", [pool_with_qos()], True),
+        ("node-labels", NO_CRDS, False),
+        ("node-labels", [], False),
+        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": MALFORMED})], False),
+        # Perhaps on purpose: other nodes of the DaemonSet are in the pool.
+        ("node-labels", [pool_with_qos(nodeManagerConfig={"nodeSelector": SELECTS_OTHERS})], True),
+    ],
+)
+def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
+    source: str, found: Sequence[Mapping[str, Any]] | InputError, is_ready: bool
+) -> None:
+    setup = Setup()
+    setup.nodes.found = [{"metadata": {"name": "node-01"}}]
+    setup.pools.found = found
+    follower = setup.follower
+    if source == "node-labels":
+        selecting = PoolSource(pools=setup.pools, nodes=setup.nodes, node_name="node-01")
+        follower = PoolFollower(
+            selecting, setup.catalog, setup.events, on_change=lambda: None, expands_memory=True
+        )
+    with pytest.raises(RetryableError, match="waits for a GPUPool"):
+        follower.check()
+
+    follower.follow()
+
+    if is_ready:
+        follower.check()
+        return
+    with pytest.raises(RetryableError, match=r"waits for a GPUPool: .*(GPUPool|gpupools)"):
+        follower.check()
+
+
+def test_instance_that_had_a_pool_stays_ready_without_it() -> None:
+    setup = Setup(pool_with_qos())
+    setup.follower.follow()
+    setup.pools.found = NO_CRDS
 
     setup.follower.follow()
 
-    assert setup.catalog.current() is None
-    ((_, message),) = setup.events.written
-    assert message.startswith(
-        "GPUPool prod: spec.nodeManagerConfig.defaultIsolationMode: found 'partitioned', expected "
-        "one of soft, hard, shared (cards are not partitioned by this driver"
-    )
+    setup.follower.check()

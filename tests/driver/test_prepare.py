@@ -1,19 +1,36 @@
-"""Preparation of claims: record, CDI spec and answer, with a real ledger and CDI folder."""
+"""Prepare and unprepare of claims."""
 
 import re
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
-from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_0, Setup, error_of, put_claim, share_result, spec_file
+from tests.support.ports import ClaimsInMemory, FixedDiscovery
+from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    Setup,
+    error_of,
+    put_claim,
+    real_gpu,
+    share_result,
+    simulated_inventory,
+    spec_file,
+    use_real_cards,
+)
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -145,64 +162,6 @@ def test_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
     assert "tflops: found 1m plus 312 in use, expected at most 312" in error_of(outcomes[third.uid])
 
 
-def test_exclusively_allocated_device_is_not_shared(setup: Setup) -> None:
-    exclusive = put_claim(
-        setup, "alone", {**share_result(), "shareID": None, "consumedCapacity": None}
-    )
-    other = put_claim(setup, "other", share_result())
-
-    outcomes = setup.prepare(exclusive, other)
-
-    assert isinstance(outcomes[exclusive.uid], PreparedClaim)
-    assert "found default/alone on the device" in error_of(outcomes[other.uid])
-
-
-def test_admin_access_coexists_with_other_claims_and_consumes_nothing(setup: Setup) -> None:
-    whole = put_claim(setup, "whole", share_result(tflops="312", vram="80Gi"))
-    admin = put_claim(setup, "admin", {**share_result(), "adminAccess": True})
-
-    outcomes = setup.prepare(whole, admin)
-
-    assert isinstance(outcomes[admin.uid], PreparedClaim)
-    assert [d["name"].endswith(":limits") for d in setup.spec_of(admin)["devices"]] == [False]
-
-
-def test_two_shares_of_one_card_in_one_claim_have_different_ids(setup: Setup) -> None:
-    ref = put_claim(
-        setup, "two", share_result(request="small"), share_result(request="large", tflops="200")
-    )
-
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert isinstance(outcome, PreparedClaim)
-    ids = cdi.ids_by_share(outcome)
-    assert len({first for first, *_ in ids}) == 2
-    assert all(len(each) == 2 for each in ids)
-
-
-def test_results_of_other_drivers_are_ignored(setup: Setup) -> None:
-    foreign = {**share_result("nic-0"), "driver": "nic.example.com"}
-    mixed = put_claim(setup, "mixed", foreign, share_result())
-    none_of_ours = put_claim(setup, "foreign", foreign)
-
-    outcomes = setup.prepare(mixed, none_of_ours)
-
-    ours = outcomes[mixed.uid]
-    assert isinstance(ours, PreparedClaim)
-    assert [item.device for item in ours.shares] == [GPU_0]
-    assert outcomes[none_of_ours.uid] == PreparedClaim(ref=none_of_ours, shares=())
-    assert setup.spec_of(none_of_ours) is None
-
-
-def test_chosen_subrequest_is_recorded_under_its_main_request(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result(request="gpu/large"))
-
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert isinstance(outcome, PreparedClaim)
-    assert outcome.shares[0].request == "gpu"
-
-
 def test_call_waits_for_an_earlier_call_of_the_same_claim_until_its_deadline(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     requested, answer = Event(), Event()
@@ -235,3 +194,166 @@ def test_concurrent_calls_never_admit_more_than_the_card_has(setup: Setup) -> No
     admitted = [each for each in outcomes if isinstance(each, PreparedClaim)]
     assert len(admitted) == 6  # 6 x 50 of 312
     assert len(setup.ledger.claims()) == 6
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Setup]:
+    setup = Setup(tmp_path)
+    yield setup
+    setup.ledger.close()
+
+
+def claims(node: Setup, number: int, **more: Any) -> list[ClaimRef]:
+    amounts = {"tflops": "1", "vram": "1Gi", **more}
+    return [put_claim(node, f"c-{n}", share_result(**amounts)) for n in range(number)]
+
+
+def test_claim_that_cannot_be_read_costs_no_other(node: Setup) -> None:
+    refs = claims(node, 3)
+    del node.claims.stored[str(refs[1])]
+
+    outcomes = node.prepare(*refs)
+
+    assert error_of(outcomes[refs[1].uid]) == f"claim {refs[1]}: found none"
+    assert [isinstance(outcomes[ref.uid], PreparedClaim) for ref in refs] == [True, False, True]
+
+
+def test_pods_of_a_claim_are_read_once_each_and_only_if_a_value_is_open(node: Setup) -> None:
+    silent, parameters = claims(node, 2)
+    stored = node.claims.stored[str(parameters)]
+    whole = {"limits": {"tflops": "1", "vram": "1Gi"}, "isolation": "soft", "qos": "low"}
+    opaque = {
+        "driver": "tensor-fusion.ai.dra-driver",
+        "parameters": {
+            "apiVersion": "tensor-fusion.ai/v1alpha1",
+            "kind": "GpuShare",
+            **whole,
+        },
+    }
+    stored["status"]["allocation"]["devices"]["config"] = [
+        {"source": "FromClass", "requests": [], "opaque": opaque}
+    ]
+
+    outcomes = node.prepare(silent, parameters)
+
+    assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
+    assert node.pods.pods_read == [f"default/{silent.name}"]
+
+
+def test_claim_fails_until_its_device_node_exists(setup: Setup) -> None:
+    use_real_cards(setup)
+    setup.device_nodes.missing = {0}
+    ref = put_claim(setup, "a", share_result())
+
+    failed = setup.prepare(ref)[ref.uid]
+    setup.device_nodes.missing = set()
+    outcome = setup.prepare(ref)[ref.uid]
+
+    assert "/dev/nvidia0" in error_of(failed)
+    assert isinstance(outcome, PreparedClaim)
+    assert outcome.shares[0].device_nodes == ("/dev/nvidia0",)
+    assert setup.spec_of(ref)["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidiactl"},
+        {"path": "/dev/nvidia-uvm"},
+    ]
+
+
+def test_claim_of_a_real_card_without_a_minor_number_fails(setup: Setup) -> None:
+    cards = tuple(real_gpu(gpu, minor=None) for gpu in simulated_inventory().gpus)
+    setup.discovery.inventory = Inventory(gpus=cards)
+    setup.catalog.refresh()
+    ref = put_claim(setup, "a", share_result())
+
+    assert "found no minor number" in error_of(setup.prepare(ref)[ref.uid])
+
+
+def test_changed_minor_number_gives_the_new_device_node(setup: Setup) -> None:
+    first, second = simulated_inventory().gpus
+    setup.discovery.inventory = Inventory(
+        gpus=(real_gpu(first, minor=0), real_gpu(second, minor=1))
+    )
+    setup.catalog.refresh()
+    ref = put_claim(setup, "a", share_result())
+    setup.prepare(ref)
+    setup.discovery.inventory = Inventory(
+        gpus=(real_gpu(first, minor=1), real_gpu(second, minor=0))
+    )
+    setup.catalog.refresh()
+
+    setup.prepare(ref)
+
+    nodes = setup.spec_of(ref)["devices"][0]["containerEdits"]["deviceNodes"]
+    assert nodes == [{"path": "/dev/nvidia1"}]
+
+
+def test_claim_fails_during_an_api_server_outage_and_succeeds_after_it(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    setup.claims.away = True
+    failed = setup.prepare(ref)[ref.uid]
+    setup.claims.away = False
+
+    outcome = setup.prepare(ref)[ref.uid]
+
+    assert "no answer" in error_of(failed)
+    assert isinstance(outcome, PreparedClaim)
+
+
+def test_claim_fails_while_the_cdi_folder_cannot_be_written(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    setup.cdi_folder.write_text("a file where the folder should be")
+    failed = setup.prepare(ref)[ref.uid]
+    setup.cdi_folder.unlink()
+
+    outcome = setup.prepare(ref)[ref.uid]
+
+    assert str(setup.cdi_folder) in error_of(failed)
+    assert isinstance(outcome, PreparedClaim)
+    assert setup.spec_of(ref) is not None
+
+
+def test_claim_fails_before_the_first_reading_of_the_cards(setup: Setup, tmp_path: Path) -> None:
+    without_cards = DeviceCatalog(FixedDiscovery(None), NODE)
+    preparer = setup.with_claims(setup.claims, without_cards)
+    ref = put_claim(setup, "a", share_result())
+
+    outcome = preparer.prepare([ref], deadline=time.monotonic() + 0.2)[ref.uid]
+
+    assert "GPUs could not be read yet" in error_of(outcome)
+
+
+def test_claim_on_a_sick_but_present_card_is_prepared(
+    setup: Setup,
+) -> None:
+    ref = put_claim(setup, "a", share_result())
+    uuid = simulated_inventory().gpus[0].uuid
+    setup.catalog.note_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+
+    assert list(setup.catalog.sick()) == [GPU_0]
+    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+
+
+def test_missing_card_fails_only_its_own_claims(setup: Setup) -> None:
+    known, new = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
+    on_other_card = put_claim(setup, "c", share_result(GPU_1))
+    setup.prepare(known)
+    setup.discovery.inventory = Inventory(gpus=simulated_inventory().gpus[1:])
+    setup.catalog.refresh()
+
+    outcomes = setup.prepare(known, new, on_other_card)
+
+    text = f"{GPU_0}: the GPU is gone from the node, expected a working GPU"
+    assert error_of(outcomes[known.uid]) == f"claim default/a: {text}"
+    assert error_of(outcomes[new.uid]) == f"claim default/b: {text}"
+    assert isinstance(outcomes[on_other_card.uid], PreparedClaim)
+    assert setup.unprepare(known) == {known.uid: None}
+
+
+def test_hanging_driver_fails_no_claim(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    setup.discovery.inventory = None
+    for _ in range(3):
+        with pytest.raises(RetryableError):
+            setup.catalog.refresh()
+
+    assert set(setup.catalog.sick()) == {GPU_0, GPU_1}
+    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)

@@ -1,6 +1,11 @@
-"""Publication of slices: few writes, and none without a change."""
+"""Publication of the node's cards as ResourceSlices."""
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Thread
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -8,14 +13,18 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
+from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.publish import Publisher
-from tensorfusion_dra.driver.repairs import Repairs
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.publish import Publisher, Repairs
+from tensorfusion_dra.runtime import wakeup
 from tests.support.builders.devices import NODE
 from tests.support.ports import (
     EventsInMemory,
@@ -25,8 +34,12 @@ from tests.support.ports import (
     SlicesInMemory,
 )
 from tests.support.prepared_node import simulated_inventory
+from tests.support.virtual_time import VirtualTime
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 SLICE = "tensor-fusion-resource-slice-node-01"
+
+
 XID_79 = CardEvent(
     gpu_uuid=simulated_inventory("1xT4").gpus[0].uuid,
     kind=EventKind.XID,
@@ -152,16 +165,6 @@ def test_node_without_cards_has_no_slice() -> None:
     assert setup.slices.writes == []
 
 
-def test_slice_is_emptied_if_all_cards_vanish() -> None:
-    setup = Setup()
-    setup.publish()
-    setup.discovery.inventory = Inventory(gpus=())
-
-    setup.publish()
-
-    assert setup.slices.items[SLICE]["spec"]["devices"] == []
-
-
 def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published() -> None:
     inventory = simulated_inventory()
     broken = replace(inventory.gpus[0], uuid="GPU-not a DNS label")
@@ -231,21 +234,6 @@ def test_unhealthy_card_is_tainted_in_one_write() -> None:
     assert "taints" not in second
 
 
-def test_dropped_taints_are_found_among_other_dropped_fields_and_written_once() -> None:
-    gates = frozenset({GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS})
-    setup = Setup(SlicesInMemory(gates_off=gates), inventory=simulated_inventory("66xT4"))
-    setup.publish()
-    setup.catalog.note_event(replace(XID_79, gpu_uuid=simulated_inventory("66xT4").gpus[0].uuid))
-
-    with capture_logs() as logs:
-        for _ in range(3):
-            setup.publish()
-
-    reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
-    assert [set(line["feature_gates"]) for line in reports] == [gates]
-    assert setup.slices.writes[2:] == [f"replace {SLICE}"]
-
-
 def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
     slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
     inventory = simulated_inventory("130xT4")
@@ -265,18 +253,6 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
     assert generations == [1, 1]
 
 
-def test_more_than_64_cards_are_split_into_slices_of_one_generation() -> None:
-    setup = Setup(inventory=simulated_inventory("130xT4"))
-
-    setup.publish()
-
-    specs = [item["spec"] for item in setup.slices.items.values()]
-    assert sorted(setup.slices.items) == [SLICE, f"{SLICE}-1", f"{SLICE}-2"]
-    assert [len(spec["devices"]) for spec in specs] == [64, 64, 2]
-    assert {spec["pool"]["generation"] for spec in specs} == {1}
-    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {3}
-
-
 def test_every_device_has_every_documented_attribute() -> None:
     setup = Setup()
 
@@ -285,3 +261,310 @@ def test_every_device_has_every_documented_attribute() -> None:
     documented = {value for key, value in vars(names).items() if key.startswith("ATTR_")}
     for device in setup.slices.items[SLICE]["spec"]["devices"]:
         assert device["attributes"].keys() >= documented
+
+
+@contextmanager
+def running_publisher(setup: Setup) -> Iterator[None]:
+    if setup.discovery.inventory is not None:
+        setup.catalog.refresh()
+    thread = Thread(target=setup.publisher.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        setup.publisher.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_wake_creates_a_deleted_slice_at_once() -> None:
+    setup = Setup()
+    with running_publisher(setup):
+        assert eventually(lambda: SLICE in setup.slices.items)
+        setup.slices.items.clear()
+
+        setup.publisher.wake()
+
+        assert eventually(lambda: SLICE in setup.slices.items)
+
+
+def test_publication_is_retried_until_the_api_server_answers() -> None:
+    setup = Setup()
+    setup.slices.away = True
+    with running_publisher(setup):
+        assert not eventually(lambda: bool(setup.slices.items), seconds=0.5)
+
+        setup.slices.away = False
+
+        assert eventually(lambda: SLICE in setup.slices.items)
+
+
+def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publish, "_RIGHT_SECONDS", 0.02)
+    setup = Setup()
+    with running_publisher(setup), capture_logs() as logs:
+        assert eventually(lambda: SLICE in setup.slices.items)
+        setup.right.newer = True
+        setup.slices.items.clear()
+
+        setup.publisher.wake()
+        assert not eventually(lambda: bool(setup.slices.items), seconds=0.3)
+        setup.right.newer = False
+
+        assert eventually(lambda: SLICE in setup.slices.items)
+    assert [line["event"] for line in logs if line["event"].startswith("publishing")] == [
+        "publishing_left_to_newer_instance",
+        "publishing_resumed",
+    ]
+    assert setup.right.released
+
+
+def test_publishing_right_is_taken_only_if_there_is_something_to_publish() -> None:
+    setup = Setup()
+    setup.discovery.inventory = None
+    with running_publisher(setup):
+        assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
+        setup.slices.away = True
+        setup.discovery.inventory = simulated_inventory()
+        setup.catalog.refresh()
+        setup.publisher.wake()
+        assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
+        setup.slices.away = False
+        setup.publisher.wake()
+
+        assert eventually(lambda: setup.right.taken > 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "least_seconds"),
+    [
+        (RetryableError("no answer within the time"), 15),
+        (MissingRightError("403: no right", "update on resourceslices"), 60),
+        (RetryableError("429: slow down", after_seconds=40), 40),
+    ],
+)
+def test_six_hour_outage_costs_few_requests_and_one_log_line(
+    monkeypatch: pytest.MonkeyPatch, error: RetryableError, least_seconds: float
+) -> None:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(wakeup, "Event", virtual.event)
+    setup = Setup()
+    setup.catalog.refresh()
+    fetches = []
+
+    def fetch() -> list[Slice]:
+        fetches.append(virtual.seconds)
+        raise error
+
+    monkeypatch.setattr(setup.slices, "fetch", fetch)
+
+    with capture_logs() as logs:
+        setup.publisher.run()
+
+    assert len(fetches) <= 6 * 3600 / least_seconds + 10
+    assert [line["error"] for line in logs if "error" in line] == [str(error)]
+    assert setup.right.released
+
+
+class OtherWriter:
+    """Writer that changes the node's slice after each publication, under its own manager name."""
+
+    def __init__(self, setup: Setup, *, manager: str) -> None:
+        self._setup = setup
+        self._manager = manager
+        self._replace, self._create = setup.slices.replace, setup.slices.create
+        setup.slices.replace = self.replace  # type: ignore[method-assign]
+        setup.slices.create = self.create  # type: ignore[method-assign]
+
+    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
+        return self._changed(self._replace(item, trial=trial))
+
+    def create(self, item: Slice, *, trial: bool = False) -> Slice:
+        return self._changed(self._create(item, trial=trial))
+
+    def _changed(self, stored: Slice) -> Slice:
+        changed: Any = copy.deepcopy(dict(stored))
+        changed["metadata"]["labels"] = {}
+        changed["metadata"]["managedFields"] = [
+            {"manager": "tensorfusion-dra", "time": "2026-03-01T00:00:00Z"},
+            {"manager": self._manager, "time": "2026-03-01T00:00:01Z"},
+        ]
+        self._setup.slices.items[SLICE] = changed
+        self._setup.publisher.slices_changed()
+        return stored
+
+
+def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(wakeup, "Event", virtual.event)
+    setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
+    setup.catalog.refresh()
+    OtherWriter(setup, manager="kubectl\n-edit")
+
+    with capture_logs() as logs:
+        setup.publisher.run()
+
+    assert 6 * 60 <= len(setup.slices.writes) <= 6 * 3600 / 30 + 10
+    (line,) = [line for line in logs if line["event"] == "slices_contested"]
+    assert line["writers"] == "kubectl\n-edit"
+    ((reason, text),) = setup.events.written
+    assert reason == "ResourceSlicesContested"
+    assert "found them written by kubectl\n-edit again and again" in text
+
+
+def test_failed_event_about_another_writer_is_repeated_with_the_next_repair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    virtual = VirtualTime(hours=1)
+    monkeypatch.setattr(wakeup, "Event", virtual.event)
+    setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
+    setup.catalog.refresh()
+    OtherWriter(setup, manager="other")
+    warn, tries = setup.events.warn, []
+
+    def failing_at_first(reason: str, message: str) -> bool:
+        tries.append(reason)
+        setup.events.away = len(tries) < 3
+        return warn(reason, message)
+
+    monkeypatch.setattr(setup.events, "warn", failing_at_first)
+
+    setup.publisher.run()
+
+    assert len(tries) == 3
+    assert len(setup.events.written) == 1
+
+
+def test_own_change_is_written_at_once_while_another_writer_interferes() -> None:
+    setup = Setup(repairs=Repairs(clock=lambda: 1000.0))
+    setup.publish()
+    OtherWriter(setup, manager="other")
+    setup.slices.items.clear()
+    setup.publish()
+    setup.publish()
+    assert len(setup.slices.writes) == 2  # the second repair waits
+
+    setup.discovery.inventory = simulated_inventory("3xA100-SXM4-80GB")
+    setup.publish()
+
+    assert len(setup.slices.writes) == 3
+
+
+def test_slices_unchanged_for_long_are_repaired_at_once_again() -> None:
+    now = [0.0]
+    setup = Setup(repairs=Repairs(clock=lambda: now[0]))
+    setup.publish()
+    for _ in range(3):
+        now[0] += 700
+        setup.slices.items.clear()
+        setup.publish()
+
+    assert len(setup.slices.writes) == 4
+    assert setup.events.written == []
+
+
+OVERSUBSCRIBED = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
+
+
+class UnreliableSlices(SlicesInMemory):
+    """Slices of an API server that does not answer one write, if `refuses` is set."""
+
+    refuses = False
+
+    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
+        if self.refuses:
+            self.refuses = False
+            raise RetryableError("no answer")
+        return super().replace(item, trial=trial)
+
+
+def counted(setup: Setup) -> dict[WriteReason, int]:
+    """Return the reasons that were counted."""
+    return {
+        reason: number for reason, number in setup.publisher.state.view().writes.items() if number
+    }
+
+
+def published(slices: SlicesInMemory | None = None) -> Setup:
+    """Return a publisher that has found its slices as it wants them."""
+    before = Setup(slices, simulated_inventory("1xT4"))
+    before.publish()
+    after = Setup(before.slices, simulated_inventory("1xT4"))
+    after.publish()
+    assert counted(after) == {}
+    return after
+
+
+def test_every_reason_is_counted_from_the_start() -> None:
+    assert Setup().publisher.state.view().writes == dict.fromkeys(WriteReason, 0)
+
+
+def test_new_card() -> None:
+    setup = published()
+    setup.discovery.inventory = simulated_inventory("2xT4")
+
+    setup.publish()
+
+    assert counted(setup) == {WriteReason.DEVICES: 1}
+
+
+@pytest.mark.parametrize("taint_effect", ["NoSchedule", ""])
+def test_unhealthy_card(taint_effect: str) -> None:
+    setup = published()
+    setup.catalog._taint_effect = taint_effect
+    setup.catalog.note_event(XID_79)
+
+    setup.publish()
+
+    assert counted(setup) == {WriteReason.HEALTH: 1}
+
+
+def test_other_capacity() -> None:
+    setup = published()
+    setup.catalog.set_node(replace(NODE, oversubscription=OVERSUBSCRIBED))
+
+    setup.publish()
+
+    assert counted(setup) == {WriteReason.VALUES: 1}
+
+
+def test_repair() -> None:
+    setup = published()
+    setup.slices.items.clear()
+
+    setup.publish()
+
+    assert counted(setup) == {WriteReason.REPAIR: 1}
+
+
+def test_write_that_failed_is_counted_once_it_succeeds() -> None:
+    slices = UnreliableSlices()
+    setup = published(slices)
+    setup.catalog.note_event(XID_79)
+    slices.refuses = True
+
+    with pytest.raises(RetryableError):
+        setup.publish()
+    assert counted(setup) == {}
+    setup.publish()
+
+    assert counted(setup) == {WriteReason.RETRY: 1}
+
+
+def test_reason_after_a_retry_is_a_new_one() -> None:
+    slices = UnreliableSlices()
+    setup = published(slices)
+    setup.catalog.note_event(XID_79)
+    slices.refuses = True
+    with pytest.raises(RetryableError):
+        setup.publish()
+    setup.publish()
+    setup.discovery.inventory = simulated_inventory("2xT4")
+
+    setup.publish()
+
+    assert counted(setup) == {WriteReason.RETRY: 1, WriteReason.DEVICES: 1}

@@ -67,19 +67,6 @@ def test_reallocated_claim_gets_its_new_card_share_and_pod(
     assert "claim_reallocated" in [line["event"] for line in logs]
 
 
-def test_new_process_does_not_return_the_record_of_an_earlier_allocation(node: Node) -> None:
-    ref = put_claim(node, "a", share_result(GPU_0))
-    node.prepare(ref)
-    reallocate(node, ref, share_result(GPU_1))
-
-    after = node.restarted()
-    outcome = after.prepare(ref)[ref.uid]
-
-    assert isinstance(outcome, PreparedClaim)
-    assert [item.device for item in outcome.shares] == [GPU_1]
-    after.ledger.close()
-
-
 def test_share_of_the_earlier_allocation_is_released_and_lent(
     node: Node,
 ) -> None:
@@ -111,15 +98,6 @@ def test_earlier_share_is_not_restored_if_the_new_one_does_not_fit(node: Node) -
     assert node.spec_of(ref) is None
 
 
-def test_exclusive_device_reallocated_to_another_pod_is_prepared_for_it(node: Node) -> None:
-    whole = {**share_result(GPU_0), "shareID": None, "consumedCapacity": None}
-    ref = put_claim(node, "a", whole)
-    node.prepare(ref)
-    reallocate(node, ref, whole)
-
-    assert pods_of(node.prepare_one(ref)) == ["other"]
-
-
 def test_shared_claim_is_prepared_for_its_remaining_pods(node: Node) -> None:
     results = [share_result(GPU_0)]
     ref = put_claim(node, "a", *results)
@@ -132,15 +110,6 @@ def test_shared_claim_is_prepared_for_its_remaining_pods(node: Node) -> None:
     assert record.sequence == first.sequence
     assert record.pods == (PodRef(namespace="default", name="other", uid="uid-of-other"),)
     assert limits_document(node, ref)["pods"] == [{"name": "other", "uid": "uid-of-other"}]
-
-
-def test_unprepared_claim_is_fetched_before_it_is_prepared_again(node: Node) -> None:
-    ref = put_claim(node, "a", share_result(GPU_0))
-    node.prepare_one(ref)
-    node.unprepare(ref)
-    reallocate(node, ref, share_result(GPU_1))
-
-    assert [item.device for item in node.prepare_one(ref).shares] == [GPU_1]
 
 
 @pytest.mark.parametrize("status", [{}, {"allocation": None, "reservedFor": []}])

@@ -80,27 +80,6 @@ def test_spec_that_vanishes_is_written_again(node: Node) -> None:
     assert reconciler.ledger() == LedgerView()
 
 
-def test_each_recovery_hands_on_the_records(node: Node) -> None:
-    ref = put_claim(node, "a", share_result())
-    node.prepare(ref)
-
-    with node.reconciling():
-        assert eventually(lambda: len(node.recovered) > 1)
-
-    assert [[claim.ref for claim in claims] for claims in node.recovered[:2]] == [[ref], [ref]]
-
-
-def test_claim_that_the_kubelet_forgot_is_released(node: Node) -> None:
-    ref = put_claim(node, "a", share_result())
-    node.prepare(ref)
-    del node.claims.stored[str(ref)]
-
-    with node.reconciling():
-        assert eventually(lambda: not node.ledger.claims())
-
-    assert node.spec_of(ref) is None
-
-
 def test_start_and_loop_do_not_fetch_claims_at_once(node: Node) -> None:
     node.prepare(put_claim(node, "a", share_result()))
     node.claims.fetched.clear()

@@ -1,16 +1,156 @@
-"""Claims that nothing would enforce are refused if the settings require enforcement."""
+"""Nodes on which the enforcer is missing, dead or required."""
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from tensorfusion_dra.core.claims.enforcement import presence, verdicts
 from tensorfusion_dra.core.claims.enforcement.signs import FileSign, NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.state.host_files import HostFiles
+from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    HAMI_CORE,
+    MPS,
+    TENSOR_FUSION,
     Setup,
     error_of,
+    put_annotated_claim,
     put_claim,
     share_result,
     use_real_cards,
 )
+
+MISSING: Final = {
+    "/run/tensor-fusion/libcuda_limiter.so",
+    "/libvgpu.so.1",
+    "/run/nvidia/mps/pipe/control",
+}
+
+
+ENFORCERS: Final = (TENSOR_FUSION, HAMI_CORE, MPS)
+
+
+WHOLE: Final = {"tflops": "312", "vram": "80Gi"}
+
+
+PART: Final = {"tflops": "100", "vram": "16Gi"}
+
+
+@pytest.fixture
+def bare(setup: Setup) -> Callable[[Enforcer], Setup]:
+    """Make a node with real cards on which the enforcer's files and sockets are missing."""
+
+    def made(enforcer: Enforcer = TENSOR_FUSION) -> Setup:
+        use_real_cards(setup)
+        setup.enforcer = enforcer
+        setup.host_files.absent = {*MISSING}
+        setup.preparer = setup.with_claims(setup.claims)
+        return setup
+
+    return made
+
+
+def exclusive(device: str) -> dict[str, Any]:
+    """Return an allocation of the device that nothing can share."""
+    result: dict[str, Any] = share_result(device)
+    del result["shareID"], result["consumedCapacity"]
+    return result
+
+
+@pytest.mark.parametrize("enforcer", ENFORCERS, ids=lambda each: each.name)
+def test_part_of_a_card_waits_and_the_error_names_enforcer_and_cures(
+    bare: Callable[[Enforcer], Setup], enforcer: Enforcer
+) -> None:
+    node = bare(enforcer)
+    ref = put_claim(node, "a", share_result())
+
+    text = error_of(node.prepare(ref)[ref.uid])
+
+    assert text.startswith("claim default/a: nothing on this node would enforce its limits: ")
+    assert f"enforcer {enforcer.name}: " in text
+    assert ": No such file or directory; " in text
+    assert text.endswith(presence.cure(enforcer.name))
+    assert (node.ledger.claims(), node.spec_of(ref)) == ([], None)
+
+
+CLAIMS: Final[Mapping[str, tuple[list[dict[str, Any]], bool]]] = {
+    "a whole card": ([share_result(GPU_0, **WHOLE)], True),
+    "a card allocated exclusively": ([exclusive(GPU_0)], True),
+    "two whole cards": ([share_result(GPU_0, **WHOLE), share_result(GPU_1, **WHOLE)], True),
+    "a whole card, and admin access to another": (
+        [share_result(GPU_0, **WHOLE), {**exclusive(GPU_1), "adminAccess": True}],
+        True,
+    ),
+    "a whole card and a part of another": (
+        [share_result(GPU_0, **WHOLE), share_result(GPU_1, **PART)],
+        False,
+    ),
+    "both halves of a card": (
+        [share_result(GPU_0, tflops="156", vram="40Gi") for _ in range(2)],
+        False,
+    ),
+    "all memory": ([share_result(GPU_0, tflops="311", vram="80Gi")], False),
+    "all compute": ([share_result(GPU_0, tflops="312", vram="81919Mi")], False),
+}
+
+
+@pytest.mark.parametrize("case", CLAIMS)
+def test_only_claims_for_nothing_but_whole_cards_are_prepared(
+    bare: Callable[[Enforcer], Setup], case: str
+) -> None:
+    node = bare(TENSOR_FUSION)
+    results, is_prepared = CLAIMS[case]
+    ref = put_claim(node, "a", *results)
+
+    outcome = node.prepare(ref)[ref.uid]
+
+    assert isinstance(outcome, PreparedClaim) is is_prepared
+
+
+@pytest.mark.parametrize("enforcer", ENFORCERS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mode", ["", "soft", "hard"])
+def test_whole_card_is_prepared_in_isolation_shared(
+    bare: Callable[[Enforcer], Setup], enforcer: Enforcer, mode: str
+) -> None:
+    if mode == "hard" and not enforcer.enforces_hard:
+        return  # refused to tenants, and for administrators the limiter is in the image
+    node = bare(enforcer)
+    annotations = {"tensor-fusion.ai/isolation": mode} if mode else {}
+    ref = put_annotated_claim(node, "a", annotations, **WHOLE)
+
+    outcome = node.prepare(ref)[ref.uid]
+
+    assert isinstance(outcome, PreparedClaim)
+    (share,) = outcome.shares
+    assert (share.limit, share.isolation) == (None, Isolation.SHARED)
+    (found,) = verdicts.of_claim(outcome, Signs(read_at=0.0), is_new=False)
+    assert (found.state, found.reason) == ("Enforced", "NoLimit")
+    assert node.ledger.claims() == [outcome]
+    assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))
+
+
+def test_whole_card_stays_without_limit_once_the_enforcer_is_there(
+    bare: Callable[[Enforcer], Setup],
+) -> None:
+    """Its container may be running; a repeated call gets the same answer."""
+    node = bare(TENSOR_FUSION)
+    ref = put_claim(node, "a", share_result(GPU_0, **WHOLE))
+    first = node.prepare(ref)[ref.uid]
+
+    node.host_files.absent = set()
+
+    assert node.prepare(ref)[ref.uid] == first
 
 
 class NodeWithHypervisor:
@@ -57,16 +197,6 @@ def test_claim_waits_until_the_hypervisor_is_alive(setup: Setup, signs: NodeWith
     assert isinstance(prepared, PreparedClaim)
 
 
-def test_refused_claim_leaves_nothing_behind(setup: Setup, signs: NodeWithHypervisor) -> None:
-    use_real_cards(setup)
-    ref = put_claim(setup, "a", share_result())
-
-    setup.prepare(ref)
-
-    assert setup.ledger.claims() == []
-    assert (setup.spec_of(ref), setup.host_files.folders) == (None, set())
-
-
 def test_prepared_claim_is_answered_after_the_hypervisor_died(
     setup: Setup, signs: NodeWithHypervisor
 ) -> None:
@@ -81,14 +211,80 @@ def test_prepared_claim_is_answered_after_the_hypervisor_died(
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
 
 
-def test_simulated_card_needs_no_hypervisor(setup: Setup, signs: NodeWithHypervisor) -> None:
-    ref = put_claim(setup, "a", share_result())
-
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
-
-
 def test_without_the_setting_a_claim_is_prepared_in_any_case(setup: Setup) -> None:
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
 
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+
+
+class HostFilesOnDisk(HostFilesInMemory):
+    """Checks files and sockets as on a node."""
+
+    def missing(self, needs: Needs) -> str:
+        return HostFiles.missing(self, needs)
+
+
+@pytest.fixture
+def pipes() -> Iterator[Path]:
+    """Yield a folder with a short path."""
+    with tempfile.TemporaryDirectory(prefix="tfd-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def node(tmp_path: Path, pipes: Path) -> Iterator[Setup]:
+    mps = Mps(pipes=str(pipes), shm=str(pipes))
+    setup = Setup(tmp_path, enforcer=mps, host_files=HostFilesOnDisk())
+    setup.enforcers[mps.name] = mps
+    use_real_cards(setup)
+    yield setup
+    setup.ledger.close()
+
+
+@contextmanager
+def daemon(pipes: Path) -> Iterator[None]:
+    (pipes / "control").unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(pipes / "control"))
+        server.listen(128)
+        yield
+
+
+def test_claim_waits_for_the_daemon_and_is_prepared_by_a_later_call(
+    node: Setup, pipes: Path
+) -> None:
+    claim = put_claim(node, "a", share_result())
+
+    never_started = error_of(node.prepare(claim)[claim.uid])
+    with daemon(pipes):
+        pass
+    ended = error_of(node.prepare(claim)[claim.uid])
+    assert node.spec_of(claim) is None
+    with daemon(pipes):
+        prepared = node.prepare(claim)[claim.uid]
+
+    assert f"{pipes}/control: No such file or directory" in never_started
+    assert f"{pipes}/control: found a socket of an ended process" in ended
+    assert isinstance(prepared, PreparedClaim)
+    assert node.spec_of(claim) is not None
+
+
+def test_repeated_prepare_fails_after_the_daemon_died(node: Setup, pipes: Path) -> None:
+    claim = put_claim(node, "a", share_result())
+    with daemon(pipes):
+        node.prepare(claim)
+
+    again = error_of(node.prepare(claim)[claim.uid])
+
+    assert "found a socket of an ended process" in again
+
+
+def test_claim_is_unprepared_without_the_daemon(node: Setup, pipes: Path) -> None:
+    claim = put_claim(node, "a", share_result())
+    with daemon(pipes):
+        node.prepare(claim)
+
+    node.unprepare(claim)
+
+    assert node.spec_of(claim) is None

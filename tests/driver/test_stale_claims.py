@@ -3,6 +3,7 @@
 import copy
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tests.support.confirming_node import GONE_SECONDS, delete_claim
+from tests.support.confirming_node import GONE_SECONDS, ConfirmingNode, delete_claim
 from tests.support.confirming_node import ConfirmingNode as Node
 from tests.support.ports import ClaimsInMemory
-from tests.support.prepared_node import GPU_1, put_claim, share_result
+from tests.support.prepared_node import GPU_1
 
 
 @pytest.fixture
@@ -64,26 +65,6 @@ def test_claim_that_stays_gone_is_released_with_all_its_files(
     assert line["claim_uid"] == ref.uid
 
 
-def test_memory_of_a_released_claim_is_lent_to_other_tenants(tmp_path: Path) -> None:
-    node = Node(tmp_path)
-    first, second = (
-        put_claim(node, "a", share_result(vram="60Gi")),
-        put_claim(node, "b", share_result(vram="20Gi")),
-    )
-    node.claims.stored[str(second)]["metadata"]["annotations"] = {
-        "tensor-fusion.ai/vram-limit": "40Gi"
-    }
-    node.prepare(first, second)
-    delete_claim(node.claims, first)
-
-    node.run_rounds_for(GONE_SECONDS + 120)
-
-    (kept,) = node.ledger.claims()
-    assert kept.shares[0].limit is not None
-    assert kept.shares[0].limit.vram_bytes == 40 * 2**30
-    node.ledger.close()
-
-
 def test_claim_that_exists_again_restarts_the_gone_time(node: Node) -> None:
     ref = node.prepare_new()
     stored = node.claims.stored[str(ref)]
@@ -125,18 +106,6 @@ def test_time_while_the_node_is_not_ready_does_not_count(node: Node) -> None:
 
     node.run_rounds_for(120)
     assert node.recorded_names() == []
-
-
-def test_claim_that_the_kubelet_unprepares_is_not_released_again(node: Node) -> None:
-    ref = node.prepare_new()
-    delete_claim(node.claims, ref)
-    node.run_rounds_for(120)
-
-    node.unprepare(ref)
-
-    with capture_logs() as logs:
-        node.run_rounds_for(GONE_SECONDS * 2)
-    assert [line["event"] for line in logs] == []
 
 
 def test_claim_reallocated_just_before_its_release_is_kept(node: Node) -> None:
@@ -195,3 +164,72 @@ def test_files_without_a_record_are_removed_once_their_claim_stays_gone(node: No
         node.run_round(ref)
     assert node.spec_of(ref) is None
     assert node.projection.claim_uids() == frozenset()
+
+
+class PartlyUnreadableClaims(ClaimsInMemory):
+    """Claims of which some are answered with invalid JSON."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: set[str] = set()
+
+    def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Any:
+        found = super().fetch(ref, wait_seconds=wait_seconds)
+        if ref.name in self.unreadable:
+            raise RetryableError(f"claim {ref}: found no JSON")
+        return found
+
+
+def node_with_unreadable_claims(folder: Path, *names: str) -> ConfirmingNode:
+    claims = PartlyUnreadableClaims()
+    node = ConfirmingNode(folder, claims)
+    for name in ("a", "b", *names):
+        node.prepare_new(name)
+    claims.unreadable = {*names}
+    return node
+
+
+def test_unreadable_claims_do_not_prevent_the_release_of_others(tmp_path: Path) -> None:
+    node = node_with_unreadable_claims(tmp_path, "unreadable-1", "unreadable-2")
+    refs = {claim.ref.name: claim.ref for claim in node.ledger.claims()}
+    delete_claim(node.claims, refs["b"])
+    node.stale_claims.check_first([refs["unreadable-1"].uid, refs["unreadable-2"].uid])
+
+    for _ in range(30):
+        with suppress(RetryableError):
+            node.run_round()
+
+    assert node.recorded_names() == ["a", "unreadable-1", "unreadable-2"]
+    node.ledger.close()
+
+
+def test_round_ends_after_several_unreadable_claims_and_later_rounds_fetch_the_rest(
+    tmp_path: Path,
+) -> None:
+    names = [f"unreadable-{number}" for number in range(8)]
+    node = node_with_unreadable_claims(tmp_path, *names)
+    fetched: list[str] = []
+
+    for _ in range(15):
+        with suppress(RetryableError):
+            node.run_round()
+        failed = [name for name in node.claims.fetched if "unreadable" in name]
+        assert len(failed) <= 3
+        fetched += node.claims.fetched
+
+    assert {f"default/{name}" for name in ("a", "b", *names)} == {*fetched}
+    node.ledger.close()
+
+
+def test_malformed_claim_does_not_prevent_the_release_of_others(tmp_path: Path) -> None:
+    node = ConfirmingNode(tmp_path)
+    broken, gone = node.prepare_new("a"), node.prepare_new("b")
+    node.claims.stored[str(broken)] = {"metadata": {"uid": broken.uid}, "status": "allocated"}
+    delete_claim(node.claims, gone)
+
+    for _ in range(20):
+        with suppress(RetryableError):
+            node.run_round()
+
+    assert node.recorded_names() == ["a"]
+    node.ledger.close()

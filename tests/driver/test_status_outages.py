@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -169,17 +168,6 @@ def test_only_the_recovery_is_reported_of_a_card_that_recovered_during_an_outage
 
     assert setup.events.written == []
     assert setup.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
-
-
-def test_new_event_during_a_long_outage_is_sent_at_once(setup: Setup) -> None:
-    setup.events.away = True
-    setup.announcer.announce({}, {GPU_0: NOW})
-    setup.pass_hours(6)
-    setup.events.away = False
-
-    setup.announcer.announce({GPU_0: NOW}, {GPU_0: NOW, GPU_1: replace(NOW)})
-
-    assert len(setup.events.written) == 2
 
 
 def test_claims_are_reported_once_the_ledger_is_readable_again(

@@ -116,20 +116,6 @@ def test_pod_is_not_read_if_the_hypervisor_enforces_limits_by_card(node: Node) -
     assert setup.pods.pods_read == []
 
 
-def test_card_without_limits_counts_as_a_claim_of_the_container(node: Node) -> None:
-    setup = node(MPS)
-    limited = put_claim_of_pod(setup, "a", GPU_0)
-    whole = stored_claim("b", share_result(GPU_1, tflops="312", vram="80Gi"))
-    whole["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-of-p"}]
-    whole["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "shared"}
-    second = setup.claims.put(whole)
-    put_pod_with_containers(setup, *IN_ONE)
-
-    assert "found claim default/a in the same container" in error_of(
-        setup.prepare(limited, second)[second.uid]
-    )
-
-
 def test_container_may_use_several_claims_without_limits(node: Node) -> None:
     setup = node(HAMI_CORE)
     refs = []
@@ -164,22 +150,6 @@ def test_refusal_survives_a_restart_and_ends_with_the_first_claim(node: Node) ->
     assert isinstance(refused, Failure)
     assert isinstance(repeated, PreparedClaim)
     assert isinstance(exclusive, PreparedClaim)
-
-
-def test_two_claims_prepared_by_an_older_release_stay_prepared(node: Node) -> None:
-    setup = node(HAMI_CORE)
-    refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
-    put_pod_with_containers(setup, *IN_TWO)
-    setup.prepare(*refs)
-    put_pod_with_containers(setup, *IN_ONE)
-
-    after = setup.restarted()
-    after.pods = setup.pods
-    after.preparer = after.with_claims(after.claims)
-    outcomes = after.prepare(*refs)
-    after.ledger.close()
-
-    assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
 
 
 def test_shared_claim_counts_in_the_containers_of_each_of_its_pods(node: Node) -> None:
@@ -226,14 +196,3 @@ def test_containers_that_use_a_claim_at_once_are_refused_where_pids_tell_process
     if refused:
         assert "found containers c0 and c1" in error_of(outcome)
         assert "shareProcessNamespace: true" in error_of(outcome)
-
-
-def test_containers_without_a_limit_may_use_a_claim_at_once(node: Node) -> None:
-    setup = node(HAMI_CORE)
-    claim = stored_claim("a", share_result(GPU_0, tflops="312", vram="80Gi"))
-    claim["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "shared"}
-    claim["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-of-p"}]
-    ref = setup.claims.put(claim)
-    put_pod_with_containers(setup, ("a",), ("a",))
-
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)

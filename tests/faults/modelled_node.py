@@ -30,9 +30,8 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.publish import Publisher, Repairs
 from tensorfusion_dra.driver.recover import recover
-from tensorfusion_dra.driver.repairs import Repairs
 from tensorfusion_dra.state.publishing_right import PublishingRight
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory

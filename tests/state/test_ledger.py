@@ -1,20 +1,33 @@
-"""The ledger of one process on a real disk: records, transactions and restarts."""
+"""The ledger on a real disk: records, transactions, restarts, other releases and processes."""
 
-from concurrent.futures import ThreadPoolExecutor
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, FatalError, RetryableError
+from tensorfusion_dra.state import ledger_reading
 from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tensorfusion_dra.state.ledger_schema import VERSION
+from tensorfusion_dra.state.reserve import FILE_NAME as RESERVE
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.disk import read_only
 from tests.support.ledgers import (
     GPU_0,
     GPU_1,
     NODE,
+    edited,
+    existing,
     holders,
     opened,
     put,
@@ -30,23 +43,10 @@ def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -
         step.put(claim_fit(claim, on=NODE, beside=step.claims_on([GPU_0, GPU_1])).claim)
 
 
-def remove_and_admit(ledger: Ledger, claim_uid: str, claim: AllocatedClaim) -> None:
-    with ledger.transaction() as step:
-        step.remove(claim_uid)
-        step.put(claim_fit(claim, on=NODE).claim)
-
-
 def durable(folder: Path) -> dict[str, bytes]:
     """Return the files that survive a power cut: without SQLite's shared memory and the copies."""
     paths = (path for path in folder.iterdir() if path.is_file())
     return {path.name: path.read_bytes() for path in paths if not path.name.endswith("-shm")}
-
-
-def test_new_ledger_is_empty(tmp_path: Path) -> None:
-    with opened(tmp_path / "plugins" / "driver") as ledger:
-        assert ledger.claims() == []
-        assert ledger.get("uid-a") is None
-        assert holders(ledger, GPU_0) == []
 
 
 def test_records_survive_a_restart(tmp_path: Path) -> None:
@@ -60,16 +60,6 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
         assert ledger.claims() == [a, b]
         assert holders(ledger, GPU_0, GPU_1) == ["a", "b"]
         assert holders(ledger, GPU_1) == ["b"]
-
-
-def test_removed_record_stays_removed_after_a_restart(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
-        remove(ledger, "uid-a")
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == ["uid-b"]
-        assert holders(ledger, GPU_0) == ["b"]
 
 
 def test_removing_an_unknown_claim_writes_nothing(tmp_path: Path) -> None:
@@ -109,6 +99,21 @@ def test_claims_on_devices_are_found_once_each(tmp_path: Path) -> None:
         assert holders(ledger, "gpu-other") == []
 
 
+def test_unchanged_records_are_not_decoded_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger, opened(tmp_path) as other:
+        put(ledger, recorded_claim("b"))
+        first = ledger.claims()
+
+        put(ledger, recorded_claim("a", number=2))
+        own = ledger.claims()
+        remove(other, "uid-a")
+        put(other, recorded_claim("c", number=3))
+
+        assert own[1] is first[0]
+        assert [claim.ref.uid for claim in own] == ["uid-a", "uid-b"]
+        assert uids(ledger) == ["uid-b", "uid-c"]
+
+
 def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
     a, b = recorded_claim("a"), recorded_claim("b", number=2)
     with opened(tmp_path) as ledger:
@@ -122,17 +127,6 @@ def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
             assert step.get("uid-a") is None
             assert step.get("uid-b") == b
             assert step.claims_on([GPU_0]) == [b]
-
-
-def test_failed_transaction_removes_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"))
-
-        with pytest.raises(ClaimError):
-            remove_and_admit(ledger, "uid-a", allocated_claim("b", allocation("gpu-gone", 1)))
-
-        assert uids(ledger) == ["uid-a"]
-        assert holders(ledger, GPU_0) == ["a"]
 
 
 def test_failed_transaction_adds_nothing(tmp_path: Path) -> None:
@@ -151,17 +145,6 @@ def test_failed_transaction_adds_nothing(tmp_path: Path) -> None:
         assert uids(ledger) == ["uid-a", "uid-b"]
 
 
-def test_threads_may_use_the_ledger_concurrently(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as threads:
-        claims = [recorded_claim(f"{number:02}", number=number) for number in range(40)]
-
-        list(threads.map(lambda claim: put(ledger, claim), claims))
-
-        assert ledger.claims() == claims
-        list(threads.map(lambda uid: remove(ledger, uid), uids(ledger)))
-        assert ledger.claims() == []
-
-
 def test_records_survive_a_power_cut(tmp_path: Path) -> None:
     rebooted = tmp_path / "rebooted"
     rebooted.mkdir()
@@ -173,3 +156,313 @@ def test_records_survive_a_power_cut(tmp_path: Path) -> None:
 
     with opened(rebooted) as ledger:
         assert uids(ledger) == ["uid-a"]
+
+
+def test_ledger_in_a_read_only_folder_opens_once_it_is_writable(reachable: Path) -> None:
+    folder = reachable / "plugin"
+    with opened(folder) as ledger:
+        put(ledger, recorded_claim("a"))
+
+    with read_only(folder), pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
+        Ledger(folder)
+
+    with opened(folder) as ledger:
+        assert uids(ledger) == ["uid-a"]
+
+
+def test_file_in_place_of_the_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "plugin").write_text("")
+
+    with pytest.raises(RetryableError, match=r"plugin.*File exists"):
+        Ledger(tmp_path / "plugin")
+
+
+def fill(ledger: Ledger, folder: Path) -> int:
+    """Record claims until there is no room; return how many were recorded."""
+    with pytest.raises(RetryableError, match=str(folder / FILE_NAME)):
+        put_one_by_one(ledger, 10_000)
+    return len(uids(ledger))
+
+
+def put_one_by_one(ledger: Ledger, count: int) -> None:
+    for number in range(count):
+        put(ledger, recorded_claim(f"{number:04}", number=number))
+
+
+def test_full_disk_refuses_records_until_there_is_room(tiny_disk: Path) -> None:
+    ballast = tiny_disk / "ballast"
+    ballast.write_bytes(b"\0" * 100_000)
+    with opened(tiny_disk) as ledger:
+        recorded = fill(ledger, tiny_disk)
+
+        ballast.unlink()
+        put(ledger, recorded_claim("last", device=GPU_1))
+
+    with opened(tiny_disk) as ledger:
+        assert len(uids(ledger)) == recorded + 1 > 1
+
+
+VERSION_1 = """
+CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE holdings (
+    device TEXT NOT NULL,
+    uid TEXT NOT NULL REFERENCES claims (uid) ON DELETE CASCADE,
+    PRIMARY KEY (device, uid)
+) WITHOUT ROWID;
+CREATE INDEX holdings_by_claim ON holdings (uid);
+PRAGMA journal_mode = WAL;
+PRAGMA user_version = 1;
+"""
+
+
+def of_version_1(folder: Path, names: str) -> Path:
+    path = folder / FILE_NAME
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(VERSION_1)
+        for number, name in enumerate(names):
+            put_as_version_1(connection, name, number)
+        connection.commit()
+    return path
+
+
+def put_as_version_1(connection: sqlite3.Connection, name: str, number: int) -> None:
+    """Write a record with exactly the statements of the first release."""
+    document = recorded_claim(name, number=number).as_json()
+    del document["bootID"]
+    connection.execute("DELETE FROM claims WHERE uid = ?", (document["uid"],))
+    connection.execute(
+        "INSERT INTO claims (uid, record) VALUES (?, ?)", (document["uid"], json.dumps(document))
+    )
+    connection.execute("INSERT INTO holdings (device, uid) VALUES (?, ?)", (GPU_0, document["uid"]))
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_version_1_ledger_is_migrated_with_all_its_claims(tmp_path: Path) -> None:
+    path = of_version_1(tmp_path, "abc")
+
+    with opened(tmp_path) as ledger:
+        assert ledger.claims() == [recorded_claim(n, number=i) for i, n in enumerate("abc")]
+        assert holders(ledger, GPU_0) == ["a", "b", "c"]
+        assert ledger.damage() == []
+        put(ledger, recorded_claim("d", device=GPU_1))
+
+    assert version_of(path) == 3
+    assert len(list((tmp_path / "records").iterdir())) == 4
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ["uid-a", "uid-b", "uid-c", "uid-d"]
+
+
+def test_interrupted_migration_changes_nothing(reachable: Path) -> None:
+    path = of_version_1(reachable, "abc")
+    copies = reachable / "records"
+    copies.mkdir(exist_ok=True)
+    for writable in (reachable, *reachable.iterdir()):
+        writable.chmod(0o777)
+
+    with read_only(copies), pytest.raises(RetryableError, match="records"):
+        Ledger(reachable)
+
+    assert version_of(path) == 1
+    with opened(reachable) as ledger:
+        assert uids(ledger) == ["uid-a", "uid-b", "uid-c"]
+
+
+def test_damaged_version_1_record_affects_no_other(tmp_path: Path) -> None:
+    edited(of_version_1(tmp_path, "abc"), "UPDATE claims SET record = '{' WHERE uid = 'uid-b'")
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ["uid-a", "uid-c"]
+        (report,) = ledger.damage()
+
+    assert report.lost == ("uid-b",)
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+@pytest.mark.parametrize("newer", [4, 99, 2**31 - 1])
+def test_ledger_of_a_newer_release_is_refused_and_left_unchanged(
+    tmp_path: Path, journal: str, newer: int
+) -> None:
+    path = existing(tmp_path)
+    before = edited(path, f"PRAGMA journal_mode = {journal}", f"PRAGMA user_version = {newer}")
+
+    with pytest.raises(FatalError, match=f"found version {newer}, expected at most 3"):
+        Ledger(tmp_path)
+
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.glob("ledger*")) == ["ledger.lock", RESERVE, FILE_NAME]
+
+
+def test_reading_a_ledger_changes_nothing(tmp_path: Path) -> None:
+    path = existing(tmp_path)
+    before = path.read_bytes()
+
+    assert len(ledger_reading.claims(tmp_path)) == 40
+
+    assert path.read_bytes() == before
+    assert ledger_reading.claims(tmp_path / "missing") == []
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_reading_a_damaged_ledger_reports_who_repairs_it(tmp_path: Path, version: int) -> None:
+    path = of_version_1(tmp_path, "a") if version == 1 else existing(tmp_path)
+    if version == 3:
+        edited(path, "UPDATE claims SET record = '{'")
+    before = path.read_bytes()
+
+    with pytest.raises(RetryableError, match="the node plugin repairs it when it starts"):
+        ledger_reading.claims(tmp_path)
+
+    assert path.read_bytes() == before
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def child(verb: str, folder: Path, name: str = "child") -> Iterator[subprocess.Popen[str]]:
+    """Run another process on the ledger; kill it at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.state.ledger_child", verb, str(folder), name],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def resume(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_killed_process_loses_no_record_that_it_reported(tmp_path: Path) -> None:
+    with child("record", tmp_path) as process:
+        reported = [line(process) for _ in range(25)]
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert process.stdout is not None
+        reported += process.stdout.read().split()
+
+    with opened(tmp_path) as ledger:
+        recorded = uids(ledger)
+        held = holders(ledger, GPU_0)
+    assert set(reported) <= set(recorded)
+    assert len(recorded) <= len(reported) + 1
+    assert len(held) == len(recorded)
+
+
+def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
+    with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        resume(x)
+        resume(y)
+        answers = [process.communicate()[0].splitlines() for process in (x, y)]
+
+    admitted = [uid for lines in answers for uid in lines[:-1]]
+    with opened(tmp_path) as ledger:
+        assert sorted(admitted) == uids(ledger)
+    assert len(admitted) == 16
+    assert all(
+        "vram: found 5Gi plus 80Gi in use, expected at most 80Gi" in lines[-1] for lines in answers
+    )
+
+
+def test_two_processes_may_create_a_ledger_at_the_same_time(tmp_path: Path) -> None:
+    answers = []
+    with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        for _ in range(60):
+            resume(x)
+            resume(y)
+            answers += [line(x), line(y)]
+
+    assert answers == ["opened"] * 120
+
+
+def test_ledger_locked_by_another_process_is_readable_but_refuses_changes(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, recorded_claim("a"))
+    with opened(tmp_path) as ledger, child("hold", tmp_path) as other:
+        assert line(other) == "held"
+        assert uids(ledger) == ["uid-a"]
+        with pytest.raises(RetryableError, match=r"ledger\.sqlite3: database is locked"):
+            remove(ledger, "uid-a")
+
+        resume(other)
+        assert line(other) == "released"
+        remove(ledger, "uid-a")
+        assert uids(ledger) == ["uid-child"]
+
+
+def record(uid: str) -> PreparedClaim:
+    return PreparedClaim(ref=ClaimRef(namespace="default", name=f"n-{uid}", uid=uid), shares=())
+
+
+def written(folder: Path) -> Ledger:
+    ledger = Ledger(folder)
+    with ledger.transaction() as step:
+        step.put(record("a"))
+        step.put(record("b"))
+    return ledger
+
+
+def test_ledger_is_readable_while_its_owner_writes(tmp_path: Path) -> None:
+    ledger = written(tmp_path)
+    with ledger.transaction() as step:
+        step.put(record("c"))
+
+        facts = ledger_reading.facts(tmp_path)
+
+    ledger.close()
+    assert facts.claims == {"a": "default/n-a", "b": "default/n-b"}
+    assert (facts.version, facts.damage, facts.trouble) == (VERSION, "", "")
+    assert facts.size_bytes > 0
+
+
+def test_reading_a_missing_ledger_creates_none(tmp_path: Path) -> None:
+    facts = ledger_reading.facts(tmp_path / "none")
+
+    assert not facts.exists
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_that_is_no_database_is_damage_and_stays_unchanged(tmp_path: Path) -> None:
+    file = tmp_path / FILE_NAME
+    file.write_text("no database, " * 100)
+
+    facts = ledger_reading.facts(tmp_path)
+
+    assert facts.damage
+    assert file.read_text().startswith("no database")
+
+
+def test_foreign_database_and_unreadable_record_are_damage(tmp_path: Path) -> None:
+    other, broken = tmp_path / "other", tmp_path / "broken"
+    other.mkdir()
+    with sqlite3.connect(other / FILE_NAME) as connection:
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    written(broken).close()
+    with sqlite3.connect(broken / FILE_NAME) as connection:
+        connection.execute("UPDATE claims SET record = '{}' WHERE uid = 'a'")
+    connection.close()
+
+    assert "without the table claims" in ledger_reading.facts(other).damage
+    assert "claim a" in ledger_reading.facts(broken).damage

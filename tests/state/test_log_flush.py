@@ -106,21 +106,6 @@ def test_close_flushes_what_is_committed(disk: Disk, tmp_path: Path) -> None:
     assert disk.flushes == 1
 
 
-def test_transaction_returns_after_one_flush_and_a_read_needs_none(
-    disk: Disk, tmp_path: Path
-) -> None:
-    with opened(tmp_path) as ledger:
-        disk.flushes = 0
-
-        put(ledger, recorded_claim("a"))
-        assert disk.flushes == 1
-        with ledger.transaction() as step:
-            assert step.get("uid-a") is not None
-        assert uids(ledger) == ["uid-a"]
-
-        assert disk.flushes == 1
-
-
 def test_concurrent_transactions_share_flushes(disk: Disk, tmp_path: Path) -> None:
     claims = [recorded_claim(f"{number}", number=number) for number in range(8)]
     with opened(tmp_path) as ledger:

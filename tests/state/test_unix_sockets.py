@@ -55,19 +55,6 @@ def test_socket_file_of_an_ended_process_is_refused(control: Path, kind: socket.
     assert found.startswith(f"{control}: found a socket of an ended process")
 
 
-def test_process_that_listens_again_is_accepted(control: Path) -> None:
-    with listening(control, socket.SOCK_SEQPACKET):
-        pass
-    control.unlink()
-
-    with listening(control, socket.SOCK_SEQPACKET):
-        assert unix_sockets.trouble(str(control)) == ""
-
-
-def test_missing_socket_is_named_with_its_path(control: Path) -> None:
-    assert FILES.missing(Needs(sockets=(str(control),))) == f"{control}: No such file or directory"
-
-
 @pytest.mark.parametrize("make", [Path.touch, Path.mkdir, os.mkfifo])
 def test_other_kinds_of_files_are_no_sockets(control: Path, make: object) -> None:
     assert callable(make)

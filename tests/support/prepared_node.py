@@ -20,14 +20,12 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
-from tensorfusion_dra.driver.local_cards import LocalCards
-from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.local_cards import LocalCards, NodeOffers
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.share_policies import SharePolicyReader
-from tensorfusion_dra.driver.shared_containers import SharedContainers
+from tensorfusion_dra.driver.share_policies import SharedContainers, SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state import claim_files

@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.local_cards import NodeOffers
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import Reconciler

@@ -8,15 +8,17 @@ from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.shared import health_endpoint, version
 from tensorfusion_dra.app.shared.health_endpoint import Page
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.driver.api_server_state import ApiServerState
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
+from tensorfusion_dra.driver.node_observer import (
+    ApiServerState,
+    NodeObserver,
+    RecentOperations,
+    Sources,
+)
 from tensorfusion_dra.driver.publish import Publisher
-from tensorfusion_dra.driver.recent_operations import RecentOperations
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.state.record_reader import RecordReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Observing:
         return NodeObserver(
             Sources(
                 catalog=base.catalog,
-                claims=RecordReader(settings.data_folder).claims,
+                claims=base.ledger.claims,
                 standings=enforcement.standings,
                 enforcer=enforcement.node,
                 registration=registration.view,

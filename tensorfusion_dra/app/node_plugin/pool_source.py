@@ -8,12 +8,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.pool_follower import (
-    NamedPool,
-    PoolFollower,
-    PoolSource,
-    SelectingPool,
-)
+from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 
@@ -39,13 +34,8 @@ def follow(
     by_name = settings.gpupool if settings.pool_source == "object" else ""
     pools = watch.gpupools(api, name=by_name, on_change=wake)
     nodes = watch.nodes(api, name=name, on_change=wake)
-    source: PoolSource
-    if by_name:
-        source = NamedPool(pools=pools, nodes=nodes, gpupool=by_name, node_name=name)
-    else:
-        source = SelectingPool(pools=pools, nodes=nodes, node_name=name)
     follower = PoolFollower(
-        source,
+        PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=name),
         catalog,
         node_events.writer(settings, api),
         on_change=on_change,

@@ -42,8 +42,7 @@ from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.recover import Reconciler
-from tensorfusion_dra.driver.share_policies import SharePolicyReader
-from tensorfusion_dra.driver.shared_containers import SharedContainers
+from tensorfusion_dra.driver.share_policies import SharedContainers, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.kubelet import sockets

@@ -31,7 +31,7 @@ from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
-from tensorfusion_dra.driver.node_offers import NodeOffers
+from tensorfusion_dra.driver.local_cards import NodeOffers
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns

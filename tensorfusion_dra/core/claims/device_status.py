@@ -44,15 +44,6 @@ class Readiness:
         return self.sickness is None and not self.trouble
 
 
-def fingerprint(claim: PreparedClaim) -> int:
-    """Return a number that is the same for two records with the same shares.
-
-    Such records have the same entries, apart from readiness. It takes less memory than a record, to
-    tell later whether another one has to be reported.
-    """
-    return hash(str(claim.shares))
-
-
 def status(
     claim: PreparedClaim,
     readiness: Mapping[str, Readiness],

@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-from dra_simulator.api.gates import DEFAULT_GATES
-from tensorfusion_dra.core import names
 from tests.app.node_plugin.health_cluster import (
     NO_POLL,
     SERVICES,
@@ -46,38 +44,6 @@ def test_an_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
         assert events(cluster, "GPUUnhealthy") == [f"{first}: XID 79: GPU has fallen off the bus"]
 
 
-def test_a_card_recovers_after_the_quiet_time_with_two_slice_writes_in_all(tmp_path: Path) -> None:
-    with sick_cluster(tmp_path) as (cluster, profile):
-        first, second = devices(cluster)
-        cluster.server.requests.reset()
-        started = time.monotonic()
-
-        profile.make(0, xid=79)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-        profile.make(0)
-        cluster.until("well", lambda: not taints(cluster))
-
-        assert time.monotonic() - started >= 1
-        assert phases(cluster) == {first: "Running", second: "Running"}
-        assert slice_writes(cluster) == 2
-        assert streamed(cluster, SERVICES[0])[first] == ("HEALTHY", "")
-        cluster.until("event", lambda: bool(events(cluster, "GPURecovered")))
-
-
-def test_an_application_error_leaves_the_card_healthy(tmp_path: Path) -> None:
-    with sick_cluster(tmp_path) as (cluster, profile):
-        cluster.server.requests.reset()
-
-        profile.make(0, xid=31)
-        cluster.until("seen", lambda: bool(log_lines(cluster, "card_event")))
-
-        (line,) = log_lines(cluster, "card_event")
-        assert (line["code"], line["counts"]) == (31, False)
-        assert slice_writes(cluster) == 0
-        assert {status for status, _ in streamed(cluster, SERVICES[0]).values()} == {"HEALTHY"}
-        assert events(cluster, "GPUUnhealthy") == []
-
-
 def test_settings_override_xids_and_the_effect_of_the_taint(tmp_path: Path) -> None:
     flags = ("--health-critical-xids", "31", "--health-ignored-xids", "79")
     with sick_cluster(tmp_path, *flags, "--health-taint", "NoExecute") as (cluster, profile):
@@ -91,19 +57,6 @@ def test_settings_override_xids_and_the_effect_of_the_taint(tmp_path: Path) -> N
         assert reasons(cluster) == {first: "xid-31"}
         assert taints(cluster)[first]["effect"] == "NoExecute"
         assert phases(cluster)[second] == "Running"
-
-
-def test_a_card_stays_tainted_while_the_driver_requests_a_reset(tmp_path: Path) -> None:
-    with sick_cluster(tmp_path) as (cluster, profile):
-        first, _ = devices(cluster)
-
-        profile.make(0, recovery_action=1)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-        time.sleep(1.5)  # longer than the quiet time
-
-        assert reasons(cluster) == {first: "gpu-reset-required"}
-        profile.make(0)
-        cluster.until("well", lambda: not taints(cluster))
 
 
 def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Path) -> None:
@@ -141,41 +94,6 @@ def test_a_lost_card_with_a_claim_stays_listed_and_is_reported_everywhere(tmp_pa
         # The claim's status and the slices are written by two threads.
         cluster.until("ready again", lambda: ready(cluster, "a")[0] == "True")
         cluster.until("untainted", lambda: taints(cluster) == {})
-
-
-def test_a_lost_card_is_not_prepared_even_without_a_taint(tmp_path: Path) -> None:
-    with sick_cluster(tmp_path, "--health-taint", "none") as (cluster, profile):
-        for name in ("a", "b"):
-            cluster.submit(name, {"tflops": "300", "vram": "16Gi"})
-        cluster.until("running", lambda: len(cluster.spec_files()) == 2)
-        device = device_of(cluster, "a")
-        profile.make(list(devices(cluster)).index(device), fault="lost")
-        cluster.until("unhealthy", lambda: "Unknown" in phases(cluster).values())
-
-        cluster.submit("c", {"tflops": "10", "vram": "1Gi"})
-        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
-
-        (line, *_) = log_lines(cluster, "claim_prepare_failed")
-        assert f"{device}: the GPU is lost: " in line["error"]
-        assert taints(cluster) == {}
-
-
-def test_a_vanished_card_without_claims_is_removed_until_it_returns(
-    tmp_path: Path,
-) -> None:
-    with sick_cluster(tmp_path) as (cluster, profile):
-        before = devices(cluster)
-        first, second = before
-
-        profile.make(0, fault="absent")
-        cluster.until("gone", lambda: list(devices(cluster)) == [second])
-
-        assert streamed(cluster, SERVICES[0]) == {
-            second: ("HEALTHY", ""),
-            first: ("UNHEALTHY", "the GPU is gone from the node"),
-        }
-        profile.make(0)
-        cluster.until("back", lambda: devices(cluster) == before)
 
 
 def test_a_vanished_card_with_a_claim_stays_listed_after_a_restart(
@@ -220,38 +138,3 @@ def test_a_hanging_nvidia_driver_delays_no_claim(tmp_path: Path) -> None:
         assert status == ("UNHEALTHY", "the NVIDIA driver does not answer: simulated call")
         profile.make_node()
         cluster.until("well", lambda: set(phases(cluster).values()) == {"Running"})
-
-
-def test_a_new_nvidia_driver_version_is_published_without_a_restart(tmp_path: Path) -> None:
-    with sick_cluster(tmp_path) as (cluster, profile):
-        profile.make_node(driver_version="590.44.01")
-
-        def versions() -> set[str]:
-            every = devices(cluster).values()
-            return {device["attributes"]["driver_version"]["version"] for device in every}
-
-        cluster.until("published", lambda: versions() == {"590.44.1"})
-        assert taints(cluster) == {}
-        assert len(log_lines(cluster, "serving")) == 1
-
-
-def test_without_the_taint_gate_the_phase_is_published_and_writes_do_not_loop(
-    tmp_path: Path,
-) -> None:
-    gates = DEFAULT_GATES - {"DRADeviceTaints"}
-    with sick_cluster(tmp_path, "--health-quiet-seconds", "3", gates=gates) as (cluster, profile):
-        first, second = devices(cluster)
-        cluster.server.requests.reset()
-
-        profile.make(0, xid=79)
-        cluster.until("phase", lambda: phases(cluster)[first] == "Unknown")
-        cluster.until("logged", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
-        time.sleep(1)
-
-        (line,) = log_lines(cluster, "slice_fields_dropped")
-        assert line["feature_gates"] == ["DRADeviceTaints"]
-        assert taints(cluster) == {}
-        assert phases(cluster)[second] == "Running"
-        assert slice_writes(cluster) == 1
-        cluster.until("well", lambda: phases(cluster)[first] == "Running")
-        assert names.TAINT_UNHEALTHY not in str(cluster.slices())

@@ -138,18 +138,6 @@ def test_what_the_shares_of_a_node_have(node: Node) -> None:
     assert found.value("claims") == 1
 
 
-def test_a_share_disappears_with_its_claim(node: Node) -> None:
-    node.start()
-    node.run_pod("a")
-    node.scrape_until_shares(1)
-    node.cluster.delete("a")
-
-    found = node.scrape_until_shares(0)
-
-    assert found.each("share_info") == []
-    assert sum(found.values("card_consumed_tflops", "uuid").values()) == 0
-
-
 def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
     node.start()
     node.cluster.until("confirmed", lambda: node.scrape().value("slices") == 1)
@@ -196,14 +184,6 @@ def test_nothing_has_happened_at_the_start_and_every_known_label_set_exists(node
     assert len(found.values("slice_writes_total", "reason")) == 6
     refused = found.each("api_requests_total", resource="resourceclaims", code="403")
     assert [value for _, value in refused] == [0]
-
-
-def test_counts_from_before_the_first_scrape_are_there(node: Node) -> None:
-    node.start()
-    for name in ("a", "b"):
-        node.run_pod(name)
-
-    assert counts(node.scrape(), "prepare")["success"] == 2
 
 
 def test_shares_may_be_left_out(node: Node) -> None:

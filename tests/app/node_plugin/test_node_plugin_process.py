@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import ANY, Refuse
-from dra_simulator.api.gates import DEFAULT_GATES
-from dra_simulator.rest import SLICES
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
@@ -155,61 +152,6 @@ def test_a_stop_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluste
     assert code == 0
     assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
     assert [item["metadata"]["name"] for item in cluster.slices()] == [SLICE]
-
-
-def test_a_deleted_slice_is_written_again(cluster: SimulatedCluster) -> None:
-    (before,) = cluster.slices()
-    cluster.client.delete(SLICES, SLICE)
-
-    cluster.until("back", lambda: bool(cluster.slices()))
-
-    assert cluster.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
-
-
-def test_a_foreign_change_of_a_slice_is_reverted(cluster: SimulatedCluster) -> None:
-    (before,) = cluster.slices()
-    devices = before["spec"]["devices"]
-    cluster.client.replace(SLICES, {**before, "spec": {**before["spec"], "devices": devices[:1]}})
-
-    cluster.until("undone", lambda: cluster.slices()[0]["spec"]["devices"] == devices)
-
-
-def test_the_plugin_registers_while_the_api_server_is_unavailable() -> None:
-    with cluster_with() as cluster:
-        fault = cluster.server.faults.add(ANY, "resourceslices", Refuse(503))
-        cluster.start_plugin()
-        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-        cluster.until("logged", lambda: bool(log_lines(cluster, "publish_retried")))
-
-        cluster.server.faults.remove(fault)
-
-        cluster.until("published", lambda: bool(cluster.slices()))
-
-
-def test_gpus_that_appear_later_are_awaited_and_then_published(tmp_path: Path) -> None:
-    profile = tmp_path / "profile.yaml"
-    profile.write_text("driver_missing_for_seconds: 2\ngpus:\n- {product: A100-SXM4-80GB}\n")
-    with cluster_with(str(profile)) as cluster:
-        cluster.plugin_flags.extend(["--poll-seconds", "0.2"])
-        cluster.start_plugin()
-        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-        cluster.until("logged", lambda: bool(log_lines(cluster, "gpus_awaited")))
-
-        cluster.until("published", lambda: bool(cluster.slices()))
-
-        assert len(log_lines(cluster, "gpus_awaited")) == 1
-
-
-def test_a_disabled_gate_is_logged_once_and_writes_do_not_loop() -> None:
-    with cluster_with(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
-        start(cluster)
-        cluster.until("logged", lambda: bool(log_lines(cluster, "slice_fields_dropped")))
-        cluster.server.requests.reset()
-        time.sleep(1)
-
-        (line,) = log_lines(cluster, "slice_fields_dropped")
-        assert line["feature_gates"] == ["DRAConsumableCapacity"]
-        assert slice_writes(cluster) == 0
 
 
 def test_memory_stays_within_the_budget(

@@ -12,7 +12,7 @@ import pytest
 from dra_simulator.rest import EVENTS, GPUPOOLS, NODES, Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.devices import gpupool
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -87,41 +87,6 @@ def test_a_change_of_the_pool_is_published() -> None:
 
         await_published(cluster, qos="high", virtual_tflops="624")
         assert warnings(cluster) == []
-
-
-def test_a_change_of_the_pools_status_writes_nothing() -> None:
-    with following() as cluster:
-        create_pool(cluster)
-        start(cluster)
-        await_published(cluster)
-        cluster.server.requests.reset()
-
-        stored = cluster.client.get(GPUPOOLS, "prod")
-        cluster.client.replace_status(GPUPOOLS, {**stored, "status": {"phase": "Running"}})
-        change(cluster, "medium")  # which is seen after the status
-
-        await_published(cluster, qos="medium")
-        assert slice_writes(cluster) == 1
-
-
-def test_invalid_values_keep_the_last_valid_ones_and_cause_one_event() -> None:
-    with following() as cluster:
-        create_pool(cluster, "high", **oversold())
-        start(cluster)
-        await_published(cluster, qos="high", virtual_tflops="624")
-        cluster.server.requests.reset()
-
-        change(cluster, "gold", **oversold(tflopsOversellRatio=50))
-        cluster.until("warned", lambda: bool(warnings(cluster)))
-        change(cluster, "gold", **oversold(tflopsOversellRatio=50), more="of no interest")
-        change(cluster, "medium")
-        await_published(cluster, qos="medium")
-
-        (message,) = warnings(cluster)
-        assert "found 'gold'" in message
-        assert "tflopsOversellRatio: found 50, expected a whole number 100 to 100000" in message
-        assert len(log_lines(cluster, "gpupool_unusable")) == 1
-        assert slice_writes(cluster) == 1
 
 
 def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dra_simulator.api.faults import ANY, Cut, Delay, HalfOpen, Refuse
+from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -157,38 +157,6 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     assert logged.count("no right to list slices") == 2
     assert cluster.server.requests.count("list", "resourceslices") == 0
     assert is_connected(cluster)
-
-
-def test_a_long_outage_is_logged_in_few_lines(
-    cluster: SimulatedCluster,
-) -> None:
-    cluster.server.faults.add(ANY, "resourceslices", Refuse(500))
-    cluster.kubelet.stop()
-    cluster.start_kubelet(wipe_slices=True)
-    stop(cluster)
-    start(cluster)
-    requests = cluster.server.requests
-    requests.reset()
-    cluster.until("many requests", lambda: requests.count(ANY, "resourceslices") >= 10)
-
-    lines = len(log_lines(cluster, "publish_retried")) + len(log_lines(cluster, "watch_retried"))
-
-    assert 2 <= lines <= 4
-
-
-def test_slices_are_written_again_after_a_kubelet_restart_that_wipes_them(
-    cluster: SimulatedCluster,
-) -> None:
-    run_pod(cluster, "a")
-    (before,) = cluster.slices()
-    cluster.kubelet.stop()
-    cluster.start_kubelet(wipe_slices=True)
-    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
-
-    cluster.until("back", lambda: bool(cluster.slices()))
-
-    assert cluster.slices()[0]["spec"]["devices"] == before["spec"]["devices"]
-    cluster.until("registered", lambda: is_connected(cluster))
 
 
 def test_the_socket_is_bound_again_after_the_registration_folder_was_deleted(

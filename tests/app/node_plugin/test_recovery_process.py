@@ -99,7 +99,7 @@ def test_the_ledger_of_a_newer_release_stops_the_start_with_both_versions(
     assert eventually(lambda: bool(logged(cluster, "start_failed")))
 
     (line,) = logged(cluster, "start_failed")
-    assert "found version 7, expected at most 2" in line["error"]
+    assert "found version 7, expected at most 3" in line["error"]
     assert cluster.stop_plugin() == 1
     assert ledger_file(cluster).read_bytes() == before
 

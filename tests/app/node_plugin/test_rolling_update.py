@@ -62,19 +62,6 @@ def test_the_new_instance_unprepares_claims_of_the_old_one(cluster: SimulatedClu
     assert log_lines(cluster, "claim_unprepared", "old") == []
 
 
-def test_the_old_instance_serves_again_when_the_new_one_is_stopped(
-    cluster: SimulatedCluster,
-) -> None:
-    start(cluster, "new")
-    run_pod(cluster, "a")
-
-    cluster.stop_plugin("new")
-    cluster.until("withdrawn", lambda: registered(cluster) == 1)
-    end_pod(cluster, "a")
-
-    wait_logged(cluster, "claim_unprepared", "old")
-
-
 def test_the_old_instance_serves_again_when_the_new_one_is_killed(
     cluster: SimulatedCluster,
 ) -> None:
@@ -143,19 +130,6 @@ def test_the_next_instance_removes_the_sockets_of_a_killed_one(
     assert all("old" not in name for name in found)
 
 
-def test_after_a_kubelet_restart_both_instances_register_again(cluster: SimulatedCluster) -> None:
-    start(cluster, "new")
-    run_pod(cluster, "a")
-
-    cluster.kubelet.stop()
-    cluster.start_kubelet(wipe_slices=True)
-    cluster.until("both", lambda: registered(cluster) == 2)
-    cluster.until("slices", lambda: bool(cluster.slices()))
-    end_pod(cluster, "a")
-
-    assert cluster.spec_files() == []
-
-
 def test_a_rolling_update_without_changes_writes_no_slice(cluster: SimulatedCluster) -> None:
     run_pod(cluster, "a")
     before = cluster.slices()
@@ -203,22 +177,6 @@ def test_a_rolled_back_update_costs_one_slice_write(cluster: SimulatedCluster, e
     time.sleep(2)
 
     assert slice_writes(cluster) == 1
-
-
-def test_slices_wiped_while_both_run_are_written_by_one_instance(cluster: SimulatedCluster) -> None:
-    cluster.plugin_flags.extend(["--qos", "critical"])
-    start(cluster, "new")
-    cluster.until("new", lambda: published_qos(cluster) == "critical")
-    cluster.kubelet.stop()
-    cluster.server.requests.reset()
-    cluster.start_kubelet(wipe_slices=True)
-    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
-
-    cluster.until("back", lambda: published_qos(cluster) == "critical")
-    time.sleep(1)
-
-    assert cluster.server.requests.count("create", "resourceslices") == 1
-    assert cluster.server.requests.count("update", "resourceslices") == 0
 
 
 def published_qos(cluster: SimulatedCluster) -> str:

@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
-
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.observed.node_view import (
@@ -14,17 +12,6 @@ from tensorfusion_dra.core.observed.node_view import (
     RegistrationView,
 )
 from tests.support.status_scenes import builders, scenes
-
-EVERY_SCENE = (scenes.typical, scenes.crowded, scenes.quiet, scenes.broken, scenes.hostile)
-
-
-@pytest.mark.parametrize("scene", EVERY_SCENE)
-def test_document_survives_json(scene: object) -> None:
-    assert callable(scene)
-    found = document.as_json(scene())
-
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["format"] == 1
 
 
 def test_document_has_every_card_and_share_of_the_view() -> None:

@@ -14,7 +14,7 @@ from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.providers import Providers
 from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.extend import Gpu, Problem
-from tests.driver.test_card_health_tracker import RecordsInMemory
+from tests.driver.test_cards import RecordsInMemory
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
@@ -100,17 +100,6 @@ def test_card_is_healthy_again_after_the_quiet_time_as_for_the_drivers_own_troub
     assert sick == [True, True, False, False]
 
 
-def test_failing_source_neither_heals_nor_sickens() -> None:
-    node = Node()
-    node.fans.stopped = {A.uuid}
-    node.read()
-    node.fans.answer = 7
-
-    found = [node.read(after_seconds=100) for _ in range(5)]
-
-    assert found == [{A.uuid.lower(): "fan-stopped"}] * 5
-
-
 def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> None:
     """The last good answers are in memory only; the card's record is on disk."""
     records = RecordsInMemory()
@@ -126,14 +115,6 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> Non
 
     assert failing == [{A.uuid.lower(): "fan-stopped"}] * 5
     assert answering == [{A.uuid.lower(): "fan-stopped"}] * 2 + [{}]
-
-
-def test_troubles_of_the_nvidia_driver_count_before_those_of_a_source() -> None:
-    node = Node()
-    node.discovery.inventory = Inventory(gpus=(A, B), recovery={B.uuid: 1})
-    node.fans.stopped = {B.uuid}
-
-    assert node.read() == {B.uuid.lower(): "gpu-reset-required"}
 
 
 def test_source_that_learns_of_a_change_has_the_cards_read_at_once() -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.provider_runner import State
 from tensorfusion_dra.driver.providers.providers import Providers, Report
 from tensorfusion_dra.driver.providers.third_party import Kind, Registered
-from tensorfusion_dra.extend import Problem, consumable
+from tensorfusion_dra.extend import consumable
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
@@ -273,18 +273,6 @@ def test_unused_provider_is_not_loaded() -> None:
     assert report(providers, "off").outcome.state is State.UNUSED
 
 
-def test_order_of_registration_decides_on_a_name_that_two_give() -> None:
-    providers = asked(
-        registered(lambda gpu, node: {RACK: "first"}, "alpha"),
-        registered(lambda gpu, node: {RACK: "second"}, "beta"),
-    )
-
-    assert racks(providers) == ["first", "first"]
-    refused = report(providers, "beta").refused[OWN[0].name]
-    assert [each.reason for each in refused] == ["provider alpha gave this name first"]
-    assert report(providers, "alpha").given[OWN[0].name] == (RACK,)
-
-
 def test_refused_name_is_logged_once_and_the_others_are_given() -> None:
     answer = {"model": "x", RACK: "r1"}
     providers = asked(registered(lambda gpu, node: answer if gpu.index == 0 else {}))
@@ -318,18 +306,3 @@ def test_ten_changes_of_a_provider_count_within_an_hour(kind: Kind) -> None:
     assert outcome.state is State.FAILED
     assert outcome.errors[""].startswith("answers changed 10 times within an hour")
     assert report(providers).outcome.state is State.OK
-
-
-def test_each_change_of_a_health_source_counts() -> None:
-    is_sick = False
-
-    def flapping(_gpu: Gpu) -> Sequence[Problem]:
-        return [Problem(reason="fan", text="the fan stands still")] if is_sick else []
-
-    providers = asked(registered(flapping, kind=Kind.HEALTH))
-    found = []
-    for _ in range(30):
-        is_sick = not is_sick
-        found.append(any(providers.troubles(READING.inventory).values()))
-
-    assert found == [True, False] * 15

@@ -1,6 +1,7 @@
-"""Health of the node's cards: kept over restarts and failed readings."""
+"""The node's cards: readings, events and the health that is remembered."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,18 +9,27 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
+from tensorfusion_dra.core.devices.oversubscription import NO_MORE
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
-from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
+from tests.support.ports import FixedDiscovery
 
 A, B = gpus(2)
+
+
 BOTH = Inventory(gpus=(A, B))
+
+
 XID_79 = CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=79)
 
 
@@ -86,14 +96,6 @@ def test_nothing_is_visible_before_the_first_reading() -> None:
     assert setup.tracker.visible() is None
 
 
-def test_unchanged_readings_write_nothing() -> None:
-    setup = Setup()
-    for _ in range(5):
-        setup.tracker.note_reading(BOTH, {})
-
-    assert setup.records.saves == 1
-
-
 def test_repeated_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
     setup.tracker.note_reading(BOTH, {})
@@ -133,19 +135,6 @@ def test_event_that_affects_no_known_card_changes_nothing(event: CardEvent) -> N
 
     assert not setup.tracker.note_event(event)
     assert setup.reasons() == []
-
-
-def test_hanging_and_missing_drivers_have_different_reasons() -> None:
-    hung, away = Setup(), Setup()
-    for setup in (hung, away):
-        setup.tracker.note_reading(BOTH, {})
-    for _ in range(2):
-        hung.tracker.note_failure(HungError("asked 3 s ago", "uuid of GPU 1"))
-        away.tracker.note_failure(RetryableError("NVML: not loaded"))
-
-    assert hung.reasons() == ["nvml-hung", "nvml-hung"]
-    assert away.reasons() == ["unreadable", "unreadable"]
-    assert hung.visible().inventory == BOTH
 
 
 def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> None:
@@ -193,3 +182,101 @@ def test_unusable_record_is_ignored_with_a_log_line() -> None:
 
     assert [line["event"] for line in logs] == ["card_record_unusable"]
     assert setup.visible().inventory == BOTH
+
+
+NODE = Node(name="node-01", gpupool="default", qos="medium")
+
+
+TO_DISK = replace(NODE, oversubscription=replace(NO_MORE, host_disk_percent=50))
+
+
+COMPUTE_ONLY = replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=200))
+
+
+class Sizes:
+    """Memory and disk sizes set by a test; None for a size that cannot be read."""
+
+    def __init__(self, *, memory_gib: int | None = None, disk_gib: int | None = None) -> None:
+        self.memory_gib = memory_gib
+        self.disk_gib = disk_gib
+        self.reads: list[str] = []
+
+    def memory_bytes(self) -> int:
+        return self._size("memory", self.memory_gib)
+
+    def disk_bytes(self) -> int:
+        return self._size("disk", self.disk_gib)
+
+    def _size(self, what: str, gib: int | None) -> int:
+        self.reads.append(what)
+        if gib is None:
+            raise RetryableError(f"{what}: No such file or directory")
+        return gib * GIB
+
+
+def catalog_reader(sizes: Sizes, node: Node | None) -> DeviceCatalog:
+    cards = simulated_discovery.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
+    return DeviceCatalog(FixedDiscovery(cards), node, host=sizes)
+
+
+def virtual_vram(catalog: DeviceCatalog) -> list[str]:
+    current = catalog.current()
+    assert current is not None
+    return [str(device.capacity["virtual_vram"].as_api()["value"]) for device in current.devices]
+
+
+def unexpanded(catalog: DeviceCatalog) -> tuple[str, ...]:
+    current = catalog.current()
+    assert current is not None
+    return current.host_size_errors
+
+
+def test_sizes_are_not_read_for_a_pool_without_memory_expansion() -> None:
+    for node in (NODE, COMPUTE_ONLY):
+        sizes = Sizes()
+        catalog = catalog_reader(sizes, node)
+
+        catalog.refresh()
+
+        current = catalog.current()
+        assert sizes.reads == []
+        assert current is not None
+        assert (len(current.devices), current.host_size_errors) == (1, ())
+
+
+def test_unknown_disk_size_disables_its_expansion_but_no_card() -> None:
+    sizes = Sizes()
+    catalog = catalog_reader(sizes, TO_DISK)
+
+    with capture_logs() as logs:
+        catalog.refresh()
+        catalog.refresh()
+
+    assert virtual_vram(catalog) == ["80Gi"]
+    assert unexpanded(catalog) == ("disk: No such file or directory",)
+    assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
+
+
+def test_disk_that_appears_is_added_at_the_next_reading() -> None:
+    sizes = Sizes()
+    catalog = catalog_reader(sizes, TO_DISK)
+    catalog.refresh()
+
+    sizes.disk_gib = 100
+    changed = catalog.refresh()
+
+    assert changed
+    assert virtual_vram(catalog) == ["130Gi"]
+    assert unexpanded(catalog) == ()
+
+
+def test_unreadable_disk_keeps_its_last_size() -> None:
+    sizes = Sizes(disk_gib=100)
+    catalog = catalog_reader(sizes, TO_DISK)
+    catalog.refresh()
+
+    sizes.disk_gib = None
+    catalog.refresh()
+
+    assert virtual_vram(catalog) == ["130Gi"]
+    assert unexpanded(catalog) == ("disk: No such file or directory",)

@@ -1,11 +1,13 @@
-"""Damage to the ledger's database: it is quarantined and rebuilt from the record copies."""
+"""Damage to the ledger and its records, found and repaired."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +15,6 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.state.damage import ALL_UIDS, obstruct, quarantined
 from tests.support.ledgers import (
     GPU_0,
     GPU_1,
@@ -26,6 +27,41 @@ from tests.support.ledgers import (
     remove,
     uids,
 )
+
+ALL_UIDS: Final = [f"uid-{number:02}" for number in range(40)]
+"""UIDs of the claims in a ledger from `existing()`."""
+
+
+_QUARANTINED: Final = re.compile(r"ledger-damaged-\d{8}T\d{6}\.\d{6}Z\.sqlite3")
+
+
+def quarantined(folder: Path) -> list[Path]:
+    """Return the quarantined databases in a ledger's folder."""
+    return [path for path in folder.iterdir() if _QUARANTINED.fullmatch(path.name)]
+
+
+def copy_of(folder: Path, claim_uid: str) -> Path:
+    """Return the path of the copy of a claim's record."""
+    return folder / "records" / f"{claim_uid}.record"
+
+
+def obstruct(path: Path, kind: str) -> None:
+    """Replace a file or folder by something of another kind."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "full folder":
+            path.mkdir()
+            (path / "something").touch()
+        case "loop":
+            path.symlink_to(path)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            path.touch()
 
 
 @pytest.mark.parametrize(
@@ -70,39 +106,6 @@ def test_log_of_a_damaged_database_is_quarantined_with_it(tmp_path: Path) -> Non
 
     (file,) = quarantined(tmp_path)
     assert file.with_name(f"{file.name}-wal").read_bytes() == b"its log"
-
-
-def test_rebuilt_records_equal_the_original_ones(tmp_path: Path) -> None:
-    existing(tmp_path)
-    with opened(tmp_path) as ledger:
-        before = ledger.claims()
-    (tmp_path / FILE_NAME).write_bytes(b"garbage")
-
-    with opened(tmp_path) as ledger:
-        assert ledger.claims() == before
-
-
-def test_missing_database_is_rebuilt_from_the_copies(tmp_path: Path) -> None:
-    existing(tmp_path).unlink()
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == ALL_UIDS
-        (report,) = ledger.damage()
-
-    assert report.quarantined == ""
-    assert list(report.rebuilt) == ALL_UIDS
-
-
-def test_truncated_log_loses_no_claim(tmp_path: Path) -> None:
-    with opened(tmp_path / "running") as ledger:
-        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
-        (tmp_path / "cut").mkdir()
-        shutil.copytree(tmp_path / "running" / "records", tmp_path / "cut" / "records")
-        log = (tmp_path / "running" / f"{FILE_NAME}-wal").read_bytes()
-    (tmp_path / "cut" / f"{FILE_NAME}-wal").write_bytes(log[: len(log) // 2])
-
-    with opened(tmp_path / "cut") as ledger:
-        assert uids(ledger) == ["uid-a", "uid-b"]
 
 
 def test_damage_at_runtime_fails_one_call_and_loses_no_claim(tmp_path: Path) -> None:
@@ -185,15 +188,6 @@ def test_tables_that_differ_from_the_version_count_as_damage(
     assert len(quarantined(tmp_path)) == 1
 
 
-def test_foreign_database_is_quarantined_unchanged(tmp_path: Path) -> None:
-    before = edited(tmp_path / FILE_NAME, "CREATE TABLE claims (anything)")
-
-    with opened(tmp_path) as ledger:
-        assert uids(ledger) == []
-
-    assert [file.read_bytes() for file in quarantined(tmp_path)] == [before]
-
-
 def test_removed_claim_does_not_return_with_a_rebuild(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
@@ -232,11 +226,118 @@ def test_non_file_at_a_database_path_is_quarantined_and_every_claim_restored(
     assert os.path.lexists(report.quarantined + what.removeprefix(FILE_NAME))
 
 
-@pytest.mark.parametrize("kind", ["folder", "loop"])
-def test_database_replaced_by_a_non_file_at_runtime_is_rebuilt(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "damaged",
+    ["'{}'", "'[]'", "'null'", "'{'", "''", "x'ff00'", "CAST(x'ff00' AS TEXT)", "7"],
+)
+def test_damaged_record_is_restored_and_affects_no_other(tmp_path: Path, damaged: str) -> None:
     path = existing(tmp_path)
+    edited(path, f"UPDATE claims SET record = {damaged} WHERE uid = 'uid-07'")
 
     with opened(tmp_path) as ledger:
-        obstruct(path, kind)
-
+        assert ledger.get("uid-07") == recorded_claim("07", number=7)
         assert uids(ledger) == ALL_UIDS
+        assert len(holders(ledger, GPU_0)) == 40
+        (report,) = ledger.damage()
+
+    assert (report.quarantined, report.rebuilt, report.lost) == ("", ("uid-07",), ())
+    assert quarantined(tmp_path) == []
+
+
+def test_record_damaged_at_runtime_fails_one_call(tmp_path: Path) -> None:
+    path = existing(tmp_path)
+    with opened(tmp_path) as ledger:
+        edited(path, "UPDATE claims SET record = replace(record, '16Gi', '1Gi')")
+
+        with pytest.raises(RetryableError, match="does not match its checksum"):
+            ledger.get("uid-07")
+
+        assert ledger.get("uid-07") == recorded_claim("07", number=7)
+        assert len(ledger.claims()) == 40
+
+
+def test_record_is_lost_and_reported_if_its_copy_is_damaged_too(tmp_path: Path) -> None:
+    path = existing(tmp_path)
+    edited(path, "UPDATE claims SET record = 'x' WHERE uid = 'uid-07'")
+    copy_of(tmp_path, "uid-07").write_text("y")
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == [uid for uid in ALL_UIDS if uid != "uid-07"]
+        (report,) = ledger.damage()
+        ledger.check()
+        assert ledger.damage() == []
+
+    assert report.lost == ("uid-07",)
+    quarantined_copies = [
+        file.read_text() for file in (tmp_path / "records").glob("uid-07-damaged-*")
+    ]
+    assert quarantined_copies == ["y"]
+
+
+@pytest.mark.parametrize("content", ["", "y", "seal\n{}\n"])
+def test_damaged_or_missing_copy_is_rewritten_from_its_record(tmp_path: Path, content: str) -> None:
+    existing(tmp_path)
+    whole = copy_of(tmp_path, "uid-07").read_bytes()
+    copy_of(tmp_path, "uid-07").write_text(content)
+    copy_of(tmp_path, "uid-08").unlink()
+
+    with opened(tmp_path) as ledger:
+        assert copy_of(tmp_path, "uid-07").read_bytes() == whole
+        copy_of(tmp_path, "uid-07").write_text(content)
+
+        ledger.check()
+
+        assert ledger.damage() == []
+
+    assert copy_of(tmp_path, "uid-07").read_bytes() == whole
+    assert copy_of(tmp_path, "uid-08").exists()
+
+
+def test_rollback_also_restores_the_copies(tmp_path: Path) -> None:
+    with opened(tmp_path) as ledger:
+        put(ledger, recorded_claim("a"))
+        before = copy_of(tmp_path, "uid-a").read_bytes()
+
+        with pytest.raises(KeyError):
+            change_and_fail(ledger)
+
+        assert copy_of(tmp_path, "uid-a").read_bytes() == before
+        assert not copy_of(tmp_path, "uid-b").exists()
+        ledger.check()
+        assert ledger.damage() == []
+
+
+def change_and_fail(ledger: Ledger) -> None:
+    with ledger.transaction() as step:
+        step.remove("uid-a")
+        step.put(recorded_claim("b", number=2))
+        raise KeyError
+
+
+@pytest.mark.parametrize("kind", ["folder", "full folder", "loop"])
+def test_non_file_at_the_path_of_a_copy_is_moved_away(tmp_path: Path, kind: str) -> None:
+    existing(tmp_path)
+    obstruct(copy_of(tmp_path, "uid-01"), kind)
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ALL_UIDS
+        assert copy_of(tmp_path, "uid-01").is_file()
+
+        obstruct(copy_of(tmp_path, "uid-02"), kind)
+        remove(ledger, "uid-02")
+        assert not os.path.lexists(copy_of(tmp_path, "uid-02"))
+
+        obstruct(copy_of(tmp_path, "uid-03"), kind)
+        put(ledger, recorded_claim("03"))
+        assert copy_of(tmp_path, "uid-03").is_file()
+
+
+@pytest.mark.parametrize("kind", ["file", "loop"])
+def test_non_folder_at_the_path_of_the_copies_is_moved_away(tmp_path: Path, kind: str) -> None:
+    existing(tmp_path)
+    obstruct(tmp_path / "records", kind)
+
+    with opened(tmp_path) as ledger:
+        assert uids(ledger) == ALL_UIDS
+
+    assert copy_of(tmp_path, "uid-01").is_file()

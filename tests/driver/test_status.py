@@ -1,0 +1,452 @@
+"""Statuses of claims: written by a thread of their own, at a pace, and retried after failures."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
+from typing import Any, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver import status
+from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tests.support.builders.reported_claims import (
+    DEVICE,
+    reported_claim,
+    reported_limit,
+    reported_share,
+)
+from tests.support.virtual_time import VirtualTime
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
+
+Entries = list[dict[str, Any]]
+
+
+ANSWER_SECONDS: Final = 0.3
+"""Longer than any write in these tests takes."""
+
+
+class StatusAtServer:
+    """Statuses of claims as an API server stores them, with faults set by a test.
+
+    Attributes:
+        tries: Claim name of every write, including failed ones.
+        faults: Errors of the next writes, one each; these writes store nothing.
+        lasting: Error of every write.
+        gone: Names of claims that do not exist.
+        refused: Names of claims whose writes all fail.
+        open: Writes hang until it is set.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[str, Entries]] = []
+        self.tries: list[str] = []
+        self.faults: list[Exception] = []
+        self.lasting: Exception | None = None
+        self.gone: set[str] = set()
+        self.refused: set[str] = set()
+        self.open = Event()
+        self.open.set()
+
+    def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
+        self.tries.append(ref.name)
+        assert self.open.wait(PATIENCE_SECONDS)
+        if self.faults:
+            raise self.faults.pop(0)
+        if self.lasting is not None:
+            raise self.lasting
+        if ref.name in self.refused:
+            raise RetryableError("500")
+        if ref.name in self.gone:
+            return False
+        self.writes.append((ref.name, [dict(device) for device in devices]))
+        return True
+
+    @property
+    def written(self) -> list[str]:
+        return [name for name, _ in self.writes]
+
+    def has_writes(self, number: int) -> Callable[[], bool]:
+        return lambda: len(self.writes) == number
+
+    def vram_limits(self) -> list[int]:
+        return [entries[0]["data"]["limits"]["vramBytes"] // 2**30 for _, entries in self.writes]
+
+
+@contextmanager
+def running_reporter(
+    server: StatusAtServer,
+    *,
+    retry_seconds: float = 0.01,
+    pause_seconds: float = 600,
+    sick: Callable[[], Mapping[str, Sickness]] = dict,
+) -> Iterator[StatusReporter]:
+    minutes = itertools.count()
+    reporter = StatusReporter(
+        server,
+        sick=sick,
+        now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
+        retry_seconds=retry_seconds,
+        pause_seconds=pause_seconds,
+    )
+    thread = Thread(target=reporter.run)
+    thread.start()
+    try:
+        yield reporter
+    finally:
+        reporter.stop()
+        server.open.set()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+def missing_right(name: str, right: str = "patch on resourceclaims/status") -> MissingRightError:
+    return MissingRightError(f"claim default/{name}: PATCH: 403", right)
+
+
+def test_each_claim_is_written_once_with_its_own_time() -> None:
+    server = StatusAtServer()
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("a"))
+        reporter.report(reported_claim("b"))
+
+        assert eventually(lambda: sorted(server.written) == ["a", "b"])
+
+    times = [entries[0]["conditions"][0]["lastTransitionTime"] for _, entries in server.writes]
+    assert times == ["2026-03-01T00:00:00Z", "2026-03-01T00:01:00Z"]
+
+
+def test_unchanged_status_is_not_written_again() -> None:
+    server = StatusAtServer()
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.written == ["a"])
+
+        reporter.report(reported_claim("a"))
+        reporter.report(reported_claim("b"))
+
+        assert eventually(lambda: server.written == ["a", "b"])
+
+
+def test_changed_limit_is_written_with_the_earlier_transition_time() -> None:
+    server = StatusAtServer()
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.written == ["a"])
+
+        reporter.report(reported_claim("a", reported_share(limit=reported_limit(20))))
+
+        assert eventually(lambda: server.vram_limits() == [24, 20])
+    first, second = (entries[0]["conditions"][0] for _, entries in server.writes)
+    assert first["lastTransitionTime"] == second["lastTransitionTime"]
+    assert (first["reason"], second["reason"]) == ("Prepared", "MemoryLimitClamped")
+
+
+def test_report_does_not_block_on_a_hanging_server_and_the_newest_record_is_written() -> None:
+    server = StatusAtServer()
+    server.open.clear()
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("first"))
+        assert eventually(lambda: server.tries == ["first"])
+
+        for vram in (23, 22, 21):
+            reporter.report(reported_claim("a", reported_share(limit=reported_limit(vram))))
+
+        assert server.tries == ["first"]  # its write still hangs
+        server.open.set()
+        assert eventually(lambda: server.vram_limits() == [24, 21])
+
+
+def test_write_to_a_deleted_claim_is_not_retried() -> None:
+    server = StatusAtServer()
+    server.gone = {"a"}
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("a"))
+        reporter.report(reported_claim("b"))
+
+        assert eventually(lambda: server.written == ["b"])
+    assert server.tries == ["a", "b"]
+
+
+def test_forgotten_claim_is_written_again_only_after_a_new_report() -> None:
+    server = StatusAtServer()
+    server.open.clear()
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("first"))
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.tries == ["first"])
+        reporter.forget(reported_claim("a").ref.uid)
+        reporter.forget("never-seen")
+        server.open.set()
+        reporter.report(reported_claim("b"))
+        assert eventually(lambda: server.written == ["first", "b"])
+        reporter.forget(reported_claim("b").ref.uid)
+
+        reporter.report(reported_claim("b"))
+
+        assert eventually(lambda: server.written == ["first", "b", "b"])
+
+
+def test_claim_is_not_ready_while_its_card_is_sick() -> None:
+    server, sick = StatusAtServer(), dict[str, Sickness]()
+    lost = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
+    with running_reporter(server, sick=lambda: sick) as reporter:
+        for number, state in enumerate([None, lost, None], start=1):
+            sick.clear()
+            if state is not None:
+                since = datetime(2026, 3, 1, 12, tzinfo=UTC)
+                sick[DEVICE] = Sickness(worst=state, since=since)
+            reporter.report_changed(reported_claim("a"))
+            assert eventually(server.has_writes(number))
+
+    conditions = [entries[0]["conditions"][0] for _, entries in server.writes]
+    assert [each["status"] for each in conditions] == ["True", "False", "True"]
+    assert [each["reason"] for each in conditions] == ["Prepared", "GPUUnhealthy", "Prepared"]
+    assert conditions[1]["message"].startswith("the GPU is lost; ")
+    first, second, third = (each["lastTransitionTime"] for each in conditions)
+    assert (first, second) == ("2026-03-01T00:00:00Z", "2026-03-01T12:00:00Z")
+    assert third > first
+
+
+def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever() -> None:
+    server = StatusAtServer()
+    server.refused = {"a"}
+    with running_reporter(server, retry_seconds=0.001) as reporter:
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.tries.count("a") > 8)
+
+        reporter.report(reported_claim("b"))
+        assert eventually(lambda: server.written == ["b"])
+        server.refused = set()
+
+        assert eventually(lambda: server.written == ["b", "a"])
+
+
+def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome() -> None:
+    server = StatusAtServer()
+    with running_reporter(server, retry_seconds=FOREVER) as reporter:
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.written == ["a"])
+        server.faults = [RetryableError("the answer was lost")]
+        reporter.report(reported_claim("a", reported_share(limit=reported_limit(20))))
+        assert eventually(lambda: server.tries == ["a", "a"])
+
+        reporter.report(reported_claim("a"))
+
+        assert eventually(lambda: server.vram_limits() == [24, 24])
+
+
+def test_missing_right_is_logged_once_and_stops_all_writes() -> None:
+    server = StatusAtServer()
+    server.lasting = missing_right("a")
+    with capture_logs() as lines, running_reporter(server) as reporter:
+        for name in "abc":
+            reporter.report(reported_claim(name))
+
+        assert eventually(lambda: bool(server.tries))
+        assert not eventually(lambda: len(server.tries) > 1, seconds=ANSWER_SECONDS)
+
+    (line,) = lines
+    assert (line["event"], line["log_level"]) == ("status_forbidden", "error")
+    assert "expected patch on resourceclaims/status" in line["error"]
+
+
+def test_waiting_statuses_are_written_once_the_right_is_granted() -> None:
+    server = StatusAtServer()
+    server.lasting = missing_right("a")
+    with capture_logs() as lines, running_reporter(server, pause_seconds=0.1) as reporter:
+        for name in "abc":
+            reporter.report(reported_claim(name))
+        assert eventually(lambda: len(server.tries) > 3)
+
+        server.lasting = None
+
+        assert eventually(lambda: sorted(server.written) == ["a", "b", "c"])
+    assert [line["event"] for line in lines].count("status_forbidden") == 1
+
+
+def test_each_missing_right_is_logged() -> None:
+    server = StatusAtServer()
+    server.faults = [
+        missing_right("a"),
+        missing_right("a", "associated-node:patch on resourceclaims/driver"),
+        missing_right("a"),
+    ]
+    with capture_logs() as lines, running_reporter(server, pause_seconds=0.01) as reporter:
+        reporter.report(reported_claim("a"))
+
+        assert eventually(lambda: server.written == ["a"])
+    assert [line["event"] for line in lines].count("status_forbidden") == 2
+
+
+def test_stop_does_not_wait_for_a_pause_to_end() -> None:
+    server = StatusAtServer()
+    server.lasting = missing_right("a")
+    with running_reporter(server, pause_seconds=FOREVER) as reporter:
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.tries == ["a"])
+
+
+class CallsAt(CallsInFlight):
+    """Calls of the kubelet at given virtual times.
+
+    Attributes:
+        times: Begin and end of each call, in the order of their ends.
+    """
+
+    def __init__(self, time: VirtualTime) -> None:
+        super().__init__()
+        self._time = time
+        self.times: list[tuple[float, float]] = []
+
+    def quiet_seconds(self) -> float:
+        now = self._time.seconds
+        if any(begin <= now < end for begin, end in self.times):
+            return 0.0
+        return now - max((end for _, end in self.times if end <= now), default=-3600.0)
+
+
+class Node:
+    """A reporter whose thread is the test's own.
+
+    Attributes:
+        writes: Claim name and virtual time of each write.
+        error: Raised by each write.
+        write_seconds: Time that a write takes.
+    """
+
+    def __init__(self, time: VirtualTime) -> None:
+        self.time = time
+        self.calls = CallsAt(time)
+        self.reporter = StatusReporter(self, calls=self.calls, clock=lambda: time.seconds)
+        self.writes: list[tuple[str, float]] = []
+        self.error: Exception | None = None
+        self.write_seconds = 0.0
+
+    def write(self, ref: ClaimRef, _devices: Sequence[Mapping[str, Any]]) -> bool:
+        self.writes.append((ref.name, self.time.seconds))
+        self.time.passed(self.write_seconds)
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def run(self, *steps: Callable[[], object]) -> None:
+        """Run until nothing waits; then take the next step and run again, and at last stop."""
+        left = iter([*steps, self.reporter.stop])
+
+        def take_next_step() -> None:
+            next(left)()
+
+        self.time.at_rest = take_next_step
+        self.reporter.run()
+
+    def report(self, *names: str) -> None:
+        for name in names:
+            self.reporter.report(reported_claim(name))
+
+    def forget(self, name: str) -> None:
+        self.reporter.forget(reported_claim(name).ref.uid)
+
+    @property
+    def written(self) -> list[str]:
+        return [name for name, _ in self.writes]
+
+    @property
+    def times(self) -> list[float]:
+        return [at for _, at in self.writes]
+
+    def seconds_between_writes(self) -> Iterator[float]:
+        return (later - at for at, later in itertools.pairwise(self.times))
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    time = VirtualTime(hours=1)
+    monkeypatch.setattr(status, "Condition", time.condition)
+    return Node(time)
+
+
+def names(number: int) -> list[str]:
+    return [f"claim-{each}" for each in range(number)]
+
+
+def test_status_is_written_a_tenth_of_a_second_after_the_last_call(node: Node) -> None:
+    node.calls.times = [(0.0, 0.03), (0.08, 0.2)]
+    node.report("a")
+
+    node.run()
+
+    assert node.times == [pytest.approx(0.3)]
+
+
+def test_statuses_under_permanent_load_wait_two_seconds_and_then_go_at_20_per_second(
+    node: Node,
+) -> None:
+    node.calls.times = [(at / 20, at / 20 + 0.01) for at in range(20 * 60)]
+    node.report(*names(100))
+
+    node.run()
+
+    assert node.written == names(100)
+    assert node.times[0] == pytest.approx(2.0)
+    assert node.times[-1] == pytest.approx(2.0 + 99 / 20)
+    assert min(node.seconds_between_writes()) >= 1 / 20 - 1e-9
+
+
+def test_records_of_a_claim_that_follow_each_other_are_one_write(node: Node) -> None:
+    node.calls.times = [(0.0, 1.0)]
+    for vram in range(10, 20):
+        node.reporter.report(reported_claim("a", reported_share(limit=reported_limit(vram))))
+
+    node.run()
+
+    assert node.written == ["a"]
+
+
+def test_changed_health_is_reported_before_other_claims(node: Node) -> None:
+    node.calls.times = [(0.0, 1.0)]
+    node.report("a", "b", "c")
+    node.reporter.report_changed(reported_claim("c"))
+    node.reporter.report_changed(reported_claim("d"))
+
+    node.run()
+
+    assert {*node.written[:2]} == {"c", "d"}
+    assert node.written[2:] == ["a", "b"]
+
+
+def test_statuses_that_wait_are_written_before_the_end(node: Node) -> None:
+    node.calls.times = [(0.0, 3600.0)]
+    node.report("a", "b", "c")
+    node.reporter.stop()
+
+    node.reporter.run()
+
+    assert node.written == ["a", "b", "c"]
+
+
+def test_end_does_not_wait_for_an_api_server_that_is_unavailable(node: Node) -> None:
+    node.error = RetryableError("no answer")
+    node.report("a", "b", "c")
+    node.reporter.stop()
+
+    node.reporter.run()
+
+    assert node.written == ["a"]
+
+
+def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
+    node.write_seconds = 0.5
+    node.report(*names(10))
+    node.reporter.stop()
+
+    node.reporter.run()
+
+    assert len(node.written) == 4
