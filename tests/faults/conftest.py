@@ -42,7 +42,7 @@ def points(lanes: Sequence[Lane]) -> FaultPoints:
 
 @pytest.fixture(scope="session")
 def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the fake NVML library and return its path."""
+    """Build the stand-in for NVML library and return its path."""
     return nvml_machine.build(tmp_path_factory.mktemp("nvml") / "library")
 
 
@@ -55,5 +55,5 @@ def node(lanes: Sequence[Lane], nvml: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def machine(tmp_path: Path, nvml: Path) -> Machine:
-    """Return a machine with the fake NVML; a test supplies the answers."""
+    """Return a machine with the stand-in for NVML; a test supplies the answers."""
     return Machine(folder=tmp_path, library=nvml)

@@ -1,4 +1,4 @@
-"""A node plugin with real files, cards of a fake NVML, and a simulated API server."""
+"""A node plugin with real files, cards of a stand-in for NVML, and a simulated API server."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ class Node:
 
         Args:
             folder: Has a short path, because sockets are below it.
-            nvml: Path of the fake NVML library.
+            nvml: Path of the stand-in for NVML library.
         """
         self.root: Final = folder / "n"
         self.kubelet_root: Final = self.root / "k"

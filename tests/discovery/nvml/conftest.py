@@ -1,4 +1,4 @@
-"""The fake libnvidia-ml.so.1, compiled once."""
+"""The stand-in for libnvidia-ml.so.1, compiled once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The real node-plugin process on the fake NVML: events, lost cards, calls that hang."""
+"""The real node-plugin process on the stand-in for NVML: events, lost cards, calls that hang."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"
 
 
 class Driver:
-    """Answers and events of the fake library for a running process."""
+    """Answers and events of the stand-in for a running process."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "answers"

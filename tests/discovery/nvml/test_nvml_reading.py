@@ -1,4 +1,4 @@
-"""Cards as the unmodified pynvml reads them from a compiled fake libnvidia-ml.so.1."""
+"""Cards as the unmodified pynvml reads them, from a compiled stand-in for libnvidia-ml.so.1."""
 
 import re
 import shutil
