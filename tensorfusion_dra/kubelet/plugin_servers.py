@@ -16,7 +16,7 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.kubelet import socket_files
+from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import MOST_STREAMS, HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
@@ -79,7 +79,7 @@ class PluginServers:
             RetryableError: Another instance holds the lock for binding sockets for too long.
         """
         self._sweep()
-        with socket_files.exclusive(self._paths.dra.parent):
+        with sockets.exclusive(self._paths.dra.parent):
             self._dra_server.start()
 
     def announce(self) -> None:
@@ -89,7 +89,7 @@ class PluginServers:
             FatalError: The socket cannot be bound.
             RetryableError: Another instance holds the lock for binding sockets for too long.
         """
-        with socket_files.exclusive(self._paths.dra.parent):
+        with sockets.exclusive(self._paths.dra.parent):
             self._registration_server.start()
         self._announced = time.monotonic()
 
@@ -173,20 +173,20 @@ class PluginServers:
 
     def _bind_what_vanished(self) -> None:
         if not self._dra_server.is_reachable:
-            with socket_files.exclusive(self._paths.dra.parent):
+            with sockets.exclusive(self._paths.dra.parent):
                 self._dra_server.restart(grace_seconds=_CALL_SECONDS)
             log.warning("socket_rebound", socket=str(self._paths.dra))
         silent = time.monotonic() - self._announced >= _SILENCE_SECONDS
         unseen = silent and not self._registration.is_notified
         if unseen or not self._registration_server.is_reachable:
-            with socket_files.exclusive(self._paths.dra.parent):
+            with sockets.exclusive(self._paths.dra.parent):
                 self._registration_server.restart(grace_seconds=0)
             self._announced = time.monotonic()
             log.warning("socket_rebound", socket=str(self._paths.registration))
 
     def _sweep(self) -> None:
         try:
-            for path in socket_files.sweep(self._paths):
+            for path in sockets.sweep(self._paths):
                 log.info("dead_socket_removed", socket=str(path))
         except RetryableError as error:
             log.warning("socket_sweep_failed", error=str(error))

@@ -35,7 +35,6 @@ class Registration:
             supported_versions=list(names.SUPPORTED_VERSIONS),
         )
         self._endpoint = endpoint
-        self._notified = Event()
         self._view = RegistrationView()
 
     def check(self) -> None:
@@ -72,12 +71,12 @@ class Registration:
     @property
     def is_notified(self) -> bool:
         """True once the kubelet has reported a result of the registration, good or bad."""
-        return self._notified.is_set()
+        return self._view.state is not RegistrationState.WAITING
 
     def await_kubelet(self, stopping: Event) -> None:
         """Log a warning every minute until the kubelet reports a result; return on stopping."""
         while not stopping.wait(_SILENCE_SECONDS):
-            if not self._notified.is_set():
+            if not self.is_notified:
                 log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
 
     def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
@@ -97,5 +96,4 @@ class Registration:
         else:
             # The kubelet tries again, with a growing delay, as long as the socket exists.
             log.warning("registration_refused", error=request.error)
-        self._notified.set()
         return pb.RegistrationStatusResponse()

@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.kubelet import socket_files, sockets
+from tensorfusion_dra.kubelet import sockets
 
 _SOCKET_MODE: Final = 0o600
 _CLOSING_SECONDS: Final = 1.0
@@ -51,7 +51,7 @@ class UnixServer:
         hidden = sockets.hidden(self._path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            socket_files.remove_stale(self._path)
+            sockets.remove_stale(self._path)
             # "unix:", not "unix://": with the slashes, gRPC accepts two bytes less of path.
             server.add_insecure_port(f"unix:{hidden}")
             hidden.chmod(_SOCKET_MODE)

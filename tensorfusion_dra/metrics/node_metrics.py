@@ -1,14 +1,41 @@
 """The metrics of a node plugin: what it counts from its start, and its page."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
+from tensorfusion_dra.core.claims.enforcement.verdict import State
 from tensorfusion_dra.core.claims.operation import STAGES, EndedOperation, OperationKind, Result
-from tensorfusion_dra.core.observed.node_view import NodeView
-from tensorfusion_dra.metrics import node_families, prometheus
+from tensorfusion_dra.core.devices import xids
+from tensorfusion_dra.core.devices.health import Kind
+from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
+from tensorfusion_dra.core.observed.node_view import (
+    Amounts,
+    CardView,
+    LedgerView,
+    NodeView,
+    PublishingView,
+    RegistrationState,
+    ShareView,
+)
+from tensorfusion_dra.metrics import prometheus
 from tensorfusion_dra.metrics.api_requests import NODE_PLUGIN, ApiRequests
+from tensorfusion_dra.metrics.prometheus import LabelValues, label
+
+_GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
+HEALTHY: Final = "healthy"
+_HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in Kind))
+_INFO: Final = ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id")
+
+_AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
+    ("physical", "that the card itself has for containers", lambda card: card.physical),
+    ("capacity", "that the card's shares divide, as published", lambda card: card.capacity),
+    ("consumed", "that prepared shares count against the capacity", lambda card: card.consumed),
+    ("free", "that is left of the capacity", lambda card: card.free),
+)
+_SHARE: Final = ("namespace", "pod", "claim", "request", "uuid", "share_id")
+_PERCENT: Final = 100
 
 
 class OperationDurations:
@@ -77,6 +104,243 @@ class NodeMetrics:
 
     def _collected(self, view: NodeView, most_shares: int) -> Iterator[Metric]:
         yield from self.operations.collect()
-        yield from node_families.of_view(view, most_shares=most_shares)
+        yield from _of_view(view, most_shares=most_shares)
         yield from self.api_requests.counter.collect()
         yield from prometheus.of_process(view.version)
+
+
+def _of_view(view: NodeView, *, most_shares: int) -> Iterator[Metric]:
+    """Yield the node at the moment: its cards, who has which part of them, its loops.
+
+    Args:
+        view: The node.
+        most_shares: Number of shares that get series of their own.
+    """
+    yield prometheus.info(
+        "node", "The node and its resource pool.", ("node", "pool"), [(view.node, label(view.pool))]
+    )
+    yield prometheus.single("claims", "Prepared claims with shares of cards.", view.claims)
+    yield from _of_shares(view.shares, most=most_shares)
+    yield prometheus.single(
+        "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
+    )
+    yield prometheus.single(
+        "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
+    )
+    yield from _of_cards(view.cards)
+    yield from _publishing(view.publishing)
+    yield prometheus.single(
+        "api_server_failing",
+        "1 if nothing has succeeded since the last request that failed.",
+        view.api_server.is_failing,
+    )
+    yield prometheus.states(
+        "kubelet_registration",
+        "1 for the state of the registration with the kubelet.",
+        (),
+        [((), view.registration.state.value)],
+        known=[state.value for state in RegistrationState],
+    )
+    yield prometheus.single(
+        "ledger_readable", "1 if the ledger could be read for this scrape.", not view.shares_error
+    )
+    yield _ledger(view.ledger)
+
+
+def _publishing(view: PublishingView) -> Iterator[Metric]:
+    yield prometheus.single("slices", "Slices of the node's pool.", view.slices)
+    yield prometheus.single("slice_devices", "Devices in the node's slices.", view.devices)
+    yield prometheus.single("slice_generation", "Generation of the pool.", view.generation or 0)
+    yield prometheus.counter(
+        "slice_writes",
+        "Slices written or deleted, by the reason.",
+        ("reason",),
+        {(reason.value,): number for reason, number in view.writes.items()},
+    )
+    yield prometheus.gauge(
+        "slice_fields_dropped",
+        "1 if the API server has this feature gate off and drops its fields.",
+        ("feature_gate",),
+        (((gate,), gate in view.dropped_gates) for gate in _GATES),
+    )
+    yield prometheus.single(
+        "publishing_right", "1 if this instance publishes the node's slices.", view.has_right
+    )
+    yield prometheus.single(
+        "publishing_failing",
+        "1 if the last attempt to compare or write the slices failed.",
+        bool(view.error),
+    )
+
+
+def _ledger(view: LedgerView) -> Metric:
+    return prometheus.counter(
+        "ledger_repairs",
+        "Damage of the ledger that was found.",
+        ("kind",),
+        {
+            ("quarantined",): view.quarantined,
+            ("restored",): view.restored,
+            ("lost",): view.lost,
+        },
+    )
+
+
+def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
+    """Yield the families of all cards."""
+    yield prometheus.info(
+        "card",
+        "A published card.",
+        _INFO,
+        (tuple(label(getattr(card, name)) for name in _INFO) for card in cards),
+    )
+    for name, about, amounts in _AMOUNTS:
+        yield prometheus.gauge(
+            f"card_{name}_tflops",
+            f"Compute {about}, in TFLOPS.",
+            ("uuid",),
+            ((_uuid(card), amounts(card).tflops) for card in cards),
+        )
+        yield prometheus.gauge(
+            f"card_{name}_vram_bytes",
+            f"Memory {about}.",
+            ("uuid",),
+            ((_uuid(card), amounts(card).vram_bytes) for card in cards),
+        )
+    yield prometheus.gauge(
+        "card_oversubscription_ratio",
+        "Capacity divided by what the card itself has.",
+        ("uuid", "resource"),
+        (ratio for card in cards for ratio in _ratios(card)),
+    )
+    yield from _health(cards)
+
+
+def _health(cards: Sequence[CardView]) -> Iterator[Metric]:
+    yield prometheus.states(
+        "card_health",
+        "1 for the card's state of health.",
+        ("uuid",),
+        ((_uuid(card), _health_state(card)) for card in cards),
+        known=_HEALTH,
+    )
+    yield prometheus.gauge(
+        "card_unhealthy_since_timestamp_seconds",
+        "When the card became unhealthy; absent while it is healthy.",
+        ("uuid", "reason"),
+        (
+            ((*_uuid(card), label(card.sickness.worst.reason)), card.sickness.since.timestamp())
+            for card in cards
+            if card.sickness
+        ),
+    )
+    yield prometheus.counter(
+        "card_xids",
+        "XIDs that the NVIDIA driver reported about the card.",
+        ("uuid", "xid"),
+        {key: number for card in cards for key, number in _xids(card)},
+    )
+
+
+def _uuid(card: CardView) -> LabelValues:
+    return (label(card.uuid),)
+
+
+def _health_state(card: CardView) -> str:
+    return card.sickness.worst.kind.name.lower() if card.sickness else HEALTHY
+
+
+def _ratios(card: CardView) -> Iterable[tuple[LabelValues, float]]:
+    pairs = {
+        "tflops": (card.capacity.nano_tflops, card.physical.nano_tflops),
+        "vram": (card.capacity.vram_bytes, card.physical.vram_bytes),
+    }
+    for resource, (capacity, physical) in pairs.items():
+        if physical:
+            yield (*_uuid(card), resource), capacity / physical
+
+
+def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:
+    """Yield the number of each XID; those that NVIDIA describes as marking a card exist at 0."""
+    numbers = dict.fromkeys(xids.DESCRIPTIONS, 0)
+    numbers.update((each.code, each.count) for each in card.xids)
+    for code, number in numbers.items():
+        yield (*_uuid(card), str(code)), number
+
+
+def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
+    """Yield the families of all shares.
+
+    They are the only ones whose number grows with the pods of the node, so they are bounded. What
+    is left out is counted.
+
+    Args:
+        shares: Of all prepared claims.
+        most: Number of shares that get series of their own.
+    """
+    # The format allows no two samples with the same labels. Two shares with the same ones are the
+    # same claim before and after it was created again, or shares for admin access without an ID.
+    shown: dict[LabelValues, ShareView] = {}
+    for share in shares[:most]:
+        shown.setdefault(_labels(share), share)
+    states = [_state(share) for share in shares]
+    yield prometheus.single("shares", "Shares of prepared claims.", len(shares))
+    yield prometheus.gauge(
+        "shares_by_enforcement",
+        "Shares by whether their limits are enforced.",
+        ("state",),
+        (((state.value,), states.count(state)) for state in State),
+    )
+    yield prometheus.single(
+        "shares_left_out", "Shares without series of their own.", len(shares) - len(shown)
+    )
+    yield prometheus.info(
+        "share",
+        "A share of a prepared claim.",
+        (*_SHARE, "isolation", "enforcement"),
+        ((*key, share.isolation.value, _state(share).value) for key, share in shown.items()),
+    )
+    yield from _amounts(shown)
+
+
+def _amounts(shown: Mapping[LabelValues, ShareView]) -> Iterator[Metric]:
+    yield prometheus.gauge(
+        "share_requested_tflops",
+        "Compute that the share counts against its card's capacity, in TFLOPS.",
+        _SHARE,
+        ((labels, share.requested.tflops) for labels, share in shown.items()),
+    )
+    yield prometheus.gauge(
+        "share_requested_vram_bytes",
+        "Memory that the share counts against its card's capacity.",
+        _SHARE,
+        ((labels, share.requested.vram_bytes) for labels, share in shown.items()),
+    )
+    limits = [(labels, share.limit) for labels, share in shown.items() if share.limit]
+    yield prometheus.gauge(
+        "share_limit_compute_ratio",
+        "Part of the card's compute that the container may use; absent without a limit.",
+        _SHARE,
+        ((labels, limit.sm_percent / _PERCENT) for labels, limit in limits),
+    )
+    yield prometheus.gauge(
+        "share_limit_vram_bytes",
+        "Memory that the container may use; absent without a limit.",
+        _SHARE,
+        ((labels, limit.vram_bytes) for labels, limit in limits),
+    )
+
+
+def _labels(share: ShareView) -> LabelValues:
+    return (
+        label(share.claim.namespace),
+        label(",".join(share.pods)),
+        label(share.claim.name),
+        label(share.request),
+        label(share.gpu_uuid),
+        label(share.share_id or ""),
+    )
+
+
+def _state(share: ShareView) -> State:
+    return share.enforcement.verdict.state if share.enforcement else State.UNKNOWN

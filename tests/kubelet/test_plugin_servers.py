@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.kubelet import plugin_servers, socket_files, sockets
+from tensorfusion_dra.kubelet import plugin_servers, sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
@@ -234,7 +234,7 @@ def test_kubelet_that_missed_the_socket_gets_a_new_one(
 
     # The lock of those who bind: the socket is not replaced under the kubelet's call.
     with (
-        socket_files.exclusive(kept.paths.dra.parent),
+        sockets.exclusive(kept.paths.dra.parent),
         PluginClient(kept.paths.registration) as kubelet,
     ):
         kubelet.notify(registered=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
-from tensorfusion_dra.kubelet import socket_files, sockets
+from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
 from tests.support.waiting import PATIENCE_SECONDS
@@ -39,7 +39,7 @@ class Node:
         )
 
     def swept(self) -> set[str]:
-        return {path.name for path in socket_files.sweep(self.own)}
+        return {path.name for path in sockets.sweep(self.own)}
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ def test_files_that_only_have_a_socket_name_stay(node: Node) -> None:
 
 def test_nothing_is_swept_while_another_instance_binds(node: Node) -> None:
     path = node.paths("other").dra
-    with socket_files.exclusive(node.own.dra.parent), socket.socket(socket.AF_UNIX) as binding:
+    with sockets.exclusive(node.own.dra.parent), socket.socket(socket.AF_UNIX) as binding:
         binding.bind(str(path))  # and does not listen yet
 
         with pytest.raises(RetryableError, match=r"sockets\.lock: held by another instance"):
-            socket_files.sweep(node.own)
+            sockets.sweep(node.own)
 
         assert path.is_socket()
 
@@ -183,12 +183,12 @@ def test_instance_waits_to_bind_until_another_is_done(node: Node) -> None:
     entered, leave, bound = Event(), Event(), Event()
 
     def other() -> None:
-        with socket_files.exclusive(node.own.dra.parent):
+        with sockets.exclusive(node.own.dra.parent):
             entered.set()
             leave.wait(PATIENCE_SECONDS)
 
     def own() -> None:
-        with socket_files.exclusive(node.own.dra.parent):
+        with sockets.exclusive(node.own.dra.parent):
             bound.set()
 
     threads = [Thread(target=other), Thread(target=own)]
@@ -205,7 +205,7 @@ def test_instance_waits_to_bind_until_another_is_done(node: Node) -> None:
 
 def test_lock_file_is_accessible_to_its_owner_only(node: Node) -> None:
     old = os.umask(0)
-    with socket_files.exclusive(node.own.dra.parent):
+    with sockets.exclusive(node.own.dra.parent):
         pass
     os.umask(old)
 
@@ -219,7 +219,7 @@ def test_socket_exists_only_while_it_answers(node: Node) -> None:
 
     def look() -> None:
         while not stop.is_set():
-            if path.is_socket() and socket_files.is_dead(path) and path.is_socket():
+            if path.is_socket() and sockets.is_dead(path) and path.is_socket():
                 seen_dead.append(path)
 
     looking = Thread(target=look)
@@ -338,7 +338,7 @@ def test_datagram_socket_is_left_alone(short: Path) -> None:
         live.bind(str(path))
 
         with pytest.raises(FatalError, match=f"{path}: .*, expected a dead socket"):
-            socket_files.remove_stale(path)
+            sockets.remove_stale(path)
 
         assert path.is_socket()
 

@@ -30,12 +30,6 @@ class Limit:
             vram_bytes=self.vram_bytes + other.vram_bytes,
         )
 
-    def __sub__(self, other: "Limit") -> "Limit":
-        return Limit(
-            sm_percent=self.sm_percent - other.sm_percent,
-            vram_bytes=self.vram_bytes - other.vram_bytes,
-        )
-
     def __str__(self) -> str:
         return f"{self.sm_percent}% of compute, {Quantity.of_bytes(self.vram_bytes)} of memory"
 
