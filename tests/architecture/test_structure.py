@@ -1,6 +1,7 @@
-"""Rules for the code's structure: imports of core, names."""
+"""Rules for the code's structure: imports of core, names, and tests that compare no clocks."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +70,27 @@ def test_package_init_files_are_empty() -> None:
     written = [path for path in files() if path.name == "__init__.py" and path.stat().st_size]
 
     assert written == []
+
+
+TESTS: Final = Path(__file__).parents[1]
+CLOCK: Final = re.compile(r"\b(monotonic|perf_counter|process_time|seconds|elapsed)\b")
+
+
+def upper_bounds_of_time(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of asserts that bound a duration from above."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
+            measured = ast.unparse(node.test.left)
+            if CLOCK.search(measured) and isinstance(node.test.ops[0], ast.Lt | ast.LtE):
+                yield node.lineno
+
+
+def test_no_test_fails_because_the_machine_is_slow() -> None:
+    found = [
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in sorted(TESTS.rglob("test_*.py"))
+        if "e2e" not in path.parts
+        for line in upper_bounds_of_time(ast.parse(path.read_text()))
+    ]
+
+    assert found == []

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dra_simulator.apiserver import ApiServer
+from dra_simulator.loop import Loop, Watched
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import (
     CLAIMS,
@@ -253,3 +254,19 @@ def test_pod_being_deleted_is_not_scheduled(client: Client) -> None:
     client.create(NODES, objects.node())
 
     always(lambda: node_of(client, "a") == "")
+
+
+def test_objects_that_are_listed_before_a_watch_are_events_too(client: Client) -> None:
+    """So pods are numbered in the order of their creation, whenever the watch begins."""
+    client.create(PODS, objects.pod("a"))
+    seen: list[str] = []
+    watched = Watched(PODS, on_event=lambda event: seen.append(event["object"]["metadata"]["name"]))
+    loop = Loop("test", client, watched=[watched], sync=lambda: None)
+    loop.start()
+    try:
+        eventually(lambda: seen == ["a"])
+        client.create(PODS, objects.pod("b"))
+
+        eventually(lambda: seen == ["a", "b"])
+    finally:
+        loop.stop()

@@ -1,0 +1,334 @@
+"""Rules, alerts and dashboard name only what exists, and promtool's tests of the rules pass."""
+
+import itertools
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import helm, markdown, monitoring, promql, yaml_text
+from tests.support.monitoring import Rule
+from tests.support.promql import QueryError
+from tests.support.waiting import PATIENCE_SECONDS
+
+ROOT = markdown.ROOT
+LEVELS: Mapping[str, set[str]] = {
+    "cluster": set(),
+    "namespace": {"namespace"},
+    "node": {"node"},
+    "pod_uuid": {"node", "uuid", "namespace", "pod"},
+    "uuid": {"node", "uuid"},
+}
+"""The labels of a recorded series, by the first part of its name."""
+
+WITHOUT_NODE = {"uuid:dcgm_gpu_utilization:ratio", "uuid:dcgm_vram_used_bytes:max"}
+"""DCGM does not name the node as we do."""
+
+RECORDS = [rule for rule in monitoring.rules() if rule.record]
+ALERTS = monitoring.alerts()
+UNIT_TESTS = sorted((ROOT / "tests" / "daemonset").glob("*tests*.yaml"))
+LABEL_OF_TEMPLATE = re.compile(r"\$labels\.(\w+)")
+DOCUMENTED_ALERT = re.compile(r"^### (\w+)\n\n\*\*(\w+), (\w+):\*\* ", re.MULTILINE)
+"""The heading of a runbook, and the start of its first line."""
+
+
+@pytest.mark.parametrize("rule", RECORDS, ids=lambda rule: rule.record)
+def test_labels_of_a_recorded_series_are_those_of_its_level(rule: Rule) -> None:
+    level = LEVELS[rule.record.partition(":")[0]]
+
+    found = monitoring.all_series()[rule.record]
+
+    assert found == level - ({"node"} if rule.record in WITHOUT_NODE else set())
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.alert)
+def test_alert_names_only_what_exists(rule: Rule) -> None:
+    found = promql.labels(rule.expr, monitoring.all_series())
+
+    in_texts = {name for text in rule.annotations.values() for name in labels_of_template(text)}
+    assert in_texts <= found
+    assert set(rule.annotations) == {"summary", "description", "runbook"}
+    assert rule.severity in {"critical", "warning", "info"}
+
+
+def labels_of_template(text: str) -> list[str]:
+    return LABEL_OF_TEMPLATE.findall(text)
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.alert)
+def test_alert_has_a_runbook(rule: Rule) -> None:
+    path, _, anchor = rule.annotations["runbook"].partition("#")
+
+    assert anchor == rule.alert.lower()
+    assert anchor in markdown.anchors(markdown.text(ROOT / path))
+
+
+def test_every_rule_has_a_name_of_its_own() -> None:
+    names = [rule.record or rule.alert for rule in monitoring.rules()]
+
+    assert len(set(names)) == len(names)
+
+
+def test_documented_alerts_are_those_of_the_rules() -> None:
+    documented = DOCUMENTED_ALERT.findall(markdown.text(ROOT / "docs" / "alerts.md"))
+
+    assert sorted(documented) == sorted((rule.alert, rule.severity, rule.wait) for rule in ALERTS)
+
+
+def test_documented_recording_rules_are_those_of_the_rules() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "metrics.md"), "recorded")
+
+    documented = [name for row in rows for name in markdown.codes(row[0])]
+
+    assert documented == [rule.record for rule in RECORDS]
+
+
+@pytest.mark.parametrize("name", ["metrics.md", "alerts.md"])
+def test_documented_queries_name_only_what_exists(name: str) -> None:
+    blocks = markdown.blocks(markdown.text(ROOT / "docs" / name), "promql")
+    queries = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
+
+    assert queries
+    for query in queries:
+        promql.labels(query, monitoring.all_series())
+
+
+def test_documented_command_prints_the_rules_without_the_operators_object() -> None:
+    commands = markdown.commands(markdown.text(ROOT / "docs" / "install.md"))
+    (line,) = [command.line for command in commands if command.line.startswith("sed -n")]
+    command, _, _ = line.partition(">")
+
+    answer = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert answer.stdout == monitoring.plain_rules()
+    assert len(yaml_text.load(answer.stdout)["groups"]) > 1
+
+
+def test_documented_scrape_configuration_gives_the_labels_of_the_pod_monitor() -> None:
+    (wanted,) = [
+        yaml_text.load(block)["scrape_configs"]
+        for block in markdown.blocks(markdown.text(ROOT / "docs" / "install.md"), "yaml")
+        if "scrape_configs:" in block
+    ]
+    (job,) = wanted
+    objects = helm.render({"monitoring": {"enabled": True}})
+    (monitor,) = [item for item in objects if item["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+
+    given = {
+        step["target_label"]: (step["source_labels"], step.get("replacement"))
+        for step in job["relabel_configs"]
+        if "target_label" in step
+    }
+    # The operator adds these two itself.
+    assert given.pop("namespace") == (["__meta_kubernetes_namespace"], None)
+    assert given.pop("pod") == (["__meta_kubernetes_pod_name"], None)
+    assert given == {
+        step["targetLabel"]: (step["sourceLabels"], step.get("replacement"))
+        for step in endpoint["relabelings"]
+    }
+    assert job["honor_labels"] == endpoint["honorLabels"] is True
+
+
+def test_every_alert_has_a_unit_test() -> None:
+    tests = "".join(file.read_text() for file in UNIT_TESTS)
+
+    fired = set(re.findall(r'alertname="(\w+)"', tests))
+
+    assert fired == {rule.alert for rule in ALERTS}
+
+
+Panel = dict[str, Any]
+
+DASHBOARD = monitoring.dashboard()
+PANELS: list[Panel] = DASHBOARD["panels"]
+ROWS = ["Cluster", "Cards and tenants", "Prepares", "Health", "API server and slices", "Webhook"]
+TYPES = {"heatmap", "row", "stat", "state-timeline", "table", "timeseries"}
+MACROS = {"$__rate_interval": "5m", "$node": ".*", "$namespace": ".*"}
+QUERIES = [
+    pytest.param(panel, target, id=f"{panel['title']}-{target['refId']}")
+    for panel in PANELS
+    for target in panel.get("targets", [])
+]
+KNOWN = {
+    **monitoring.all_series(),
+    "ALERTS": frozenset({"alertname", "alertstate", "severity"}),
+}
+LABEL_OF_LEGEND = re.compile(r"\{\{(\w+)\}\}")
+VALUES_QUERY = re.compile(r"label_values\((?P<metric>\w+),(?P<label>\w+)\)")
+
+
+def labels(query: str) -> promql.Labels:
+    """Return the labels of the result, after Grafana has put values in for its variables."""
+    for name, value in MACROS.items():
+        query = query.replace(name, value)
+    assert "$" not in query
+    return promql.labels(query, KNOWN)
+
+
+@pytest.mark.parametrize(("panel", "target"), QUERIES)
+def test_query_and_legend_name_only_what_exists(panel: Panel, target: dict[str, Any]) -> None:
+    found = labels(target["expr"])
+
+    legend = target.get("legendFormat", "")
+    assert set(LABEL_OF_LEGEND.findall(legend)) <= found
+    if panel["type"] == "timeseries" and found:
+        assert legend, "a legend tells the series apart"
+
+
+@pytest.mark.parametrize(
+    "panel",
+    [panel for panel in PANELS if panel["type"] == "table"],
+    ids=lambda panel: str(panel["title"]),
+)
+def test_columns_of_a_table_are_labels_of_its_queries(panel: Panel) -> None:
+    (options,) = [step["options"] for step in panel["transformations"] if step["id"] == "organize"]
+    targets = panel["targets"]
+    values = {f"Value #{target['refId']}" for target in targets} if targets[1:] else {"Value"}
+    columns = {"Time", *values}.union(*(labels(target["expr"]) for target in targets))
+    renamed = options["renameByName"]
+
+    # A plain selector would also have a column __name__, and rows of several queries would not
+    # find each other by it.
+    assert columns == {*renamed, *options["excludeByName"]}
+    shown = {renamed.get(name, name) for name in columns - options["excludeByName"].keys()}
+    named = {each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]}
+    assert named | {each["displayName"] for each in panel["options"]["sortBy"]} <= shown
+
+
+def test_variables_select_data_source_node_and_namespace() -> None:
+    source, *others = DASHBOARD["templating"]["list"]
+
+    assert (source["name"], source["type"], source["query"]) == (
+        "datasource",
+        "datasource",
+        "prometheus",
+    )
+    assert [each["name"] for each in others] == ["node", "namespace"]
+    for each in others:
+        match = VALUES_QUERY.fullmatch(each["query"]["query"])
+        assert match is not None
+        assert match["label"] in monitoring.own_series()[match["metric"]]
+        # Without a regular expression in the matcher, several selected values would find nothing.
+        assert (each["multi"], each["includeAll"], each["allValue"]) == (True, True, ".*")
+    for panel in PANELS:
+        for target in panel.get("targets", []):
+            assert not re.search(r'"\$\w+"', target["expr"].replace('=~"$', ""))
+
+
+def test_every_query_asks_the_selected_data_source() -> None:
+    wanted = {"type": "prometheus", "uid": "${datasource}"}
+
+    for panel in PANELS:
+        if panel["type"] != "row":
+            assert panel["datasource"] == wanted
+            # A query without a data source of its own asks that of its panel.
+            assert not any("datasource" in target for target in panel["targets"])
+
+
+def test_rows_and_panels_do_not_overlap() -> None:
+    cells: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        own = set(
+            itertools.product(
+                range(place["x"], place["x"] + place["w"]),
+                range(place["y"], place["y"] + place["h"]),
+            )
+        )
+        assert not own & cells, panel["title"]
+        cells |= own
+
+    assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == ROWS
+    assert {panel["type"] for panel in PANELS} == TYPES
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
+
+
+GIVEN = {
+    "share": frozenset({"node", "gpu", "pod", "namespace"}),
+    "card": frozenset({"node", "gpu", "model"}),
+    "calls_total": frozenset({"node", "verb"}),
+    "seconds_bucket": frozenset({"node", "verb", "le"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("sum by (node (share)", "unclosed left parenthesis"),
+        ("rate(share)", "expected type matrix"),
+        ("shares", "shares: no such metric"),
+        ('share{card="a"}', r"expected also \['card'\]"),
+        ("sum by (card) (share)", r"expected also \['card'\]"),
+        ("share / card", r"expected on\(\)"),
+        ("share / on (node, gpu) card", "several series for one match"),
+        ("share / on (gpu) group_left card", "several series for one match"),
+        ("share / on (node, uuid) group_left card", r"expected also \['uuid'\]"),
+        ("card / on (node, gpu) group_left (pod) sum by (node, gpu) (share)", "group_left"),
+        ("histogram_quantile(0.9, sum by (node) (seconds_bucket))", "histogram_quantile"),
+        ('label_replace(share, "uuid", "$1", "UUID", "(.+)")', "label_replace"),
+    ],
+)
+def test_error_names_what_is_wrong(query: str, error: str) -> None:
+    with pytest.raises(QueryError, match=error):
+        promql.labels(query, GIVEN)
+
+
+def promtool(*arguments: str | Path, stdin: str = "") -> str:
+    """Return what promtool prints; fail if it finds an error."""
+    answer = subprocess.run(
+        [monitoring.promtool(), *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS * 5,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    file = tmp_path / "rules.yml"
+    file.write_text(monitoring.plain_rules())
+    return file
+
+
+def test_rules_have_no_fault(rules: Path) -> None:
+    printed = promtool("check", "rules", "--lint=all", "--lint-fatal", rules)
+
+    assert f"{len(monitoring.rules())} rules found" in printed
+
+
+@pytest.mark.parametrize("file", UNIT_TESTS, ids=lambda file: file.stem)
+def test_unit_tests_of_the_rules(file: Path, rules: Path) -> None:
+    shutil.copy(file, rules.parent)
+
+    printed = promtool("test", "rules", rules.parent / file.name)
+
+    assert "SUCCESS" in printed
+
+
+def test_documented_scrape_configuration_is_valid(tmp_path: Path) -> None:
+    (found,) = [
+        yaml_text.load(block)
+        for block in markdown.blocks(markdown.text(markdown.ROOT / "docs" / "install.md"), "yaml")
+        if "scrape_configs:" in block
+    ]
+    # Debian builds promtool without the discovery of pods.
+    (job,) = found["scrape_configs"]
+    assert job.pop("kubernetes_sd_configs")[0]["role"] == "pod"
+    job["static_configs"] = [{"targets": ["localhost:8081"]}]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(found))
+
+    assert "SUCCESS" in promtool("check", "config", "--syntax-only", tmp_path / "prometheus.yml")
