@@ -125,9 +125,7 @@ class Loop:
     def _follow(self, entry: Watched) -> None:
         selector = entry.field_selector
         listed = self._client.list(entry.resource, field_selector=selector)
-        watch = self._client.watch(
-            entry.resource, listed.resource_version, field_selector=selector
-        )
+        watch = self._client.watch(entry.resource, listed.resource_version, field_selector=selector)
         try:
             with self._lock:
                 if self._stopping.is_set():
