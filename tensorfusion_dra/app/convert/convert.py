@@ -264,7 +264,7 @@ class _Conversion:
     def _device(self, device: CommentedMap) -> None:
         """Convert a device of a slice."""
         if "basic" in device:
-            self._unwrap(device, device["basic"])
+            self._problem(device, "basic", "basic: expected its entries beside name, as since v1")
         for attribute in _values(device.get("attributes")):
             for key in list(attribute if isinstance(attribute, CommentedMap) else ()):
                 if new := _ATTRIBUTES.get(key):
@@ -274,16 +274,6 @@ class _Conversion:
             capacities = device.get("capacity")
             for name in list(capacities if isinstance(capacities, CommentedMap) else ()):
                 self._policy(capacities, name)
-
-    def _unwrap(self, device: CommentedMap, basic: Any) -> None:
-        """Move the content of a device's ``basic``, which v1beta1 had, one level up."""
-        if not isinstance(basic, CommentedMap) or not basic:
-            self._problem(device, "basic", "basic: expected a mapping that is not empty")
-        elif any(key in device for key in basic):
-            self._problem(device, "basic", "basic: found a key that the device has as well")
-        else:
-            self._reason(device, "basic", "a device has its content directly, not under basic")
-            document.unwrap(device, "basic")
 
     def _policy(self, capacities: CommentedMap, name: str) -> None:
         """Add a request policy to a capacity.

@@ -191,22 +191,6 @@ def remove(part: CommentedMap, key: str) -> list[Any]:
     return comments
 
 
-def unwrap(part: CommentedMap, key: str) -> None:
-    """Replace an entry by the entries of its value; comments above these stay above."""
-    inner, index = part[key], list(part).index(key)
-    above = [token for token in part.ca.items.pop(key, ()) if isinstance(token, CommentToken)]
-    del part[key]
-    for place, (name, value) in enumerate(inner.items(), index):
-        part.insert(place, name, value)
-        part.lc.add_kv_line_col(name, inner.lc.data[name])
-        if name in inner.ca.items:
-            part.ca.items[name] = inner.ca.items[name]
-    if index and above:
-        indent = " " * part.lc.data[key][1]
-        lines = [line.strip() for token in above for line in token.value.splitlines()]
-        _paste(part, list(part)[index - 1], "".join(f"{indent}{line}\n" for line in lines))
-
-
 def rename(part: CommentedMap, key: str, new: str) -> None:
     """Replace a key; its place, quotes, comments and line stay."""
     index, old = next((place, found) for place, found in enumerate(part) if found == key)

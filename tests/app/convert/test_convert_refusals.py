@@ -53,6 +53,11 @@ def problems(converted: Converted) -> list[str]:
             "1: apiVersion: found resource.k8s.io/v1alpha3, expected one of resource.k8s.io/v1",
         ),
         (
+            "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\n"
+            "spec: {devices: [{name: a, basic: {}}]}",
+            "3: basic: expected its entries beside name",
+        ),
+        (
             "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nspec: {devices: [{name: a, "
             "allowMultipleAllocations: true, capacity: {vram: {value: many}}}]}",
             "3: vram: found 'many', expected a quantity",

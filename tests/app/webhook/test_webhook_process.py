@@ -15,7 +15,7 @@ import pytest
 
 from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.rest import GPUPOOLS, PODS, Client
+from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, renew
 from tensorfusion_dra.core.kubernetes import quantity
@@ -23,7 +23,6 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tests.support import forks, installation
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
-from tests.support.builders.stored_claims import template_claim
 from tests.support.https import Files, connection, posted
 from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -142,23 +141,6 @@ def test_memory_stays_within_its_limit_whatever_is_posted(
         assert set(clients.map(post, range(8))) == {status}
 
     assert peak(webhook.process.pid) < limit
-
-
-def test_a_claim_is_filled_from_its_pod_in_the_api_server(
-    webhook: SimulatedWebhook, server: ApiServer
-) -> None:
-    document = pod_document(ANNOTATIONS)
-    document["metadata"]["namespace"] = "default"
-    stored = Client(server.url).create(PODS, document)
-    made = template_claim()
-    made["metadata"]["namespace"] = "default"
-    made["metadata"]["ownerReferences"][0]["uid"] = stored["metadata"]["uid"]
-    client = client_of(webhook)
-
-    _, answer = posted(client, "/mutate-resourceclaims", review_body(made))
-    client.close()
-
-    assert b'"patchType": "JSONPatch"' in answer
 
 
 def test_the_webhook_is_ready_once_it_has_read_the_pools(server: ApiServer, folder: Path) -> None:
