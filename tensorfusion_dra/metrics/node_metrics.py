@@ -14,7 +14,7 @@ from tensorfusion_dra.metrics.api_requests import NODE_PLUGIN, ApiRequests
 class OperationDurations:
     """Durations of prepares and unprepares, as a whole by result and in parts by stage.
 
-    Implements ports.operations.OperationObserver.
+    Implements driver.operations.OperationObserver.
     """
 
     def __init__(self) -> None:
