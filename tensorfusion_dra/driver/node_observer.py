@@ -153,7 +153,7 @@ class PublishingState:
 
 
 class RecentOperations:
-    """Ring of the last operations; implements ports.operations.OperationObserver."""
+    """Ring of the last operations; implements driver.operations.OperationObserver."""
 
     def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Keep nothing yet.

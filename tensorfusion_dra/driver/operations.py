@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
@@ -23,7 +23,6 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import DriverError, FatalError
-from tensorfusion_dra.driver.ports.operations import OperationObserver
 
 log = structlog.get_logger()
 
@@ -37,6 +36,17 @@ _FAILED: Final = {
     OperationKind.PREPARE: "claim_prepare_failed",
     OperationKind.UNPREPARE: "claim_unprepare_failed",
 }
+
+
+class OperationObserver(Protocol):
+    """Follower of operations; called by all threads, while the kubelet waits for the answer."""
+
+    def operation_ended(self, operation: EndedOperation) -> None:
+        """Take note of an operation and return at once: no input or output, no waiting.
+
+        What it raises is logged and changes nothing for the claim or other observers.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _PERCENT: Final = 100
 class OperationDurations:
     """Durations of prepares and unprepares, as a whole by result and in parts by stage.
 
-    Implements ports.operations.OperationObserver.
+    Implements driver.operations.OperationObserver.
     """
 
     def __init__(self) -> None:

@@ -15,13 +15,12 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.state import ledger_check, ledger_file, ledger_queries
+from tensorfusion_dra.state import ledger_check, ledger_file, ledger_transaction
 from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
 from tensorfusion_dra.state.ledger_transaction import DecodedRecords, Transaction
-from tensorfusion_dra.state.record_copies import FOLDER_NAME, RecordCopies
-from tensorfusion_dra.state.records import DamageError, Record
+from tensorfusion_dra.state.records import FOLDER_NAME, DamageError, Record, RecordCopies
 from tensorfusion_dra.state.reserve import DiskReserve
 
 LOCK_NAME: Final = "ledger.lock"
@@ -87,12 +86,12 @@ class Ledger:
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
         with self._locked_database() as database:
-            return ledger_queries.claim(database.connection, claim_uid)
+            return ledger_transaction.fetch_claim(database.connection, claim_uid)
 
     def has(self, record: Record) -> bool:
         """Return True if this is its claim's present record."""
         with self._locked_database() as database:
-            return ledger_queries.has(database.connection, record)
+            return ledger_transaction.has(database.connection, record)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim, sorted by UID; only what changed is decoded again.

@@ -13,8 +13,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.state import records
-from tensorfusion_dra.state.record_copies import RecordCopies
-from tensorfusion_dra.state.records import DamageError, Record
+from tensorfusion_dra.state.records import DamageError, Record, RecordCopies
 
 log = structlog.get_logger()
 

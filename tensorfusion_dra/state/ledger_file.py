@@ -21,8 +21,7 @@ from tensorfusion_dra.core.errors import NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, ledger_check, ledger_schema
 from tensorfusion_dra.state.ledger_check import RepairReport
 from tensorfusion_dra.state.log_flush import LogFlush
-from tensorfusion_dra.state.record_copies import RecordCopies
-from tensorfusion_dra.state.records import DamageError
+from tensorfusion_dra.state.records import DamageError, RecordCopies
 
 log = structlog.get_logger()
 

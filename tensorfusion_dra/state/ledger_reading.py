@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.doctor.records import LedgerFacts
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
-from tensorfusion_dra.state import ledger_file, ledger_queries, ledger_schema
+from tensorfusion_dra.state import ledger_file, ledger_schema, ledger_transaction
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.records import DamageError
 
@@ -33,7 +33,7 @@ def claims(folder: Path) -> Sequence[PreparedClaim]:
                 return []
             with opened(path) as connection:
                 ledger_schema.check_current(connection, path)
-                return ledger_queries.claims(connection)
+                return ledger_transaction.fetch_claims(connection)
     except DamageError as damage:
         raise RetryableError(
             f"ledger {path}: {damage}; the node plugin repairs it when it starts"

@@ -1,14 +1,50 @@
-"""A transaction on the ledger: changes of records and of their copies."""
+"""A transaction on the ledger: changes of records and of their copies.
+
+Every function raises DamageError if a record differs from what was written, and sqlite3.Error if
+the file cannot be read.
+"""
 
 import sqlite3
 from collections.abc import Container, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.state import atomic, ledger_queries, records
-from tensorfusion_dra.state.record_copies import RecordCopies
-from tensorfusion_dra.state.records import DamageError, Record
+from tensorfusion_dra.state import atomic, records
+from tensorfusion_dra.state.records import DamageError, Record, RecordCopies
+
+_COLUMNS: Final = "CAST(uid AS BLOB), CAST(record AS BLOB), CAST(seal AS BLOB)"
+"""As bytes, because a damaged value need not be valid text."""
+
+
+def has(connection: sqlite3.Connection, record: Record) -> bool:
+    """Return True if this is its claim's present record."""
+    row = connection.execute(
+        "SELECT 1 FROM claims WHERE uid = ? AND seal = ?", (record.uid, record.checksum)
+    ).fetchone()
+    return row is not None
+
+
+def fetch(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
+    """Return the record of a claim; None if there is none."""
+    row = connection.execute(
+        f"SELECT {_COLUMNS} FROM claims WHERE uid = ?",  # noqa: S608
+        (claim_uid,),
+    ).fetchone()
+    return None if row is None else records.read(*row)
+
+
+def fetch_claim(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
+    """Return the claim from its record; None if there is none."""
+    found = fetch(connection, claim_uid)
+    return None if found is None else records.claim(found)
+
+
+def fetch_claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
+    """Return all claims, sorted by UID."""
+    rows = connection.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY uid").fetchall()  # noqa: S608
+    return [records.claim(records.read(*row)) for row in rows]
 
 
 @dataclass(slots=True)
@@ -59,7 +95,7 @@ class Transaction:
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
-        return ledger_queries.claim(self._connection, claim_uid)
+        return fetch_claim(self._connection, claim_uid)
 
     def current(self, claim: PreparedClaim) -> PreparedClaim | None:
         """Return the claim's current record; None if it was removed.
@@ -67,7 +103,7 @@ class Transaction:
         If the record has not changed since it was read or put, return the given claim without
         decoding anything.
         """
-        found = ledger_queries.record(self._connection, claim.ref.uid)
+        found = fetch(self._connection, claim.ref.uid)
         if found is None or found.checksum == records.of_claim(claim).checksum:
             return claim if found else None
         return records.claim(found)
@@ -84,7 +120,7 @@ class Transaction:
         """Return every recorded claim of this node."""
         version = self._version()
         if self._decoded.version != version:
-            found = ledger_queries.claims(self._connection)
+            found = fetch_claims(self._connection)
             self._decoded.claims = {claim.ref.uid: claim for claim in found}
             self._decoded.version = version
         return list(self._decoded.claims.values())
@@ -128,7 +164,7 @@ class Transaction:
                 self._discard(uid)
         for uid in self._removed:
             with suppress(OSError, sqlite3.Error, DamageError):
-                record = ledger_queries.record(self._connection, uid)
+                record = fetch(self._connection, uid)
                 if record is not None:
                     self._copies.put(record)
 

@@ -1,11 +1,25 @@
-"""Records as stored on disk: a JSON text and a checksum that reveals damage to it."""
+"""Records as stored on disk: a JSON text and a checksum that reveals damage to it.
+
+Beside its row in the ledger, each record has a copy in a file of its own, from which a damaged
+ledger is rebuilt.
+"""
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
+from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+from tensorfusion_dra.state import atomic
+
+FOLDER_NAME: Final = "records"
+_SUFFIX: Final = ".record"
+_MODE: Final = 0o600
 
 
 class DamageError(Exception):
@@ -78,3 +92,119 @@ def claim(record: Record) -> PreparedClaim:
 
 def _checksum(uid: bytes, text: bytes) -> str:
     return hashlib.sha256(b"%b\n%b" % (uid, text)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCopies:
+    """Folder of record copies. A file has two lines: the checksum, and the text as in the ledger.
+
+    A copy is written without waiting for the disk (no fsync). Copies protect claims whose
+    containers run while the ledger is damaged. After a power cut no container runs, and the kubelet
+    prepares its claims again.
+
+    Every method raises:
+        OSError: The folder is full, read-only or unreadable.
+    """
+
+    folder: Path
+
+    def put(self, record: Record) -> None:
+        """Write the copy of the record; replace an older one."""
+        self.commit(record.uid, self.stage(record))
+
+    def stage(self, record: Record) -> str:
+        """Write a temporary file for the copy; it counts only after commit()."""
+        path = self._path(record.uid)
+        try:
+            return atomic.stage(path, _content(record), mode=_MODE, durable=False)
+        except (FileNotFoundError, NotADirectoryError):
+            self._clear_folder()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return atomic.stage(path, _content(record), mode=_MODE, durable=False)
+
+    def commit(self, uid: str, file: str) -> None:
+        """Make a staged file the copy; replace an older one."""
+        try:
+            atomic.move(file, self._path(uid))
+        except IsADirectoryError:
+            self.quarantine(uid, moment=datetime.now(UTC))
+            atomic.move(file, self._path(uid))
+
+    def ensure(self, record: Record) -> bool:
+        """Write the copy unless it exists and is correct; return True if it was written."""
+        try:
+            if self._read(record.uid) == _content(record):
+                return False
+        except DamageError:
+            self.quarantine(record.uid, moment=datetime.now(UTC))
+        self.put(record)
+        return True
+
+    def remove(self, uid: str) -> None:
+        """Remove the copy; do nothing if there is none."""
+        try:
+            self._path(uid).unlink(missing_ok=True)
+        except IsADirectoryError:
+            self.quarantine(uid, moment=datetime.now(UTC))
+
+    def uids(self) -> frozenset[str]:
+        """Return the UIDs of the claims that have a copy."""
+        try:
+            found = [path.name for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            return frozenset()
+        names = (name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+        return frozenset(name for name in names if claims.is_uid(name))
+
+    def get(self, uid: str) -> Record | None:
+        """Return the record from its copy; None if there is no copy.
+
+        Raises:
+            DamageError: The copy differs from what was written.
+        """
+        content = self._read(uid)
+        if content is None:
+            return None
+        checksum, _, text = content.removesuffix(b"\n").partition(b"\n")
+        record = read(uid.encode(), text, checksum)
+        claim(record)
+        return record
+
+    def quarantine(self, uid: str, *, moment: datetime) -> None:
+        """Rename a damaged copy to ``<uid>-damaged-<time>``."""
+        path = self._path(uid)
+        path.rename(path.with_name(f"{uid}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"))
+
+    def remove_unfinished(self) -> None:
+        """Remove temporary files that a crash left; call it only while no copy is being written."""
+        self._clear_folder()
+        if self.folder.is_dir():
+            for path in atomic.unfinished(self.folder, prefix="", suffix=_SUFFIX):
+                path.unlink(missing_ok=True)
+
+    def _read(self, uid: str) -> bytes | None:
+        # A damaged ledger may contain any text as UID, even a path.
+        if not claims.is_uid(uid):
+            return None
+        try:
+            return self._path(uid).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in atomic.NO_FILE:
+                raise DamageError(f"{self._path(uid)}: {error.strerror}") from error
+            raise
+
+    def _clear_folder(self) -> None:
+        """Rename a file or link that is in the place of the folder."""
+        if os.path.lexists(self.folder) and not self.folder.is_dir():
+            moment = datetime.now(UTC)
+            name = f"{self.folder.name}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"
+            self.folder.rename(self.folder.with_name(name))
+
+    def _path(self, uid: str) -> Path:
+        return self.folder / f"{uid}{_SUFFIX}"
+
+
+def _content(record: Record) -> bytes:
+    return f"{record.checksum}\n{record.text}\n".encode()

@@ -19,6 +19,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
@@ -280,3 +281,16 @@ def test_unreadable_disk_keeps_its_last_size() -> None:
 
     assert virtual_vram(catalog) == ["130Gi"]
     assert unexpanded(catalog) == ("disk: No such file or directory",)
+
+
+def test_hanging_and_missing_drivers_have_different_reasons() -> None:
+    hung, away = Setup(), Setup()
+    for setup in (hung, away):
+        setup.tracker.note_reading(BOTH, {})
+    for _ in range(2):
+        hung.tracker.note_failure(HungError("asked 3 s ago", "uuid of GPU 1"))
+        away.tracker.note_failure(RetryableError("NVML: not loaded"))
+
+    assert hung.reasons() == ["nvml-hung", "nvml-hung"]
+    assert away.reasons() == ["unreadable", "unreadable"]
+    assert hung.visible().inventory == BOTH

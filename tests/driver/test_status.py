@@ -450,3 +450,29 @@ def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
     node.reporter.run()
 
     assert len(node.written) == 4
+
+
+def test_claim_without_our_devices_is_not_written() -> None:
+    server = StatusAtServer()
+    with running_reporter(server) as reporter:
+        empty = reported_claim("a")
+        reporter.report(type(empty)(ref=empty.ref, shares=()))
+        reporter.report(reported_claim("b"))
+
+        assert eventually(lambda: server.written == ["b"])
+
+
+def test_claim_forgotten_during_its_write_is_not_retried() -> None:
+    server = StatusAtServer()
+    server.faults = [RetryableError("500")]
+    server.open.clear()
+    with running_reporter(server) as reporter:
+        reporter.report(reported_claim("a"))
+        assert eventually(lambda: server.tries == ["a"])
+        reporter.forget(reported_claim("a").ref.uid)
+        server.open.set()
+
+        reporter.report(reported_claim("b"))
+
+        assert eventually(lambda: server.written == ["b"])
+        assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)

@@ -16,7 +16,6 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.app.node_plugin import (
-    enforcement,
     hypervisor_bridge,
     node_base,
     node_events,
@@ -24,7 +23,7 @@ from tensorfusion_dra.app.node_plugin import (
 )
 from tensorfusion_dra.app.node_plugin.node_base import NodeBase
 from tensorfusion_dra.app.node_plugin.observing import Observing
-from tensorfusion_dra.app.shared import process_memory, version
+from tensorfusion_dra.app.shared import node_parts, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
@@ -36,7 +35,7 @@ from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.division import Division
-from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
+from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnforcer
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.operations import Operations
@@ -44,7 +43,7 @@ from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.share_policies import SharedContainers, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
-from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
@@ -52,6 +51,8 @@ from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
 from tensorfusion_dra.runtime.supervisor import Supervisor
+from tensorfusion_dra.state import saved_state
+from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()
 
@@ -151,7 +152,18 @@ def _preparing(
     operations: Operations,
 ) -> _Preparing:
     calls = CallsInFlight()
-    watch = enforcement.watch(settings, base.enforcers)
+    signs = node_parts.live_signs(settings, base.enforcers)
+    is_required = settings.require_enforcement == "true"
+    node_enforcer = NodeEnforcer(
+        signs, enforcer=settings.enforcer, is_required=is_required, now=utc_now
+    )
+    watch = EnforcementWatch(
+        signs,
+        base.enforcers,
+        SavedState(settings.data_folder, saved_state.LIMITS),
+        now=utc_now,
+        node=node_enforcer if node_parts.needs_enforcer(settings) else None,
+    )
     status = StatusReporter(
         ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick, enforcement=watch
     )
@@ -182,7 +194,7 @@ def _preparing(
         division=division,
         status=status,
         operations=operations,
-        required=enforcement.required_signs(settings, base.enforcers),
+        required=signs if is_required else None,
     )
     return _Preparing(
         preparer=preparer, division=division, status=status, calls=calls, enforcement=watch
@@ -255,7 +267,9 @@ def _report_health(
     supervisor.own("health-announcer", announcer)
     supervisor.own("division", preparing.division)
     events = node_events.writer(settings, api)
-    enforcement.start(preparing.enforcement, supervisor, preparing.status, events)
+    watch, report = preparing.enforcement, preparing.status.report_changed
+    supervisor.on_stop(watch.stop)
+    supervisor.run("enforcement", lambda: watch.run(report, events))
 
 
 def _answer_probes(
