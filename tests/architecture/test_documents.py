@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.status_scenes import scenes
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_warnings import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
@@ -21,6 +20,7 @@ from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.documented_commands import PAGES, WAYS
 from tests.support.markdown import ROOT
+from tests.support.status_scenes import scenes
 
 READMES = (ROOT / "README.md", ROOT / "README.zh-CN.md")
 DOCUMENTS = (
