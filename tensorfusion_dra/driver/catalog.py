@@ -11,7 +11,7 @@ A catalog is made of four inputs:
 There is no catalog until both the cards and the node are known. From then on there always is one.
 It is replaced as a whole, and only if the new one differs, so an unchanged object means that
 nothing changed. A new one makes the publisher, the health streams, the health announcer and the
-division of cards act; calls of the kubelet use the present one.
+changes of limits act; calls of the kubelet use the present one.
 
 A device that breaks a rule of the API is left out with a reason, since the API server would refuse
 the whole slice. A provider that fails costs only what it gives.

@@ -8,9 +8,9 @@ from typing import Final
 from tensorfusion_dra.core.claims import access, device_metadata
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.fit import NodeOffer
+from tensorfusion_dra.core.claims.fit import NodeFacts
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
@@ -18,7 +18,7 @@ from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOffers:
+class NodeFactsReader:
     """Collector of the node facts that fit() needs to grant access to devices.
 
     Attributes:
@@ -40,7 +40,7 @@ class NodeOffers:
     enforces_hard: bool = False
     describes_devices: bool = False
 
-    def offer(self, catalog: Catalog, wanted: set[str]) -> NodeOffer:
+    def offer(self, catalog: Catalog, wanted: set[str]) -> NodeFacts:
         """Return what this node offers to a claim.
 
         Args:
@@ -52,7 +52,7 @@ class NodeOffers:
                 missing.
         """
         cards = [device for device in catalog.devices if device.name in wanted]
-        return NodeOffer(
+        return NodeFacts(
             pool=catalog.node.pool,
             devices=catalog.by_name(),
             access={device.name: self._access(device) for device in cards},
@@ -105,7 +105,7 @@ class LocalCards:
     """
 
     catalog: DeviceCatalog
-    offers: NodeOffers
+    offers: NodeFactsReader
 
     def wait_for_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:
         """Return the catalog; wait up to 10 seconds for the first one.

@@ -32,7 +32,7 @@ from tensorfusion_dra.core.claims import confirmation, device_metadata, isolatio
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
-from tensorfusion_dra.core.claims.fit import NodeOffer, fit
+from tensorfusion_dra.core.claims.fit import NodeFacts, fit
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -40,7 +40,7 @@ from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
-from tensorfusion_dra.driver.division import Division
+from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
@@ -48,9 +48,9 @@ from tensorfusion_dra.driver.ports.enforcement import LiveSigns
 from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.share_policies import (
     ClaimPods,
+    ContainerNeighbours,
     SharedContainers,
     SharePolicyReader,
-    Together,
 )
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state.ledger import Ledger
@@ -82,14 +82,14 @@ class _Wanted:
 
     Attributes:
         policies: One for each of its allocations.
-        together: Claims that share a container with it.
+        neighbours: Claims that share a container with it.
         signs: Signs of the enforcer that has to be alive; None if none has to be.
     """
 
     claim: AllocatedClaim
     policies: Sequence[SharePolicy]
-    together: Together
-    offer: NodeOffer
+    neighbours: ContainerNeighbours
+    offer: NodeFacts
     signs: NodeSigns | None
 
 
@@ -106,7 +106,7 @@ class Preparer:
         cards: LocalCards,
         share_policies: SharePolicyReader,
         shared_containers: SharedContainers,
-        division: Division,
+        limit_changes: LimitChanges,
         status: StatusReporter,
         operations: Operations,
         required: LiveSigns | None = None,
@@ -115,7 +115,7 @@ class Preparer:
 
         Args:
             pods: None if the driver has no permission to read pods.
-            division: Recomputes the limits of the other claims on a claim's cards, and has the
+            limit_changes: Recomputes the limits of the other claims on a claim's cards, and has the
                 bridge to Tensor Fusion's hypervisor, if there is one.
             required: Reads the signs of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
@@ -124,7 +124,7 @@ class Preparer:
         self._ledger, self._projection = ledger, projection
         self._cards = cards
         self._share_policies, self._shared_containers = share_policies, shared_containers
-        self._division, self._status = division, status
+        self._limit_changes, self._status = limit_changes, status
         self._operations, self._required = operations, required
         self._locks = ClaimLocks()
         self._refused = Event()
@@ -220,7 +220,7 @@ class Preparer:
                 operations.enter(Stage.ADMIT)
                 admitted = self._admitted(wanted)
                 operations.enter(Stage.WRITE)
-                self._division.project(admitted.changed)
+                self._limit_changes.project(admitted.changed)
                 record = self._written(admitted)
             else:
                 operations.note_from_record()
@@ -290,7 +290,7 @@ class Preparer:
         return _Wanted(
             claim=claim,
             policies=policies,
-            together=self._shared_containers.read(claim, policies, pods),
+            neighbours=self._shared_containers.read(claim, policies, pods),
             offer=self._cards.offers.offer(catalog, devices),
             signs=self._required.of_node() if self._required else None,
         )
@@ -323,7 +323,7 @@ class Preparer:
                     raise RetryableError(f"claim {record.ref}: {trouble}")
                 record, plan = unlimited, self._projection.plan(unlimited)
             recorded = step.claims()
-            self._shared_containers.check(record, wanted.together, recorded)
+            self._shared_containers.check(record, wanted.neighbours, recorded)
             self._projection.check_folders(record, plan, recorded)
             stored = step.put(record)
             for other in fitting.changed:
@@ -380,14 +380,14 @@ class Preparer:
 
         If it fails, the record stays, and the kubelet's next call comes here again.
         """
-        workers = self._division.workers
+        workers = self._limit_changes.workers
         if workers is None:
             return
         operations.enter(Stage.REGISTER)
 
         def of_same_pods() -> Sequence[PreparedClaim]:
             with self._ledger.transaction() as step:
-                return self._division.of_same_pods(step, record)
+                return self._limit_changes.of_same_pods(step, record)
 
         workers.register(record, of_same_pods, deadline)
 
@@ -425,7 +425,7 @@ class Preparer:
             changed = self._removed(ref)
         operations.enter(Stage.WRITE)
         self._status.forget(ref.uid)
-        self._division.project(changed)
+        self._limit_changes.project(changed)
 
     def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
         """Remove files and record; return the other claims whose limits changed by that.
@@ -440,13 +440,15 @@ class Preparer:
             if record is None:
                 self._projection.remove(ref.uid, None)
                 return ()
-            workers = self._division.workers
+            workers = self._limit_changes.workers
             if workers is not None:
-                same = self._division.of_same_pods(step, record)
+                same = self._limit_changes.of_same_pods(step, record)
                 workers.release(record, [each for each in same if each.ref.uid != ref.uid])
             self._projection.remove(
-                ref.uid, record, of_same_pods=partial(self._division.of_same_pods, step, record)
+                ref.uid,
+                record,
+                of_same_pods=partial(self._limit_changes.of_same_pods, step, record),
             )
-            changed = self._division.remove(step, record)
+            changed = self._limit_changes.remove(step, record)
             operations.enter(Stage.FLUSH)
         return changed

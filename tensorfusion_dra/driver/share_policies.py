@@ -132,7 +132,7 @@ _WHY: Final = "limits by variables cannot tell two claims apart"
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class ContainerNeighbours:
     """Claims that share a container with a claim.
 
     Attributes:
@@ -176,7 +176,7 @@ class SharedContainers:
 
     def read(
         self, claim: AllocatedClaim, policies: Sequence[SharePolicy], pods: ClaimPods
-    ) -> Together:
+    ) -> ContainerNeighbours:
         """Return the claims that share a container with this claim, as its pods list them.
 
         No pod is read if none of the claim's limits is set by environment variables.
@@ -191,41 +191,44 @@ class SharedContainers:
             RetryableError: A pod cannot be read now.
         """
         if not any(each.isolation in self.fixed for each in policies):
-            return Together()
+            return ContainerNeighbours()
         if not pods.can_be_read:
-            return Together(is_known=False)
+            return ContainerNeighbours(is_known=False)
         found: set[str] = set()
         limited = any(each.limiter and each.isolation is not Isolation.SHARED for each in policies)
         for stored in filter(None, pods.stored.values()):
             if self.counts_by_pid and limited:
                 _check_pid_namespaces(claim, stored)
             found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
-        return Together(frozenset(found))
+        return ContainerNeighbours(frozenset(found))
 
     def check(
-        self, claim: PreparedClaim, together: Together, recorded: Iterable[PreparedClaim]
+        self,
+        claim: PreparedClaim,
+        neighbours: ContainerNeighbours,
+        recorded: Iterable[PreparedClaim],
     ) -> None:
         """Check that no prepared claim shares a container with this one, so that limits would mix.
 
         Args:
             claim: The record of a claim that fits.
-            together: Claims that share a container with it.
+            neighbours: Claims that share a container with it.
             recorded: The recorded claims of this node.
 
         Raises:
             ClaimError: A prepared claim does, or may do so because pods cannot be read.
         """
-        if together.is_known and not together.names:
+        if neighbours.is_known and not neighbours.names:
             return
         pods = {pod.uid for pod in claim.pods}
         for other in self._others(claim, recorded):
             text = f"claim {claim.ref}: found claim {other.ref} "
-            if together.is_known and other.ref.name in together.names:
+            if neighbours.is_known and other.ref.name in neighbours.names:
                 raise ClaimError(
                     f"{text}in the same container, expected one claim for each container: "
                     f"{_WHY}; ask for its GPUs in one claim with several requests"
                 )
-            if not together.is_known and pods & {pod.uid for pod in other.pods}:
+            if not neighbours.is_known and pods & {pod.uid for pod in other.pods}:
                 raise ClaimError(
                     f"{text}for the same pod, expected one claim for each pod: {_WHY}, and this "
                     "driver may not read which containers use them (--read-pods); ask for the "

@@ -13,14 +13,14 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.division import Division
-from tensorfusion_dra.driver.local_cards import LocalCards, NodeOffers
+from tensorfusion_dra.driver.limit_changes import LimitChanges
+from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
@@ -117,7 +117,7 @@ class Setup:
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
-        offers = NodeOffers(
+        offers = NodeFactsReader(
             device_nodes=self.device_nodes,
             driver_files=self.driver_files,
             enforcer=self.enforcer.name,
@@ -138,16 +138,16 @@ class Setup:
                 fixed=self.rules.fixed(self.enforcer.name),
                 counts_by_pid=self.rules.counts_by_pid(self.enforcer.name),
             ),
-            division=self.division(catalog),
+            limit_changes=self.limit_changes(catalog),
             status=self.status,
             operations=self.operations,
             required=self.required,
         )
 
-    def division(
+    def limit_changes(
         self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
-    ) -> Division:
-        return Division(
+    ) -> LimitChanges:
+        return LimitChanges(
             self.ledger,
             self.projection,
             catalog or self.catalog,

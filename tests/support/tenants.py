@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
+from tensorfusion_dra.core.claims.fit import Fit, NodeFacts
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -16,7 +16,7 @@ from tests.support.builders.policies import share_policy
 class Card:
     """Claims that are admitted to a node and released again."""
 
-    def __init__(self, node: NodeOffer) -> None:
+    def __init__(self, node: NodeFacts) -> None:
         self.node = node
         self.records: dict[str, PreparedClaim] = {}
 
@@ -47,7 +47,7 @@ class Card:
 
     def divide(self) -> None:
         """Compute all limits again."""
-        regranted = tenancy.with_divided_limits(self.claims(), self.node.devices, self.node.rules)
+        regranted = lending.with_divided_limits(self.claims(), self.node.devices, self.node.rules)
         self.records.update({record.ref.name: record for record in regranted})
 
     def claims(self) -> Sequence[PreparedClaim]:

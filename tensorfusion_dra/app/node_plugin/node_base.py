@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.local_cards import NodeOffers
+from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.ports.discovery import CardEvents
 from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import Reconciler
@@ -32,7 +32,7 @@ class NodeBase:
 
     ledger: Ledger
     projection: Projection
-    offers: NodeOffers
+    offers: NodeFactsReader
     reconciler: Reconciler
     catalog: DeviceCatalog
     card_events: CardEvents | None

@@ -34,9 +34,9 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.division import Division
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnforcer
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
+from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.prepare import Preparer
@@ -64,7 +64,7 @@ class _Preparing:
     """The prepare path, and the parts that follow up on prepared claims."""
 
     preparer: Preparer
-    division: Division
+    limit_changes: LimitChanges
     status: StatusReporter
     calls: CallsInFlight
     enforcement: EnforcementWatch
@@ -171,7 +171,7 @@ def _preparing(
     reads = RetriedReads()
     rules = base.offers.rules
     workers = hypervisor_bridge.constructed(settings, supervisor, base.ledger, resource_api, reads)
-    division = Division(
+    limit_changes = LimitChanges(
         base.ledger,
         base.projection,
         base.catalog,
@@ -191,13 +191,17 @@ def _preparing(
             fixed=rules.fixed(base.offers.enforcer),
             counts_by_pid=rules.counts_by_pid(base.offers.enforcer),
         ),
-        division=division,
+        limit_changes=limit_changes,
         status=status,
         operations=operations,
         required=signs if is_required else None,
     )
     return _Preparing(
-        preparer=preparer, division=division, status=status, calls=calls, enforcement=watch
+        preparer=preparer,
+        limit_changes=limit_changes,
+        status=status,
+        calls=calls,
+        enforcement=watch,
     )
 
 
@@ -265,7 +269,7 @@ def _report_health(
         base.catalog, base.ledger, preparing.status, node_events.writer(settings, api)
     )
     supervisor.own("health-announcer", announcer)
-    supervisor.own("division", preparing.division)
+    supervisor.own("limit-changes", preparing.limit_changes)
     events = node_events.writer(settings, api)
     watch, report = preparing.enforcement, preparing.status.report_changed
     supervisor.on_stop(watch.stop)

@@ -18,9 +18,9 @@ from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
@@ -31,7 +31,7 @@ from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
-from tensorfusion_dra.driver.local_cards import NodeOffers
+from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
@@ -98,7 +98,7 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     )
 
 
-def node_offers(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeOffers:
+def node_offers(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeFactsReader:
     """Return the node facts for granting cards to containers, from the settings.
 
     Args:
@@ -109,7 +109,7 @@ def node_offers(settings: Settings, every: Mapping[str, Enforcer] | None = None)
     """
     every = every or enforcers(settings)
     enforcer = chosen_enforcer(settings, every)
-    return NodeOffers(
+    return NodeFactsReader(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
             Path(settings.driver_root),

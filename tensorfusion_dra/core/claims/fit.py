@@ -17,7 +17,7 @@ fit() checks every allocation of the claim. If one of them fails, the whole clai
 Admin access consumes nothing and has no limits, so only the first check applies to it.
 
 A claim that fits becomes a record with its device nodes and limits. Its request may take back what
-was lent to other claims (see tenancy.py), so the result includes their changed records.
+was lent to other claims (see lending.py), so the result includes their changed records.
 
 Example: on a card with 80Gi, claim A requests 20Gi with a limit of 60Gi. Claim B requests 30Gi and
 fits, because 20Gi + 30Gi is at most 80Gi. The result is B's record with a limit of 30Gi and A's
@@ -28,12 +28,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import access, isolation, limits, tenancy
+from tensorfusion_dra.core.claims import access, isolation, lending, limits
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -42,7 +42,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOffer:
+class NodeFacts:
     """Devices and rules of this node, for the check of one claim.
 
     Attributes:
@@ -84,7 +84,7 @@ class Fit:
 def fit(
     claim: AllocatedClaim,
     policies: Sequence[SharePolicy],
-    offer: NodeOffer,
+    offer: NodeFacts,
     existing: Iterable[PreparedClaim],
 ) -> Fit:
     """Return the record of a claim that fits.
@@ -133,15 +133,15 @@ def fit(
     )
     record = access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)
     involved = {share.device: offer.devices[share.device] for share in shares}
-    record = tenancy.with_first_grant(record, involved, offer.rules)
-    *changed, record = tenancy.with_divided_limits([*others, record], involved, offer.rules)
+    record = lending.with_first_grant(record, involved, offer.rules)
+    *changed, record = lending.with_divided_limits([*others, record], involved, offer.rules)
     return Fit(
         claim=record,
         changed=tuple(new for new, old in zip(changed, others, strict=True) if new is not old),
     )
 
 
-def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeOffer) -> Device:
+def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeFacts) -> Device:
     if allocation.pool != offer.pool:
         raise ClaimError(
             f"claim {ref}: allocated from pool {allocation.pool}, this node's is {offer.pool}"

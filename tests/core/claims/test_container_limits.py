@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, fit, share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.fit import NodeOffer
+from tensorfusion_dra.core.claims.fit import NodeFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
@@ -59,7 +59,7 @@ class Claimed:
     """
 
     cards: tuple[tuple[str, str], ...]
-    node: NodeOffer = TWO_A100
+    node: NodeFacts = TWO_A100
     beside: tuple[str, ...] = ()
     of_class: dict[str, Any] | None = None
     of_claim: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class Claimed:
         ]
 
 
-def _share(node: NodeOffer, device: str, number: int, amounts: tuple[str, str]) -> Any:
+def _share(node: NodeFacts, device: str, number: int, amounts: tuple[str, str]) -> Any:
     if node is not OVERSUBSCRIBED:
         return allocation(device, number, tflops=amounts[0], vram=amounts[1])
     names = ("tflops", "vram", "virtual_tflops", "virtual_vram")

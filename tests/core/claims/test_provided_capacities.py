@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tensorfusion_dra.core.claims import tenancy
-from tensorfusion_dra.core.claims.fit import NodeOffer
+from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims.fit import NodeFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.errors import ClaimError
@@ -20,14 +20,14 @@ PLAIN = node_offer(gpu())
 (CARD,) = PLAIN.devices
 
 
-def with_slots(capacity: Capacity) -> NodeOffer:
+def with_slots(capacity: Capacity) -> NodeFacts:
     device = PLAIN.devices[CARD]
     extended = replace(device, capacity={**device.capacity, SLOTS: capacity})
     return replace(PLAIN, devices={CARD: extended})
 
 
 def record(
-    name: str, number: int, slots: str | None, *, on: NodeOffer, beside: tuple[PreparedClaim, ...]
+    name: str, number: int, slots: str | None, *, on: NodeFacts, beside: tuple[PreparedClaim, ...]
 ) -> PreparedClaim:
     amounts = {"tflops": "10", "vram": "1Gi"} | ({} if slots is None else {SLOTS: slots})
     consumed = {key: quantity.parse(text) for key, text in amounts.items()}
@@ -74,7 +74,7 @@ def test_record_fits_beside_claims_after_the_provider_is_gone() -> None:
     second = record("b", 2, "4", on=PLAIN, beside=(first,))
 
     assert SLOTS not in second.shares[0].consumed
-    assert tenancy.with_divided_limits([first, second], PLAIN.devices, PLAIN.rules) == [
+    assert lending.with_divided_limits([first, second], PLAIN.devices, PLAIN.rules) == [
         first,
         second,
     ]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import capacity, oversubscription
@@ -259,7 +259,7 @@ def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
 def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
     whole = fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
 
-    (kept,) = tenancy.with_divided_limits([whole], NOW.devices, NOW.rules)
+    (kept,) = lending.with_divided_limits([whole], NOW.devices, NOW.rules)
 
     assert kept == whole
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):

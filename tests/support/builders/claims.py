@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorfusion_dra.core.claims import fit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.fit import Fit, NodeOffer
+from tensorfusion_dra.core.claims.fit import Fit, NodeFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tests.support.builders.policies import DEFAULTS
@@ -27,7 +27,7 @@ def allocated_claim(name: str, *allocations: Allocation, **changes: Any) -> Allo
 def claim_fit(
     claim: AllocatedClaim,
     *,
-    on: NodeOffer,
+    on: NodeFacts,
     beside: Iterable[PreparedClaim] = (),
     policy: SharePolicy = DEFAULTS,
 ) -> Fit:
@@ -36,7 +36,7 @@ def claim_fit(
 
 
 def fitted_claim(
-    name: str, *allocations: Allocation, on: NodeOffer, policy: SharePolicy = DEFAULTS
+    name: str, *allocations: Allocation, on: NodeFacts, policy: SharePolicy = DEFAULTS
 ) -> PreparedClaim:
     """Return the record of a claim on a node that has no other claims."""
     return claim_fit(allocated_claim(name, *allocations), on=on, policy=policy).claim

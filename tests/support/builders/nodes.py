@@ -5,8 +5,8 @@ from typing import Final
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.fit import NodeOffer
-from tensorfusion_dra.core.claims.tenancy import LendingRules
+from tensorfusion_dra.core.claims.fit import NodeFacts
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tests.support.builders.devices import NO_HOST, NODE, published_devices
@@ -19,10 +19,10 @@ RULES: Final = LendingRules(enforcers={each.name: each for each in (ENFORCER, HA
 
 def node_offer(
     *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: LendingRules = RULES
-) -> NodeOffer:
+) -> NodeFacts:
     """Return the offer of a node with these cards; a card without a minor number is simulated."""
     devices = {device.name: device for device in published_devices(*gpus, node=node, host=host)}
-    return NodeOffer(
+    return NodeFacts(
         pool=NODE.pool,
         devices=devices,
         access={

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -152,7 +152,7 @@ def test_limits_on_a_removed_device_stay(rules: LendingRules) -> None:
     card = Card(NODE)
     card.admit("a", of_card(1, 10), limit="60Gi")
 
-    assert tenancy.with_divided_limits(card.claims(), {}, rules) == card.claims()
+    assert lending.with_divided_limits(card.claims(), {}, rules) == card.claims()
 
 
 STEPS = st.lists(
@@ -203,7 +203,7 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
         assert not soft or sum(sizes) >= CARD_GIB * GIB
     # Another division changes nothing.
     node = card.node
-    assert tenancy.with_divided_limits(card.claims(), node.devices, node.rules) == card.claims()
+    assert lending.with_divided_limits(card.claims(), node.devices, node.rules) == card.claims()
 
 
 HAMI_NODE = replace(NODE, enforcer=HAMI_CORE.name)

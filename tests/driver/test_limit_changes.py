@@ -1,4 +1,4 @@
-"""Division of cards: limits follow the cards, the pool and the rules without any call."""
+"""LimitChanges of cards: limits follow the cards, the pool and the rules without any call."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,14 +33,14 @@ def node(tmp_path: Path) -> Iterator[Setup]:
 
 
 @contextmanager
-def running_division(node: Setup) -> Iterator[None]:
-    division = node.division(retry_seconds=0.01)
-    thread = Thread(target=division.run)
+def running_limit_changes(node: Setup) -> Iterator[None]:
+    limit_changes = node.limit_changes(retry_seconds=0.01)
+    thread = Thread(target=limit_changes.run)
     thread.start()
     try:
         yield
     finally:
-        division.stop()
+        limit_changes.stop()
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
@@ -71,7 +71,7 @@ def set_card_memory(node: Setup, vram_gib: int) -> None:
 def test_limits_shrink_and_grow_with_the_capacity(node: Setup) -> None:
     ref = prepare_with_limit(node, "a", "80Gi", vram="10Gi")
 
-    with running_division(node):
+    with running_limit_changes(node):
         set_card_memory(node, 40)
         assert eventually(lambda: limit_gib(node, ref) == 40)
         assert eventually(lambda: "=40960" in str(node.spec_of(ref)))
@@ -94,7 +94,7 @@ def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
     after.unprepare(second)
     before = limit_gib(after, first)
     after.catalog._discovery = FixedDiscovery(simulated_inventory())
-    with running_division(after):
+    with running_limit_changes(after):
         after.catalog.refresh()
         assert eventually(lambda: limit_gib(after, first) == 80)
 
@@ -109,7 +109,7 @@ def test_rules_changed_over_a_restart_apply_to_existing_claims(node: Setup) -> N
     assert [limit_gib(node, ref) for ref in refs] == [80, 80]
 
     after = node.restarted()
-    with running_division(after):
+    with running_limit_changes(after):
         assert eventually(lambda: [limit_gib(after, ref) for ref in refs] == [70, 10])
     after.ledger.close()
 
@@ -119,7 +119,7 @@ def test_unchanged_limits_are_not_written(node: Setup) -> None:
     log = node.folder / "plugin" / "ledger.sqlite3-wal"
     before = log.read_bytes()
 
-    assert node.division().divide() == ()
+    assert node.limit_changes().divide() == ()
 
     assert log.read_bytes() == before
 
@@ -137,7 +137,7 @@ def test_failed_write_to_the_ledger_is_retried(
         return transaction()
 
     monkeypatch.setattr(node.ledger, "transaction", failing)
-    with capture_logs() as logs, running_division(node):
+    with capture_logs() as logs, running_limit_changes(node):
         set_card_memory(node, 40)
         assert eventually(lambda: limit_gib(node, ref) == 40)
 

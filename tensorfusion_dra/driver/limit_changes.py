@@ -1,7 +1,7 @@
 """The division of each card's memory and compute among the claims that share it.
 
 What a claim may use depends on the other claims on its cards: unreserved memory and compute are
-lent (core/claims/tenancy.py). So the limits of prepared claims change
+lent (core/claims/lending.py). So the limits of prepared claims change
 
 - when a claim on the same card is prepared or unprepared: that step of the ledger changes their
   records too, and project() writes their files afterwards;
@@ -15,9 +15,9 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.claims import tenancy
+from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.tenancy import LendingRules
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 _WAIT_SECONDS: Final = 60.0
 
 
-class Division:
+class LimitChanges:
     """Recomputes the limits of prepared claims.
 
     Attributes:
@@ -164,5 +164,5 @@ class Division:
         self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]
     ) -> Sequence[PreparedClaim]:
         """Return the new record of each claim whose limits change."""
-        divided = tenancy.with_divided_limits(claims, devices, self._rules)
+        divided = lending.with_divided_limits(claims, devices, self._rules)
         return [new for old, new in zip(claims, divided, strict=True) if new is not old]
