@@ -41,8 +41,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     is_simulated,
 )
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource

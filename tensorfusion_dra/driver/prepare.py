@@ -28,7 +28,7 @@ from threading import Event
 import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import confirmation, device_metadata, isolation
+from tensorfusion_dra.core.claims import device_metadata, isolation, prepared
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
@@ -242,7 +242,7 @@ class Preparer:
             operations.enter(Stage.RESOLVE)  # slow, so outside the transaction
             catalog = self._cards.wait_for_catalog(claim.ref, deadline)
             record = self._updated(claim.ref, claim, catalog)
-        if record is None or confirmation.describes(record, claim):
+        if record is None or prepared.describes(record, claim):
             return record
         # The scheduler has given the old share back, and the kubelet will not unprepare it.
         log.warning("claim_reallocated", devices=[share.device for share in record.shares])
@@ -264,7 +264,7 @@ class Preparer:
         """
         with self._ledger.transaction() as step:
             record = step.get(ref.uid)
-            if record is None or (claim is not None and not confirmation.describes(record, claim)):
+            if record is None or (claim is not None and not prepared.describes(record, claim)):
                 return record
             today = record
             if claim is not None:

@@ -14,8 +14,7 @@ from tensorfusion_dra.core.admission import container_claims
 from tensorfusion_dra.core.claims import share_policy, workers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.share_parameters import ShareParameters
-from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError

@@ -39,7 +39,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.claims import confirmation
+from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -229,7 +229,7 @@ class StaleClaimCollector:
             stored = self._claims.fetch(_ref(each), wait_seconds=_READ_SECONDS)
         except ClaimError as error:
             return str(error)
-        return confirmation.reason_gone(each, stored)
+        return prepared.reason_gone(each, stored)
 
 
 def _ref(each: Recorded) -> ClaimRef:

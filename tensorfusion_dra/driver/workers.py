@@ -39,7 +39,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import worker_conflicts, workers
+from tensorfusion_dra.core.claims import workers
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
@@ -291,8 +291,8 @@ class Workers:
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
             # Read after the list: a claim is recorded before its pod is marked.
             own = _pod_uids(filter(workers.soft_shares, self._ledger.claims()))
-            worker_conflicts.check_holders(worker, stored, others, own)
-            marks = workers.marks(worker, stored, worker_conflicts.free_index(others))
+            workers.check_holders(worker, stored, others, own)
+            marks = workers.marks(worker, stored, workers.free_index(others))
             if workers.is_marked(stored):
                 self._unmark(pod, workers.annotations(stored))
             self._worker_pods.mark(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.core.claims import share_parameters
-from tensorfusion_dra.core.claims.share_parameters import ParameterError
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.errors import ClaimError, FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import field_errors
 
@@ -37,7 +37,7 @@ def test_name_of_an_unknown_field_is_shown_as_one_line() -> None:
     found = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", HOSTILE: 1}
 
     with pytest.raises(ParameterError) as caught:
-        share_parameters.parse(found, trusted=False)
+        share_policy.parse(found, trusted=False)
 
     assert SHOWN in str(caught.value)
     assert str(caught.value).isprintable()

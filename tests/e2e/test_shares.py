@@ -8,7 +8,7 @@ import pytest
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.share_parameters import API_VERSION, KIND
+from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
 from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
-from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import isolation, share_parameters
-from tensorfusion_dra.core.claims.share_parameters import ParameterError
+from tensorfusion_dra.core.claims import isolation, share_policy
+from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -38,9 +38,7 @@ def errors(
             continue
         where = f"{'.'.join(path)}[{index}].opaque.parameters"
         try:
-            parsed = share_parameters.parse(
-                opaque.get("parameters"), trusted=kind == CLASS, path=where
-            )
+            parsed = share_policy.parse(opaque.get("parameters"), trusted=kind == CLASS, path=where)
         except ParameterError as error:
             yield from error.errors
             continue

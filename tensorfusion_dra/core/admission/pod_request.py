@@ -7,8 +7,8 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import selector, translate
-from tensorfusion_dra.core.claims import share_parameters
-from tensorfusion_dra.core.claims.share_parameters import ShareParameters
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
@@ -131,7 +131,7 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
         pool=fields.read(names.ANNOTATION_GPUPOOL, _pool, ""),
         expression=fields.read(names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
         containers=fields.read(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
-        share=share_parameters.read_annotations(fields),
+        share=share_policy.read_annotations(fields),
     )
     request = _completed(request)
     malformed = {error.path for error in errors}

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.share_parameters import API_VERSION
+from tensorfusion_dra.core.claims.share_policy import API_VERSION
 
 KIND: Final = "ClaimLimits"
 

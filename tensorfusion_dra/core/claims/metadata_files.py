@@ -4,8 +4,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim
 
 _SEPARATOR: Final = "_"
 """Between UID and request in a file's name; neither of them can contain it."""

@@ -11,7 +11,7 @@ tenant may name the same mode.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims import share_parameters
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import node_selector
@@ -61,7 +61,7 @@ def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
 
 def _mode(path: str, found: object) -> Isolation:
     try:
-        return share_parameters.isolation(found)
+        return share_policy.isolation(found)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 

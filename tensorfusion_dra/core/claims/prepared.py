@@ -1,18 +1,37 @@
 """Prepared claims: the ledger's records, from which CDI specs and answers to the kubelet follow."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.mounts import Mount
 from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A host path that is bind-mounted into a container, without devices and setuid programs."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+    def as_cdi(self) -> dict[str, Any]:
+        """Return the mount as a CDI spec has it."""
+        return {
+            "hostPath": self.host_path,
+            "containerPath": self.container_path,
+            "options": ["ro" if self.read_only else "rw", "nosuid", "nodev", "bind"],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,3 +202,66 @@ class PreparedClaim:
             boot_id=kept.get("bootID", ""),
             metadata=DeviceMetadata.from_json(kept["metadata"]) if "metadata" in kept else None,
         )
+
+
+Json = Mapping[str, Any]
+
+
+def describes(record: PreparedClaim, claim: AllocatedClaim) -> bool:
+    """Return True if a record describes the claim's present allocation.
+
+    The scheduler generates a new ID for every share, so equal share IDs mean the same allocation.
+    An exclusive allocation has no share ID, and a claim can get the same device twice. Then the
+    pods decide: a claim is deallocated only when no pod is left in reservedFor, so a recorded pod
+    that is still there proves that the allocation is the same.
+    """
+    recorded = Counter(
+        (s.request, s.pool, s.device, s.share_id, s.admin_access) for s in record.shares
+    )
+    allocated = Counter(
+        (a.request, a.pool, a.device, a.share_id, a.admin_access) for a in claim.allocations
+    )
+    if recorded != allocated:
+        return False
+    if all(share.share_id is not None for share in record.shares):
+        return True
+    return record.pods == claim.pods or bool({*record.pods} & {*claim.pods})
+
+
+def reason_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
+    """Return why the claim has no device of this node any more; "" if it has one.
+
+    Args:
+        recorded: The record; or the reference, if nothing but the claim's existence is known.
+            Then a device of this driver on any node counts.
+        stored: The ResourceClaim with its namespace and name.
+
+    Raises:
+        RetryableError: `stored` is not a ResourceClaim.
+    """
+    ref = recorded.ref if isinstance(recorded, PreparedClaim) else recorded
+    try:
+        return _reason_gone(recorded, ref, stored)
+    except (KeyError, TypeError, AttributeError) as error:
+        text = f"claim {ref}: found a malformed ResourceClaim: {error!r}"
+        raise RetryableError(text[:500]) from error
+
+
+def _reason_gone(recorded: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> str:
+    uid = (stored.get("metadata") or {}).get("uid")
+    if not isinstance(uid, str):
+        raise RetryableError(f"claim {ref}: found an answer without a UID")
+    if uid != ref.uid:
+        return f"replaced by UID {uid}"
+    allocation = (stored.get("status") or {}).get("allocation")
+    if not allocation:
+        return "not allocated"
+    results = (allocation.get("devices") or {}).get("results") or []
+    pools = {str(each.get("pool")) for each in results if each.get("driver") == names.DRIVER}
+    if not pools:
+        return "allocated without a device of this driver"
+    if isinstance(recorded, PreparedClaim):
+        here = {devices.node_name(share.pool) for share in recorded.shares}
+        if not here & {devices.node_name(pool) for pool in pools}:
+            return f"allocated from {', '.join(sorted(pools))}, not on this node"
+    return ""

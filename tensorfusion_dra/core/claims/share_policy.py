@@ -17,15 +17,176 @@ it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import share_parameters
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
-from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, DriverError
+from tensorfusion_dra.core.kubernetes import field_reader, quantity
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
+KIND: Final = "GpuShare"
+
+
+_PARTITIONED: Final = "partitioned"
+"""Tensor Fusion's fourth mode: the card's own hardware divides it (MIG)."""
+_NOT_PARTITIONED: Final = (
+    " (cards are not partitioned by this driver: soft divides a card by limits, shared gives whole "
+    "cards, and MIG devices come from NVIDIA's own driver for Kubernetes)"
+)
+
+
+class ParameterError(DriverError):
+    """Parameters are malformed; the text lists every error with its path.
+
+    Attributes:
+        errors: Every error with its path.
+    """
+
+    def __init__(self, errors: Iterable[FieldError]) -> None:
+        self.errors: Final = tuple(errors)
+        super().__init__("; ".join(map(str, self.errors)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareParameters:
+    """Parameters of a share; each is None if it is not set.
+
+    Attributes:
+        limiter: False runs the container without a limiter.
+        overridable: False gives the class's parameters precedence over the claim's.
+    """
+
+    tflops_limit: Quantity | None = None
+    vram_limit: Quantity | None = None
+    isolation: Isolation | None = None
+    qos: Qos | None = None
+    limiter: bool | None = None
+    overridable: bool | None = None
+
+    def over(self, lower: "ShareParameters") -> "ShareParameters":
+        """Return these parameters, with the lower ones in place of those that are not set."""
+        if _NONE_SET in (self, lower):
+            return lower if self == _NONE_SET else self
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(lower, **{name: value for name, value in own.items() if value is not None})
+
+
+_NONE_SET: Final = ShareParameters()
+
+
+def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
+    """Parse the parameters of an opaque configuration.
+
+    Args:
+        found: The decoded JSON value.
+        trusted: True if it comes from a DeviceClass, which may set what only an administrator may.
+        path: Prefix of every error's path, joined with a dot; "" for none.
+
+    Raises:
+        ParameterError: The parameters are malformed; the text lists all errors.
+    """
+    if not isinstance(found, Mapping):
+        raise ParameterError([field_reader.wrong(path or "parameters", found, "an object")])
+    top = Fields(found, path=path)
+    allowed = ["apiVersion", "kind", "limits", "isolation", "qos"]
+    if trusted:
+        allowed += ["limiter", "overridable"]
+    top.refuse_others(allowed)
+    top.expect("apiVersion", API_VERSION)
+    top.expect("kind", KIND)
+    # An absent object has no limits; null is an error.
+    limits = Fields(found.get("limits", {}), path=top.path_of("limits"), errors=top.errors)
+    limits.refuse_others(["tflops", "vram"])
+    parameters = ShareParameters(
+        tflops_limit=limits.read("tflops", _limit, None),
+        vram_limit=limits.read("vram", _limit, None),
+        isolation=top.read("isolation", isolation, None),
+        qos=top.read("qos", qos, None),
+        limiter=top.read("limiter", boolean, None) if trusted else None,
+        overridable=top.read("overridable", boolean, None) if trusted else None,
+    )
+    if top.errors:
+        raise ParameterError(top.errors)
+    return parameters
+
+
+def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
+    """Parse the annotations of a share; ignore all other annotations.
+
+    Raises:
+        ParameterError: Some annotations are malformed; the text lists all errors.
+    """
+    fields = Fields(annotations)
+    parsed = read_annotations(fields)
+    if fields.errors:
+        raise ParameterError(fields.errors)
+    return parsed
+
+
+def read_annotations(annotations: Fields) -> ShareParameters:
+    """Read the annotations of a share; the errors are left in the reader.
+
+    A limit of 0 counts as absent: Tensor Fusion writes it for pods without a limit.
+    """
+    return ShareParameters(
+        tflops_limit=annotations.read(names.ANNOTATION_TFLOPS_LIMIT, _limit_or_none, None),
+        vram_limit=annotations.read(names.ANNOTATION_VRAM_LIMIT, _limit_or_none, None),
+        isolation=annotations.read(names.ANNOTATION_ISOLATION, isolation, None),
+        qos=annotations.read(names.ANNOTATION_QOS, qos, None),
+    )
+
+
+def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
+    """Return the parameters of a claim that several pods share: the smallest of each limit.
+
+    Isolation and QoS apply to the claim as a whole, so the first pod that sets them decides.
+    """
+    every = tuple(several)
+    return ShareParameters(
+        tflops_limit=min((p.tflops_limit for p in every if p.tflops_limit), default=None),
+        vram_limit=min((p.vram_limit for p in every if p.vram_limit), default=None),
+        isolation=next((p.isolation for p in every if p.isolation), None),
+        qos=next((p.qos for p in every if p.qos), None),
+    )
+
+
+def isolation(found: object) -> Isolation:
+    """Return the isolation with this name.
+
+    Raises:
+        ValueError: There is none; about Tensor Fusion's fourth mode the text says more.
+    """
+    hint = _NOT_PARTITIONED if found == _PARTITIONED else ""
+    return field_reader.choice(found, Isolation, hint=hint)
+
+
+def qos(found: object) -> Qos:
+    """Return the level of service with this name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    return field_reader.choice(found, Qos)
+
+
+def _limit(found: object) -> Quantity:
+    amount = quantity.parse(found)
+    if amount.nano <= 0:
+        raise ValueError(f"found {str(amount)!r}, expected more than 0")
+    return amount
+
+
+def _limit_or_none(text: str) -> Quantity | None:
+    amount = quantity.parse(text)
+    if amount.nano < 0:
+        raise ValueError(f"found {amount}, expected 0 or more")
+    return amount if amount.nano else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +243,7 @@ def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> Sha
     Raises:
         ClaimError: A pod's annotations are malformed; the text lists all errors of that pod.
     """
-    return share_parameters.smallest(
+    return smallest(
         _of_annotations(claim, f"pod {pod}: annotation", found) for pod, found in pods.items()
     )
 
@@ -129,7 +290,7 @@ def _merged(claim: AllocatedClaim, configs: Iterable[OpaqueConfig]) -> SharePara
     for config in configs:
         source = "class" if config.trusted else "claim"
         try:
-            parsed = share_parameters.parse(config.parameters, trusted=config.trusted)
+            parsed = parse(config.parameters, trusted=config.trusted)
         except ParameterError as error:
             raise ClaimError(f"claim {claim.ref}: parameters of the {source}: {error}") from error
         merged = parsed.over(merged)
@@ -140,6 +301,6 @@ def _of_annotations(
     claim: AllocatedClaim, subject: str, found: Mapping[str, str]
 ) -> ShareParameters:
     try:
-        return share_parameters.of_annotations(found)
+        return of_annotations(found)
     except ParameterError as error:
         raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error

@@ -26,7 +26,7 @@ Source: NexusGPU/tensor-fusion, pkg/hypervisor/backend/kubernetes/pod_cache.go, 
 internal/utils/resource.go (ComposeAllocationRequest).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import json_text, pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -287,3 +287,83 @@ def annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
 
 def _phase(stored: Mapping[str, Any]) -> object:
     return as_map(stored.get("status")).get("phase")
+
+
+_SOCKETS: Final = frozenset("0123456789abcdef")
+
+
+def free_index(others: Iterable[Mapping[str, Any]]) -> int:
+    """Return an index that no other worker of the node uses; the highest one.
+
+    Tensor Fusion's own scheduler counts upwards from 1.
+
+    Raises:
+        RetryableError: All are in use.
+    """
+    used = {index for pod in others if not is_finished(pod) for index in _indices(pod)}
+    for index in range(LAST_INDEX, 0, -1):
+        if index not in used:
+            return index
+    raise RetryableError(f"worker index: found all {LAST_INDEX} in use, expected a free one")
+
+
+def check_holders(
+    worker: Worker,
+    stored: Mapping[str, Any],
+    others: Iterable[Mapping[str, Any]],
+    own: Collection[str],
+) -> None:
+    """Check that Tensor Fusion's own scheduler gave none of the worker's cards to a pod.
+
+    Args:
+        worker: To be registered.
+        stored: Its pod.
+        others: The node's other workers.
+        own: UIDs of the pods with recorded claims: this driver gave them what they have. Marks do
+            not show that, because a tenant may have written them.
+
+    Raises:
+        ClaimError: It gave cards to this very pod.
+        RetryableError: It gave one to another pod, which has not ended.
+    """
+    foreign = foreign_annotations(stored)
+    if given := foreign.get(names.MARK_GPU_IDS):
+        raise ClaimError(
+            f"pod {worker.pod}: {names.MARK_GPU_IDS}: found {given}, set by Tensor Fusion's "
+            f"scheduler, expected none in a pod with a claim"
+        )
+    mode = foreign.get(names.ANNOTATION_ISOLATION, Isolation.SOFT.value)
+    if mode != Isolation.SOFT.value:
+        raise ClaimError(
+            f"pod {worker.pod}: {names.ANNOTATION_ISOLATION}: found {mode}, expected soft as in "
+            f"its claim: the hypervisor reads the annotation"
+        )
+    for other in others:
+        metadata = as_map(other.get("metadata"))
+        if metadata.get("uid") in own or is_finished(other):
+            continue
+        ids = str(annotations(other).get(names.MARK_GPU_IDS, ""))
+        both = {*worker.gpu_ids} & {each.strip().lower() for each in ids.split(",")}
+        if both:
+            raise RetryableError(
+                f"pod {worker.pod}: {min(both)}: found in use by pod {metadata.get('namespace')}/"
+                f"{metadata.get('name')} of Tensor Fusion's scheduler, expected a card that it "
+                f"does not hand out"
+            )
+
+
+def _indices(pod: Mapping[str, Any]) -> set[int]:
+    """Return the indices of a worker: its annotation's, and that of its extended resource."""
+    found = {str(annotations(pod).get(names.MARK_INDEX, ""))}
+    for container in as_list(as_map(pod.get("spec")).get("containers")):
+        amounts = as_map(as_map(as_map(container).get("resources")).get("limits"))
+        for resource, amount in amounts.items():
+            socket = resource.removeprefix(names.TENSOR_FUSION_INDEX)
+            if socket in _SOCKETS and _is_short(str(amount)):
+                found.add(str(int(str(amount)) + INDICES_PER_SOCKET * int(socket, 16)))
+    return {int(text) for text in found if _is_short(text)}
+
+
+def _is_short(text: str) -> bool:
+    """Return True for a number that may be an index; int() refuses those of 5,000 digits."""
+    return text.isdecimal() and len(text) <= len(str(LAST_INDEX))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.claims import share_parameters
-from tensorfusion_dra.core.claims.share_parameters import ParameterError
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ParameterError
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
@@ -249,7 +249,7 @@ def _parameters(subject: str, spec: Mapping[str, object]) -> Iterator[Finding]:
         if opaque.get("driver") != names.DRIVER:
             continue
         try:
-            share_parameters.parse(opaque.get("parameters"), trusted=True)
+            share_policy.parse(opaque.get("parameters"), trusted=True)
         except ParameterError as error:
             yield problem(
                 f"{subject}, config[{index}]",

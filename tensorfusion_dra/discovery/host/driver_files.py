@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.host import driver_root
 from tensorfusion_dra.discovery.host.toolkit_specs import ToolkitSpecs

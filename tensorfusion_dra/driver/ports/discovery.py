@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import RetryableError

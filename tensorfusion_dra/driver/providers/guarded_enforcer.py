@@ -14,8 +14,7 @@ from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
 from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver.providers import third_party

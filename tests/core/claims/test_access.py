@@ -2,7 +2,7 @@
 
 from tensorfusion_dra.core.claims import access
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
-from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import Mount
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import fitted_claim
 from tests.support.builders.devices import published_devices

@@ -12,8 +12,7 @@ from tensorfusion_dra.core.claims.access import CardAccess
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id

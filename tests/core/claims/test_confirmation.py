@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import confirmation
+from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
@@ -44,8 +44,8 @@ WHOLE = fetched_claim(
 
 
 def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
-    assert confirmation.reason_gone(RECORD, WHOLE) == ""
-    assert confirmation.reason_gone(RECORD.ref, WHOLE) == ""
+    assert prepared.reason_gone(RECORD, WHOLE) == ""
+    assert prepared.reason_gone(RECORD.ref, WHOLE) == ""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
     ],
 )
 def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
-    assert why in confirmation.reason_gone(RECORD, answer)
+    assert why in prepared.reason_gone(RECORD, answer)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why
 )
 def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, Any]) -> None:
     """A container may run with the recorded share until the kubelet calls again."""
-    assert confirmation.reason_gone(RECORD, answer) == ""
+    assert prepared.reason_gone(RECORD, answer) == ""
 
 
 def test_any_device_of_this_driver_counts_for_a_claim_without_a_record() -> None:
-    assert confirmation.reason_gone(RECORD.ref, fetched_claim(confirmed_result(GPU_0, 7))) == ""
+    assert prepared.reason_gone(RECORD.ref, fetched_claim(confirmed_result(GPU_0, 7))) == ""
     other = ClaimRef(namespace="default", name="a", uid="uid-b")
-    assert confirmation.reason_gone(other, WHOLE) == "replaced by UID uid-a"
+    assert prepared.reason_gone(other, WHOLE) == "replaced by UID uid-a"
 
 
 ONE_SHARE = allocated_claim("a", allocation(GPU_0, 1), pods=(POD_A,))
@@ -110,7 +110,7 @@ def record_of(claim: AllocatedClaim) -> PreparedClaim:
 def test_record_describes_an_unchanged_allocation(
     recorded: AllocatedClaim, now: AllocatedClaim
 ) -> None:
-    assert confirmation.describes(record_of(recorded), now)
+    assert prepared.describes(record_of(recorded), now)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_record_describes_an_unchanged_allocation(
 def test_record_does_not_describe_another_share_device_request_or_pod(
     recorded: AllocatedClaim, now: AllocatedClaim
 ) -> None:
-    assert not confirmation.describes(record_of(recorded), now)
+    assert not prepared.describes(record_of(recorded), now)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_record_does_not_describe_another_share_device_request_or_pod(
 )
 def test_malformed_claim_is_an_error(answer: dict[str, Any]) -> None:
     with pytest.raises(RetryableError, match="found a malformed ResourceClaim"):
-        confirmation.reason_gone(RECORD, answer)
+        prepared.reason_gone(RECORD, answer)
 
 
 @pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": 7}}])
 def test_answer_without_a_uid_is_an_error(answer: dict[str, Any]) -> None:
     with pytest.raises(RetryableError, match="without a UID"):
-        confirmation.reason_gone(RECORD, answer)
+        prepared.reason_gone(RECORD, answer)

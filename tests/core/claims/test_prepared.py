@@ -7,8 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB

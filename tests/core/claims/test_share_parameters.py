@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import share_parameters
-from tensorfusion_dra.core.claims.share_parameters import ParameterError, ShareParameters
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 
@@ -18,7 +18,7 @@ def gpu_share(**fields: Any) -> dict[str, Any]:
 
 def errors(found: object, *, trusted: bool = False) -> list[str]:
     with pytest.raises(ParameterError) as caught:
-        share_parameters.parse(found, trusted=trusted)
+        share_policy.parse(found, trusted=trusted)
     return str(caught.value).split("; ")
 
 
@@ -31,7 +31,7 @@ def test_every_field_is_read() -> None:
         overridable=False,
     )
 
-    assert share_parameters.parse(found, trusted=True) == ShareParameters(
+    assert share_policy.parse(found, trusted=True) == ShareParameters(
         tflops_limit=quantity.parse("71200m"),
         vram_limit=quantity.parse("32Gi"),
         isolation=Isolation.HARD,
@@ -43,8 +43,8 @@ def test_every_field_is_read() -> None:
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_parameters_without_values_are_accepted(trusted: bool) -> None:
-    assert share_parameters.parse(gpu_share(), trusted=trusted) == ShareParameters()
-    assert share_parameters.parse(gpu_share(limits={}), trusted=trusted) == ShareParameters()
+    assert share_policy.parse(gpu_share(), trusted=trusted) == ShareParameters()
+    assert share_policy.parse(gpu_share(limits={}), trusted=trusted) == ShareParameters()
 
 
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
@@ -54,7 +54,7 @@ def test_only_a_class_may_switch_the_limiter_or_forbid_overriding(
 ) -> None:
     found = gpu_share(**{switch: value})
 
-    assert getattr(share_parameters.parse(found, trusted=True), switch) is value
+    assert getattr(share_policy.parse(found, trusted=True), switch) is value
     assert errors(found, trusted=False) == [
         f"{switch}: found this field, expected one of apiVersion, kind, limits, isolation, qos"
     ]
@@ -205,7 +205,7 @@ FIELDS = st.sampled_from(
 def test_any_value_is_parsed_or_refused_and_never_changed(found: Any, trusted: bool) -> None:
     before = repr(found)
     try:
-        parsed = share_parameters.parse(found, trusted=trusted)
+        parsed = share_policy.parse(found, trusted=trusted)
     except ParameterError:
         parsed = ShareParameters()
 
@@ -223,7 +223,7 @@ ISOLATION = "tensor-fusion.ai/isolation"
 
 def annotation_errors(found: dict[str, str]) -> list[str]:
     with pytest.raises(ParameterError) as caught:
-        share_parameters.of_annotations(found)
+        share_policy.of_annotations(found)
     return str(caught.value).split("; ")
 
 
@@ -232,7 +232,7 @@ def vram(text: str) -> ShareParameters:
 
 
 def test_only_share_annotations_are_parsed() -> None:
-    parsed = share_parameters.of_annotations(
+    parsed = share_policy.of_annotations(
         {
             TFLOPS: "71.2",
             VRAM: "32Gi",
@@ -255,7 +255,7 @@ def test_only_share_annotations_are_parsed() -> None:
 
 @pytest.mark.parametrize("found", [{}, {"example.com/a": "b"}, {TFLOPS: "0", VRAM: "0"}])
 def test_absent_annotations_and_limits_of_0_set_nothing(found: dict[str, str]) -> None:
-    assert share_parameters.of_annotations(found) == ShareParameters()
+    assert share_policy.of_annotations(found) == ShareParameters()
 
 
 def test_all_errors_are_reported_at_once() -> None:
@@ -277,7 +277,7 @@ def test_smallest_limits_of_several_pods_apply() -> None:
         ),
     ]
 
-    assert share_parameters.smallest(several) == ShareParameters(
+    assert share_policy.smallest(several) == ShareParameters(
         tflops_limit=quantity.parse("50"),
         vram_limit=quantity.parse("8Gi"),
         qos=Qos.HIGH,
@@ -287,7 +287,7 @@ def test_smallest_limits_of_several_pods_apply() -> None:
 
 @given(st.lists(st.integers(1, 100), max_size=5))
 def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
-    smallest = share_parameters.smallest(vram(f"{size}Gi") for size in sizes)
+    smallest = share_policy.smallest(vram(f"{size}Gi") for size in sizes)
 
     assert smallest == (vram(f"{min(sizes)}Gi") if sizes else ShareParameters())
 
@@ -295,7 +295,7 @@ def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
 @given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))
 def test_any_annotation_text_is_parsed_or_refused(found: dict[str, str]) -> None:
     try:
-        parsed = share_parameters.of_annotations(found)
+        parsed = share_policy.of_annotations(found)
     except ParameterError:
         parsed = ShareParameters()
 

@@ -6,8 +6,7 @@ import pytest
 
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig
-from tensorfusion_dra.core.claims.share_parameters import ShareParameters
-from tensorfusion_dra.core.claims.share_policy import SharePolicy
+from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity

@@ -17,7 +17,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Needs,
     TextFile,
 )
-from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from tensorfusion_dra.core.claims.enforcement.signs import Places
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 
 

@@ -27,8 +27,7 @@ from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 

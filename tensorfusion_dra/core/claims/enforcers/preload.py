@@ -16,7 +16,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, TextFile
-from tensorfusion_dra.core.claims.mounts import Mount
+from tensorfusion_dra.core.claims.prepared import Mount
 
 PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
 

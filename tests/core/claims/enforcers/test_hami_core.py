@@ -9,8 +9,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.preload import Way
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.mounts import Mount
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
