@@ -28,9 +28,6 @@ Enforcers are different: they are called while a claim is prepared, see Enforcer
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, Protocol, Self, runtime_checkable
 
-from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
-from tensorfusion_dra.core.claims.enforcers.by_index import limits as limits_by_index
 from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Edits,
     EnforcerSettings,
@@ -40,8 +37,11 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     enforced,
     is_simulated,
 )
+from tensorfusion_dra.core.claims.enforcers.limiters import limits as limits_by_index
+from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource

@@ -15,10 +15,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims import cdi, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.signs import Daemon, FileSign
+from tensorfusion_dra.core.claims.evidence import Daemon, FileSign
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.sharing import Qos
@@ -337,7 +336,7 @@ def _check_verdict(
         daemon=Daemon(path=places.socket, trouble="not found") if places.socket else None,
     )
     found = enforcer.judge(example, limited, missing)
-    assert found.reason != verdict.UNREADABLE, found.text
+    assert found.reason != verdicts.UNREADABLE, found.text
     assert found.state is not State.ENFORCED, "judge: found Enforced without a sign of life"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tensorfusion_dra import testing
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.extend import (
     Capacity,
@@ -191,7 +191,7 @@ def edits(**given: Any) -> type[Another]:
     return variant(edits=lambda _self, _claim, _shares: Edits(**given))
 
 
-ALWAYS = verdict.enforced("Always", "x")
+ALWAYS = verdicts.enforced("Always", "x")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Watch over the limits of all prepared claims: does an enforcer keep them now?
 
 A thread reads the live signs of each claim every ten seconds, from files and local sockets alone.
-What they mean is decided in core/claims/enforcement. The verdicts that stand are those of the
+What they mean is decided in core/claims/verdicts.py. The verdicts that stand are those of the
 claim's status; they are replaced when state or reason of one changes, not when only a text does.
 
 - A new claim: note(). Its first verdict is made when its status is written for the first time, and
@@ -33,12 +33,12 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcement import presence, verdict, verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import Standing, State, Verdict
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
@@ -79,7 +79,7 @@ class WatchedLimits:
 
     def worst(self) -> Verdict | None:
         """Return the worst standing verdict; None if there is none."""
-        return verdict.worst(each.verdict for each in self.standing or ())
+        return verdicts.worst(each.verdict for each in self.standing or ())
 
     def begin(self, found: Sequence[Verdict], now: datetime) -> Sequence[Standing]:
         """Have these verdicts stand unless some stand already; return those that stand."""

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import DriverError

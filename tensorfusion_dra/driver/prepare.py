@@ -28,10 +28,9 @@ from threading import Event
 import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import device_metadata, isolation, prepared
+from tensorfusion_dra.core.claims import device_metadata, isolation, prepared, presence
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.enforcement import presence
-from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns
+from tensorfusion_dra.core.claims.evidence import NodeSigns
 from tensorfusion_dra.core.claims.fit import NodeFacts, fit
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files
+from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files, presence
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import presence
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation

@@ -19,7 +19,7 @@ import os
 import struct
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement.signs import Cache
+from tensorfusion_dra.core.claims.evidence import Cache
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.enforcement import written_files
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement.signs import (
+from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     FileSign,
     NodePlaces,

@@ -5,8 +5,8 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from tensorfusion_dra.core.claims.enforcement.verdict import State
 from tensorfusion_dra.core.claims.operation import STAGES, EndedOperation, OperationKind, Result
+from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import xids
 from tensorfusion_dra.core.devices.health import Kind
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS

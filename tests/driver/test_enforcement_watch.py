@@ -9,9 +9,13 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import presence
-from tensorfusion_dra.core.claims.enforcement.signs import (
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     FileSign,
     NodeSigns,
@@ -19,10 +23,6 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
     SharedMemory,
     Signs,
 )
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.enforcement_watch import (
     LOOK_SECONDS,

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
@@ -118,7 +118,7 @@ def test_shares_are_sorted_by_claim(observed: Observed) -> None:
 
 def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     observed.prepare("a")
-    standing = Standing(verdict=verdict.enforced("LimiterActive", "ok"), since=NOW)
+    standing = Standing(verdict=verdicts.enforced("LimiterActive", "ok"), since=NOW)
     standings: dict[str, tuple[Standing, ...]] = {}
     observer = observed.observing(observed.node.catalog, standings=lambda: dict(standings))
     (unseen,) = observer.view().shares

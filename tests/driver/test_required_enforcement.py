@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement import presence, verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import FileSign, NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.evidence import FileSign, NodeSigns, Places, Signs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.state.host_files import HostFiles

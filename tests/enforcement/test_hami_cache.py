@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement.signs import Cache
+from tensorfusion_dra.core.claims.evidence import Cache
 from tensorfusion_dra.enforcement import hami_cache
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit

@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement import presence
-from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces, Places
+from tensorfusion_dra.core.claims import presence
+from tensorfusion_dra.core.claims.evidence import NodePlaces, Places
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tests.support import enforcer_files

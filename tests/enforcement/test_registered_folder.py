@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement import verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import NodePlaces
 from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tests.support import enforcer_files

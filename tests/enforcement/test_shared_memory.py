@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory
+from tensorfusion_dra.core.claims.evidence import SharedMemory
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import limit

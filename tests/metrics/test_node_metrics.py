@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import verdict
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.slices import WriteReason
@@ -176,7 +176,7 @@ def test_node_and_versions() -> None:
 
 
 def test_a_share_with_its_holder_and_limits() -> None:
-    enforced = standing(verdict.enforced(verdict.LIMITER_ACTIVE, "text"))
+    enforced = standing(verdicts.enforced(verdicts.LIMITER_ACTIVE, "text"))
 
     found = scrape(node_view(shares=(share_view("a", enforcement=enforced),)))
 
@@ -213,7 +213,7 @@ def test_a_claim_of_several_pods_names_all_of_them() -> None:
 
 
 def test_shares_by_enforcement() -> None:
-    broken = standing(verdict.not_enforced(verdict.LIMITER_MISSING, "text"))
+    broken = standing(verdicts.not_enforced(verdicts.LIMITER_MISSING, "text"))
     shares = (share_view("a", enforcement=broken), share_view("b"), share_view("c"))
 
     found = scrape(node_view(shares=shares))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.core.claims.enforcement import presence
+from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.doctor import limits as rules

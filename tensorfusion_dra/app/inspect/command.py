@@ -28,7 +28,7 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State
+from tensorfusion_dra.core.claims.verdicts import Standing, State
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.discovery.host.sizes import HostSizes

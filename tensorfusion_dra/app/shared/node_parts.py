@@ -11,16 +11,16 @@ from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import presence, verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import NodePlaces
-from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import NodePlaces
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos

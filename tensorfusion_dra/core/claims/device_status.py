@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Standing, State
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 

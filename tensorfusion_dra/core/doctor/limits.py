@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement import presence, verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.doctor.finding import (
     Finding,
     not_checked,
@@ -153,7 +153,7 @@ def claims(
             text = f"{each.state} ({each.reason}): {each.text}"
             if each.state is State.NOT_ENFORCED:
                 yield warning(subject, text, expected="Enforced", cure=_SEE)
-            elif each.state is State.UNKNOWN and each.reason != verdict.SIMULATED:
+            elif each.state is State.UNKNOWN and each.reason != verdicts.SIMULATED:
                 yield note(subject, text)
             count += each.state is State.ENFORCED
     if count:

@@ -5,9 +5,9 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.device import Device

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import Stage
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import NANO
 from tensorfusion_dra.core.observed.node_view import (

@@ -13,9 +13,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims.evidence import NodeSigns, Places, Signs
 
 
 class LiveSigns(Protocol):

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
+from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver.providers import third_party
@@ -114,13 +114,13 @@ class GuardedEnforcer:
             if hasattr(enforcer, "judge"):
                 return _verdict(enforcer.judge(claim, share, signs))
             text = f"enforcer {self.name} leaves no signs that this driver reads"
-            return verdict.unknown(verdict.NO_SIGNS, text)
+            return verdicts.unknown(verdicts.NO_SIGNS, text)
 
         try:
             return self._run(call)
         except (_FaultError, ClaimError) as error:
             text = f"enforcer {self.name}: {error}"[:LONGEST_TEXT]
-            return verdict.unknown(verdict.UNREADABLE, text)
+            return verdicts.unknown(verdicts.UNREADABLE, text)
 
     def _value(self, name: str, kind: type[T], *, otherwise: T) -> T:
         try:

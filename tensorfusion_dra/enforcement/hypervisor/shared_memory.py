@@ -25,8 +25,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement import soft_limiter
-from tensorfusion_dra.core.claims.enforcement.signs import SharedMemory
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.evidence import SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.enforcement import written_files
 
@@ -83,9 +83,9 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
     changed = False
     with written_files.opened(path, access=os.O_RDWR) as (descriptor, size):
         content = _beginning(descriptor, size)
-        places = {soft_limiter.plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
+        places = {verdicts.plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
         for uuid, limit in limits.items():
-            at = places.get(soft_limiter.plain_uuid(uuid))
+            at = places.get(verdicts.plain_uuid(uuid))
             if at is None:
                 found = ", ".join(places) or "none"
                 raise ValueError(f"GPUs: found {found}, expected {uuid} as well")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcement import soft_limiter
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLDER, SHM_FILE
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
@@ -125,16 +125,16 @@ class WorkerMemory:
         if memory.trouble:
             return f"{memory.path}: {memory.trouble}"
         found, expected = (
-            sorted(map(soft_limiter.plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids)
+            sorted(map(verdicts.plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids)
         )
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"
         now = self._now()
-        if not soft_limiter.is_fresh(memory, now):
+        if not verdicts.is_fresh(memory, now):
             age = now - memory.heartbeat
             return (
                 f"{memory.path}: heartbeat: found one of {age:.0f} s ago, expected "
-                f"{soft_limiter.FRESH_SECONDS:.0f} s at most"
+                f"{verdicts.FRESH_SECONDS:.0f} s at most"
             )
         return ""
 

@@ -14,8 +14,8 @@ from dra_simulator.rest import EVENTS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import presence
 from tests.app.node_plugin.health_cluster import SHARE
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
 from tests.app.test_command import command

@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.app.shared import enforcer_kinds, node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
-from tensorfusion_dra.core.claims.enforcement.verdict import State
+from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tests.support.installed_packages import install

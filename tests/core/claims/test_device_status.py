@@ -10,8 +10,8 @@ import pytest
 from dra_simulator.api import claim_rules
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, State, Verdict
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import Standing, State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB

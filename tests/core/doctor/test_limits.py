@@ -2,8 +2,8 @@
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.doctor import limits
 from tensorfusion_dra.core.doctor.finding import Level
 from tensorfusion_dra.core.doctor.limits import HostFile
@@ -50,10 +50,10 @@ def test_enforcer_without_files_is_only_noted() -> None:
 @pytest.mark.parametrize(
     ("found", "is_required", "level"),
     [
-        (verdict.enforced("EnforcerAlive", "fresh heartbeat"), False, Level.OK),
-        (verdict.unknown("LibraryInstalled", "the library is there"), True, Level.NOTE),
-        (verdict.not_enforced("HypervisorMissing", "no sign"), False, Level.WARNING),
-        (verdict.not_enforced("HypervisorMissing", "no sign"), True, Level.PROBLEM),
+        (verdicts.enforced("EnforcerAlive", "fresh heartbeat"), False, Level.OK),
+        (verdicts.unknown("LibraryInstalled", "the library is there"), True, Level.NOTE),
+        (verdicts.not_enforced("HypervisorMissing", "no sign"), False, Level.WARNING),
+        (verdicts.not_enforced("HypervisorMissing", "no sign"), True, Level.PROBLEM),
     ],
 )
 def test_dead_enforcer_is_a_problem_if_it_is_required(
@@ -67,13 +67,13 @@ def test_dead_enforcer_is_a_problem_if_it_is_required(
 
 def test_each_share_that_is_not_enforced_is_a_warning() -> None:
     claim = prepared_claim(*(prepared_share(card, limit(25, 20)) for card in range(3)))
-    verdicts = [
-        verdict.enforced("LimiterActive", ""),
-        verdict.not_enforced("HeartbeatStale", "an hour old"),
-        verdict.unknown("NoProcessYet", "none"),
+    judged = [
+        verdicts.enforced("LimiterActive", ""),
+        verdicts.not_enforced("HeartbeatStale", "an hour old"),
+        verdicts.unknown("NoProcessYet", "none"),
     ]
 
-    stale, unknown, enforced = limits.claims([(claim, verdicts)])
+    stale, unknown, enforced = limits.claims([(claim, judged)])
 
     assert [stale.level, unknown.level, enforced.level] == [Level.WARNING, Level.NOTE, Level.OK]
     assert (stale.subject, stale.found) == (

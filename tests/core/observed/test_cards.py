@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
@@ -194,7 +194,10 @@ def test_each_share_has_its_own_verdict() -> None:
     two = prepared_claim(share_of(device), share_of(device, request="second"))
     standings = tuple(
         Standing(verdict=each, since=SINCE)
-        for each in (verdict.enforced("LimiterActive", "ok"), verdict.unknown("NoProcessYet", "?"))
+        for each in (
+            verdicts.enforced("LimiterActive", "ok"),
+            verdicts.unknown("NoProcessYet", "?"),
+        )
     )
 
     found = shares_of(device, two, *standings)
@@ -205,7 +208,7 @@ def test_each_share_has_its_own_verdict() -> None:
 
 def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> None:
     (device,) = published_devices(gpu())
-    standing = Standing(verdict=verdict.enforced("LimiterActive", "ok"), since=SINCE)
+    standing = Standing(verdict=verdicts.enforced("LimiterActive", "ok"), since=SINCE)
     claim = prepared_claim(share_of(device), share_of(device, request="second"))
 
     found = shares_of(device, claim, standing)

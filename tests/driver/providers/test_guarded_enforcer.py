@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.signs import Places, Signs
-from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
+from tensorfusion_dra.core.claims import cdi, verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Edits,
     EnforcerSettings,
@@ -17,7 +14,9 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Needs,
     TextFile,
 )
+from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules
@@ -164,11 +163,11 @@ def test_class_that_cannot_be_used_is_an_error_at_the_start(kind: object) -> Non
 def test_enforcer_without_signs_is_unknown() -> None:
     found = guarded(Another).judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0))
 
-    assert (found.state, found.reason) == (State.UNKNOWN, verdict.NO_SIGNS)
+    assert (found.state, found.reason) == (State.UNKNOWN, verdicts.NO_SIGNS)
 
 
 def test_enforcer_judges_by_its_own_signs() -> None:
-    alive = verdict.enforced("DaemonAlive", "seen")
+    alive = verdicts.enforced("DaemonAlive", "seen")
     enforcer = guarded(variant(judge=lambda _self, _claim, _share, _signs: alive))
 
     assert enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0)) == alive
@@ -178,8 +177,8 @@ def test_enforcer_judges_by_its_own_signs() -> None:
     "answer",
     [
         None,
-        verdict.enforced("not camel", "x"),
-        verdict.enforced(7, "x"),  # type: ignore[arg-type]
+        verdicts.enforced("not camel", "x"),
+        verdicts.enforced(7, "x"),  # type: ignore[arg-type]
         Verdict(state="Fine", reason="Fine", text="x"),  # type: ignore[arg-type]
     ],
 )
@@ -188,4 +187,4 @@ def test_verdict_that_no_status_can_have_is_unknown(answer: object) -> None:
 
     found = enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0))
 
-    assert (found.state, found.reason) == (State.UNKNOWN, verdict.UNREADABLE)
+    assert (found.state, found.reason) == (State.UNKNOWN, verdicts.UNREADABLE)

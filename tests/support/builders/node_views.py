@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, Verdict
 from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.verdicts import Standing, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import NAMESPACE_DNS, uuid5
 
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing, Verdict
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.verdicts import Standing, Verdict
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -31,14 +31,14 @@ from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 NOW: Final = datetime(2026, 3, 14, 3, 12, 44, tzinfo=UTC)
 NODE: Final = "gpu-node-07.example"
 WHOLE: Final = Amounts(nano_tflops=312 * NANO, vram_bytes=80 * GIB)
-ENFORCED: Final = verdict.enforced(
-    verdict.LIMITER_ACTIVE, "the limiter's heartbeat is fresh, and one process takes part"
+ENFORCED: Final = verdicts.enforced(
+    verdicts.LIMITER_ACTIVE, "the limiter's heartbeat is fresh, and one process takes part"
 )
-STALE: Final = verdict.not_enforced(
-    verdict.HEARTBEAT_STALE, "the last heartbeat of the hypervisor is 96 s old; start it again"
+STALE: Final = verdicts.not_enforced(
+    verdicts.HEARTBEAT_STALE, "the last heartbeat of the hypervisor is 96 s old; start it again"
 )
-NO_PROCESS: Final = verdict.unknown(
-    verdict.NO_PROCESS, "no process of the container has used its GPU yet"
+NO_PROCESS: Final = verdicts.unknown(
+    verdicts.NO_PROCESS, "no process of the container has used its GPU yet"
 )
 
 

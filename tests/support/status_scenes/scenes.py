@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tensorfusion_dra.core.claims.enforcement import presence, verdict
-from tensorfusion_dra.core.claims.enforcement.verdict import Standing
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.sharing import Qos
@@ -137,8 +137,8 @@ def broken() -> NodeView:
         shares_error="ledger: busy for 5 s",
         ledger=LedgerView(quarantined=1, restored=5, lost=2),
         enforcer=Standing(
-            verdict=verdict.not_enforced(
-                verdict.LIMITER_MISSING,
+            verdict=verdicts.not_enforced(
+                verdicts.LIMITER_MISSING,
                 "/run/tensor-fusion/libcuda_limiter.so: not found: every claim for a part of a GPU "
                 f"waits; {presence.cure('tensor-fusion')}",
             ),
@@ -151,7 +151,7 @@ def broken() -> NodeView:
 def hostile() -> NodeView:
     """Return a node whose names and texts try to run in the page, or to break its layout."""
     evil = "<img src=x onerror=\"window.broken='img'\"><script>window.broken='script'</script>"
-    bad = verdict.not_enforced(
+    bad = verdicts.not_enforced(
         "</style><script>window.broken='style'</script>", f"'\"&{evil}\x1b[2J"
     )
     trouble = Trouble(kind=Kind.XID, reason=evil, text=f"{evil}\n{'very long ' * 300}")

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement.signs import Places
-from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
+from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
+from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
+from tensorfusion_dra.core.claims.evidence import Places
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -81,7 +81,7 @@ class HamiCore:
         Raises:
             ClaimError: The claim's limits cannot be expressed by card index.
         """
-        by_index.check(claim)
+        limiters.check(claim)
         if not _limited(claim):
             return Needs()
         return Needs(
@@ -102,7 +102,7 @@ class HamiCore:
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
-        limits = by_index.limits(shares)
+        limits = limiters.limits(shares)
         if not limits:
             return Edits(env=env)
         cache = f"{_CACHES_IN_CONTAINER}/{_cache_file(shares[0].request)}"
@@ -144,7 +144,7 @@ def _limited(claim: PreparedClaim) -> Sequence[str]:
     return [
         request
         for request, shares in enforcer.enforced(claim).items()
-        if by_index.limits(shares) and not enforcer.is_simulated(shares)
+        if limiters.limits(shares) and not enforcer.is_simulated(shares)
     ]
 
 
@@ -153,7 +153,7 @@ def _cache_file(request: str) -> str:
 
 
 def _limit_env(limits: Sequence[Limit]) -> dict[str, str]:
-    least = by_index.smallest(limits)
+    least = limiters.smallest(limits)
     env = {}
     for suffix, limit in (("", least), *((f"_{i}", limit) for i, limit in enumerate(limits))):
         env[f"{names.ENV_CUDA_MEMORY_LIMIT}{suffix}"] = f"{limit.vram_bytes // MIB}m"

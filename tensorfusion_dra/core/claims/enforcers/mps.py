@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcement.signs import Places
-from tensorfusion_dra.core.claims.enforcers import by_index, enforcer
+from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
+from tensorfusion_dra.core.claims.evidence import Places
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
@@ -91,13 +91,13 @@ class Mps:
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
-        limits = by_index.limits(shares)
+        limits = limiters.limits(shares)
         if not limits:
             return Edits(env=env)
         env |= {
             names.ENV_MPS_PIPE_FOLDER: _PIPES_IN_CONTAINER,
             # MPS has one percentage for all cards, so the smallest.
-            names.ENV_MPS_THREAD_PERCENTAGE: str(by_index.smallest(limits).sm_percent),
+            names.ENV_MPS_THREAD_PERCENTAGE: str(limiters.smallest(limits).sm_percent),
             names.ENV_MPS_MEMORY_LIMIT: ",".join(
                 f"{index}={limit.vram_bytes // MIB}M" for index, limit in enumerate(limits)
             ),
@@ -120,4 +120,4 @@ class Mps:
                 f"claim {claim.ref}: found {len(cards)} cards, expected one: with MPS a process "
                 "that does not see all of them would be without a memory limit"
             )
-        by_index.check(claim)
+        limiters.check(claim)

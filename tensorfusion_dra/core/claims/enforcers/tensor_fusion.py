@@ -15,10 +15,10 @@ from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.preload import Preload, Way
+from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
+from tensorfusion_dra.core.claims.evidence import Places
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation

@@ -4,10 +4,10 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.preload import Way
+from tensorfusion_dra.core.claims.enforcers.limiters import Way
+from tensorfusion_dra.core.claims.evidence import Places
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation

@@ -4,9 +4,9 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.evidence import Places
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError

@@ -5,10 +5,10 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcement.signs import Places
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
-from tensorfusion_dra.core.claims.enforcers.preload import Way
+from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import Places
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcement import presence, verdict, verdicts
-from tensorfusion_dra.core.claims.enforcement.signs import (
+from tensorfusion_dra.core.claims.evidence import (
     Cache,
     Daemon,
     FileSign,
@@ -17,8 +17,8 @@ from tensorfusion_dra.core.claims.enforcement.signs import (
     SharedMemory,
     Signs,
 )
-from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tests.support import markdown
 from tests.support.builders.prepared_claims import (
@@ -56,9 +56,9 @@ def caches(**by_request: Cache) -> Signs:
 
 
 def judged(claim: PreparedClaim, signs: Signs, *, is_new: bool = False) -> Verdict:
-    (verdict, *others) = verdicts.of_claim(claim, signs, is_new=is_new)
+    (found, *others) = verdicts.of_claim(claim, signs, is_new=is_new)
     assert not others
-    return verdict
+    return found
 
 
 def outcome(verdict: Verdict) -> tuple[str, str]:
@@ -281,7 +281,7 @@ NO_SIGNS = Signs(read_at=0.0)
 
 class Judge:
     def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
-        return verdict.enforced("DaemonAlive", f"{claim.ref}: {share.device}")
+        return verdicts.enforced("DaemonAlive", f"{claim.ref}: {share.device}")
 
 
 def test_its_own_judge_decides_about_each_share() -> None:
@@ -294,7 +294,7 @@ def test_claim_whose_enforcer_is_gone_is_unknown() -> None:
     found = verdicts.of_claim(CLAIM, NO_SIGNS, is_new=False)
 
     assert {(each.state, each.reason) for each in found} == {
-        (State.UNKNOWN, verdict.UNKNOWN_ENFORCER)
+        (State.UNKNOWN, verdicts.UNKNOWN_ENFORCER)
     }
 
 
@@ -303,22 +303,22 @@ def test_share_without_a_limit_needs_no_judge() -> None:
 
     (found,) = verdicts.of_claim(claim, NO_SIGNS, is_new=False)
 
-    assert found.reason == verdict.NO_LIMIT
+    assert found.reason == verdicts.NO_LIMIT
 
 
 @pytest.mark.parametrize(
     ("signs", "state", "reason"),
     [
-        (NodeSigns(read_at=0.0), State.UNKNOWN, verdict.NO_SIGNS),
+        (NodeSigns(read_at=0.0), State.UNKNOWN, verdicts.NO_SIGNS),
         (
             NodeSigns(read_at=0.0, files=(FileSign(path="/l.so", trouble="not found"),)),
             State.NOT_ENFORCED,
-            verdict.LIMITER_MISSING,
+            verdicts.LIMITER_MISSING,
         ),
         (
             NodeSigns(read_at=0.0, daemon=Daemon(path="/s", trouble="refused")),
             State.NOT_ENFORCED,
-            verdict.DAEMON_SILENT,
+            verdicts.DAEMON_SILENT,
         ),
     ],
 )
@@ -333,26 +333,26 @@ def test_missing_file_or_silent_daemon_refuses_claims_where_limits_are_required(
 
 PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
 OF_NODES: Final = {
-    verdict.ENFORCER_ALIVE,
-    verdict.HYPERVISOR_MISSING,
-    verdict.LIBRARY_INSTALLED,
+    verdicts.ENFORCER_ALIVE,
+    verdicts.HYPERVISOR_MISSING,
+    verdicts.LIBRARY_INSTALLED,
 }
 """Reasons in verdicts about a node, which have no condition."""
-ENFORCED: Final = {verdict.LIMITER_ACTIVE, verdict.NO_LIMIT}
+ENFORCED: Final = {verdicts.LIMITER_ACTIVE, verdicts.NO_LIMIT}
 NOT_ENFORCED: Final = {
-    verdict.SHARED_MEMORY_MISSING,
-    verdict.SHARED_MEMORY_REPLACED,
-    verdict.HEARTBEAT_STALE,
-    verdict.DEVICE_MISSING,
-    verdict.LIMITS_DIFFER,
-    verdict.LIMITER_MISSING,
-    verdict.DAEMON_SILENT,
+    verdicts.SHARED_MEMORY_MISSING,
+    verdicts.SHARED_MEMORY_REPLACED,
+    verdicts.HEARTBEAT_STALE,
+    verdicts.DEVICE_MISSING,
+    verdicts.LIMITS_DIFFER,
+    verdicts.LIMITER_MISSING,
+    verdicts.DAEMON_SILENT,
 }
 
 
 def reasons() -> set[str]:
     """Return every reason that the code has for a share."""
-    constants = {name: value for name, value in vars(verdict).items() if name.isupper()}
+    constants = {name: value for name, value in vars(verdicts).items() if name.isupper()}
     return {value for value in constants.values() if isinstance(value, str)} - OF_NODES
 
 

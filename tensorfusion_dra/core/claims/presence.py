@@ -8,15 +8,14 @@ loaded shows only once a process runs.
 from dataclasses import replace
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcement import verdict
-from tensorfusion_dra.core.claims.enforcement.signs import NodeSigns, Places
-from tensorfusion_dra.core.claims.enforcement.verdict import State, Verdict
-from tensorfusion_dra.core.claims.enforcement.verdicts import without_signs
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import NodeSigns, Places
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import State, Verdict, without_signs
 from tensorfusion_dra.core.errors import ClaimError
 
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
@@ -55,22 +54,22 @@ def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
     """Return the verdict about shares with limits in the default isolation."""
     missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
     if missing:
-        return verdict.not_enforced(verdict.LIMITER_MISSING, missing[0])
+        return verdicts.not_enforced(verdicts.LIMITER_MISSING, missing[0])
     if enforcer == TensorFusion.name:
         return _of_hypervisor(signs)
     if enforcer == Mps.name and signs.daemon is not None:
         if signs.daemon.trouble:
-            return verdict.not_enforced(
-                verdict.DAEMON_SILENT,
+            return verdicts.not_enforced(
+                verdicts.DAEMON_SILENT,
                 f"no MPS daemon answers at {signs.daemon.path}: {signs.daemon.trouble}",
             )
-        return verdict.enforced(
-            verdict.ENFORCER_ALIVE, f"the MPS daemon answers at {signs.daemon.path}"
+        return verdicts.enforced(
+            verdicts.ENFORCER_ALIVE, f"the MPS daemon answers at {signs.daemon.path}"
         )
     if enforcer not in _OWN:
         return _of_another(enforcer, signs)
-    return verdict.unknown(
-        verdict.LIBRARY_INSTALLED,
+    return verdicts.unknown(
+        verdicts.LIBRARY_INSTALLED,
         "the library is there; whether it works shows only in a running container",
     )
 
@@ -94,7 +93,7 @@ def refuses(found: Verdict, *, is_required: bool) -> bool:
         is_required: True with require-enforcement.
     """
     # The other enforcers' files and sockets have to be there at each prepare in any case.
-    return is_required or found.reason != verdict.HYPERVISOR_MISSING
+    return is_required or found.reason != verdicts.HYPERVISOR_MISSING
 
 
 def consequence(found: Verdict, *, is_required: bool) -> str:
@@ -136,18 +135,19 @@ def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
 
 def _of_hypervisor(signs: NodeSigns) -> Verdict:
     if signs.hypervisor:
-        return verdict.enforced(verdict.ENFORCER_ALIVE, signs.hypervisor)
-    return verdict.not_enforced(
-        verdict.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(signs.asked)})"
+        return verdicts.enforced(verdicts.ENFORCER_ALIVE, signs.hypervisor)
+    return verdicts.not_enforced(
+        verdicts.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(signs.asked)})"
     )
 
 
 def _of_another(enforcer: str, signs: NodeSigns) -> Verdict:
     """Return the verdict about the enforcer of another package, whose files are there."""
     if signs.daemon is not None and signs.daemon.trouble:
-        return verdict.not_enforced(
-            verdict.DAEMON_SILENT, f"{signs.daemon.path}: {signs.daemon.trouble}"
+        return verdicts.not_enforced(
+            verdicts.DAEMON_SILENT, f"{signs.daemon.path}: {signs.daemon.trouble}"
         )
-    return verdict.unknown(
-        verdict.NO_SIGNS, f"enforcer {enforcer}: whether it works shows only in a running container"
+    return verdicts.unknown(
+        verdicts.NO_SIGNS,
+        f"enforcer {enforcer}: whether it works shows only in a running container",
     )

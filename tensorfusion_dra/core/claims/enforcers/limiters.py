@@ -1,10 +1,15 @@
 """Limits by the index of a card in the container, for limiters that do not know GPU UUIDs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import enforcer
+from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, TextFile
 from tensorfusion_dra.core.claims.limits import Limit, by_uuid
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
@@ -79,3 +84,42 @@ def _whole_mib(limit: Limit) -> Limit:
 
 def _shown(each: Iterable[Limit]) -> str:
     return ", ".join(f"{limit.sm_percent}% {limit.vram_bytes // MIB}Mi" for limit in each) or "none"
+
+
+PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
+
+
+class Way(StrEnum):
+    """How a container loads its limiter."""
+
+    FILE = "file"
+    ENV = "env"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preload:
+    """Loading of one library.
+
+    Attributes:
+        library: Its path in the container.
+        folder: Host folder in which the driver writes the file.
+    """
+
+    way: Way
+    library: str
+    folder: str
+
+    def files(self) -> tuple[TextFile, ...]:
+        """Return the files that the driver has to write."""
+        if self.way is Way.ENV:
+            return ()
+        return (TextFile(path=self._file(), text=f"{self.library}\n"),)
+
+    def edits(self) -> Edits:
+        """Return the additions that load the library, without the mount of the library itself."""
+        if self.way is Way.ENV:
+            return Edits(env={names.ENV_LD_PRELOAD: self.library})
+        return Edits(mounts=(Mount(host_path=self._file(), container_path=PRELOAD_IN_CONTAINER),))
+
+    def _file(self) -> str:
+        return f"{self.folder}/ld.so.preload"

@@ -1,0 +1,458 @@
+"""Verdicts about the shares of a claim: does the limit of each hold now?
+
+Theory of operation. Each share is in one of three states:
+
+- Enforced: live signs of the enforcer show that it keeps the limits of this claim, and that a
+  process of the container takes part. A share without a limit is Enforced as well (reason NoLimit),
+  because nobody can exceed what there is not; the same for admin access.
+- NotEnforced: a sign that has to be there is not, or it says something else than the claim.
+- Unknown: nothing on the node can show it (a limiter in the image, clients of MPS, a simulated
+  GPU), or not yet (a claim that was prepared a moment ago, a container that has not used its GPU).
+
+A file that is only installed never makes a share Enforced. The signs are written by the enforcer
+into memory that the container can write as well, so a tenant can deceive this check about its own
+share, and about no other.
+
+Example: a pod starts under the soft limiter. Unknown (Starting) while the hypervisor makes its
+shared memory, Unknown (NoProcessYet) until the first CUDA call, Enforced from then on. The
+hypervisor dies: NotEnforced (HeartbeatStale). It returns: Enforced.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Protocol, runtime_checkable
+
+from tensorfusion_dra.core.claims import limits
+from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
+from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import Cache, Places, SharedMemory, Signs
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.sharing import Isolation
+
+
+class State(StrEnum):
+    """Whether the limits of a share hold at this moment."""
+
+    ENFORCED = "Enforced"
+    """Live signs show it, or the share has no limit."""
+    NOT_ENFORCED = "NotEnforced"
+    """A container with this share can exceed its limits."""
+    UNKNOWN = "Unknown"
+    """Nothing on this node shows either."""
+
+
+LIMITER_ACTIVE: Final = "LimiterActive"
+NO_LIMIT: Final = "NoLimit"
+
+SHARED_MEMORY_MISSING: Final = "SharedMemoryMissing"
+SHARED_MEMORY_REPLACED: Final = "SharedMemoryReplaced"
+HEARTBEAT_STALE: Final = "HeartbeatStale"
+DEVICE_MISSING: Final = "DeviceMissing"
+LIMITS_DIFFER: Final = "LimitsDiffer"
+LIMITER_MISSING: Final = "LimiterMissing"
+DAEMON_SILENT: Final = "DaemonSilent"
+
+STARTING: Final = "Starting"
+NO_PROCESS: Final = "NoProcessYet"
+LIMITER_IN_IMAGE: Final = "LimiterInImage"
+CLIENTS_HIDDEN: Final = "ClientsNotVisible"
+SIMULATED: Final = "SimulatedGPU"
+UNREADABLE: Final = "SignsUnreadable"
+UNKNOWN_ENFORCER: Final = "UnknownEnforcer"
+NO_SIGNS: Final = "NoSigns"
+
+ENFORCER_ALIVE: Final = "EnforcerAlive"
+HYPERVISOR_MISSING: Final = "HypervisorMissing"
+LIBRARY_INSTALLED: Final = "LibraryInstalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the limits of one share hold.
+
+    Attributes:
+        reason: In CamelCase, for programs; one of the constants of this module.
+        text: What was seen and, if there is something to do, what.
+    """
+
+    state: State
+    reason: str
+    text: str
+
+    def is_same(self, other: "Verdict") -> bool:
+        """Return True if state and reason are equal; texts differ in ages and counts."""
+        return (self.state, self.reason) == (other.state, other.reason)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON."""
+        return {"state": self.state.value, "reason": self.reason, "message": self.text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A verdict that stands, and the time since when its state has been the same.
+
+    Attributes:
+        since: Timezone-aware.
+    """
+
+    verdict: Verdict
+    since: datetime
+
+    def after(self, newer: Verdict, now: datetime) -> "Standing":
+        """Return what stands after a newer verdict; its text only counts if the rest differs."""
+        if newer.is_same(self.verdict):
+            return self
+        since = self.since if newer.state is self.verdict.state else now
+        return Standing(verdict=newer, since=since)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the standing verdict as JSON."""
+        return {**self.verdict.as_json(), "since": self.since.isoformat()}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Standing":
+        """Return the standing verdict that as_json() wrote.
+
+        Raises:
+            ValueError: It did not write this.
+            KeyError: It did not write this.
+        """
+        return cls(
+            verdict=Verdict(
+                state=State(kept["state"]), reason=str(kept["reason"]), text=str(kept["message"])
+            ),
+            since=datetime.fromisoformat(str(kept["since"])),
+        )
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """Return the first verdict of the worst state; None if there are none."""
+    order = (State.ENFORCED, State.UNKNOWN, State.NOT_ENFORCED)
+    return max(verdicts, key=lambda each: order.index(each.state), default=None)
+
+
+def enforced(reason: str, text: str) -> Verdict:
+    """Return a verdict that the limits hold."""
+    return Verdict(state=State.ENFORCED, reason=reason, text=text)
+
+
+def not_enforced(reason: str, text: str) -> Verdict:
+    """Return a verdict that the limits do not hold."""
+    return Verdict(state=State.NOT_ENFORCED, reason=reason, text=text)
+
+
+def unknown(reason: str, text: str) -> Verdict:
+    """Return a verdict that nothing shows whether the limits hold."""
+    return Verdict(state=State.UNKNOWN, reason=reason, text=text)
+
+
+_WHOLE_PERCENT: Final = 100
+_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
+STARTING_SECONDS: Final = 30.0
+"""Time after new limits in which missing signs mean nothing yet. The hypervisor itself tries for 30
+seconds to make a pod's shared memory."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """An enforcer that judges by its own signs."""
+
+    def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
+        """Return the verdict about one share with a limit.
+
+        Args:
+            claim: As it is prepared now.
+            share: One of its shares, not of a simulated card.
+            signs: What was read at the places of the claim.
+        """
+        ...
+
+
+def judge_of(enforcer: object) -> Judge | None:
+    """Return the enforcer if it judges by its own signs; None if it does not."""
+    return enforcer if isinstance(enforcer, Judge) else None
+
+
+def of_claim(
+    claim: PreparedClaim,
+    signs: Signs,
+    *,
+    is_new: bool,
+    beside: Iterable[PreparedClaim] = (),
+    judge: Judge | None = None,
+) -> tuple[Verdict, ...]:
+    """Return the verdict about each share of the claim, in their order.
+
+    Args:
+        claim: As it is prepared now.
+        signs: What was read at the claim's places.
+        is_new: Its limits were set less than STARTING_SECONDS ago.
+        beside: Other claims of the same pod, which share its limits.
+        judge: The claim's enforcer if it is of another package and judges itself.
+    """
+    others = tuple(beside)
+    return tuple(
+        without_signs(claim, share)
+        or (
+            _by_signs(claim, share, signs, is_new=is_new, beside=others)
+            if claim.enforcer in _OWN
+            else _by_judge(claim, share, signs, judge)
+        )
+        for share in claim.shares
+    )
+
+
+def beside(
+    claim: PreparedClaim, shared_memory: str, every: Iterable[tuple[PreparedClaim, Places]]
+) -> list[PreparedClaim]:
+    """Return the other claims whose limits are in the same shared memory: those of the same pod.
+
+    Args:
+        claim: The claim.
+        shared_memory: Its path; "" for none, which no claim shares.
+        every: All claims of the node with their places, this one included.
+    """
+    if not shared_memory:
+        return []
+    return [
+        other
+        for other, places in every
+        if places.shared_memory == shared_memory
+        and other.ref.uid != claim.ref.uid
+        and other.pods[:1] == claim.pods[:1]  # and not of an earlier pod of this name
+    ]
+
+
+def without_signs(claim: PreparedClaim, share: PreparedShare) -> Verdict | None:
+    """Return the verdict that follows from the record alone; None if signs decide."""
+    if share.limit is None:
+        why = "admin access" if share.admin_access else f"isolation {share.isolation.value}"
+        return enforced(NO_LIMIT, f"no limit to enforce: {why}")
+    if enforcer.is_simulated([each for each in claim.shares if each.limit]):
+        return unknown(SIMULATED, "simulated GPU: there is nothing to enforce")
+    if claim.enforcer == TensorFusion.name and share.isolation is not Isolation.SOFT:
+        return unknown(
+            LIMITER_IN_IMAGE,
+            f"isolation {share.isolation.value}: the limiter is part of the container's image and "
+            "leaves no sign on the node",
+        )
+    return None
+
+
+def _by_judge(
+    claim: PreparedClaim, share: PreparedShare, signs: Signs, judge: Judge | None
+) -> Verdict:
+    if judge is None:
+        return unknown(UNKNOWN_ENFORCER, f"enforcer {claim.enforcer!r} is not known on this node")
+    return judge.judge(claim, share, signs)
+
+
+def _by_signs(
+    claim: PreparedClaim,
+    share: PreparedShare,
+    signs: Signs,
+    *,
+    is_new: bool,
+    beside: tuple[PreparedClaim, ...],
+) -> Verdict:
+    if claim.enforcer == TensorFusion.name:
+        shares = [each for one in (claim, *beside) for each in one.shares]
+        expected = limits.by_uuid((each.gpu_uuid, each.limit) for each in shares)
+        return of_soft_limiter(share.gpu_uuid, expected[share.gpu_uuid], signs, is_new=is_new)
+    if claim.enforcer == HamiCore.name:
+        of_request = enforcer.enforced(claim)[share.request]
+        return _of_hami_core(share.request, limiters.limits(of_request), signs)
+    return _of_mps(signs)
+
+
+def _of_hami_core(request: str, expected: tuple[Limit, ...], signs: Signs) -> Verdict:
+    """Return the verdict about the cards of one request under HAMi-core.
+
+    HAMi-core is a library in the container that counts in a file of its claim. The first process
+    that loads it writes its limits into the file; each process registers in it. So the file is
+    there only once a process has loaded the library, and it has the limits by which the library
+    really refuses. It has process IDs of the container, which cannot be looked up from outside, so
+    a registered process may have been killed by now.
+
+    Args:
+        request: Name of the request.
+        expected: The request's limits by the index of a card in the container.
+        signs: What was read.
+    """
+    cache = _cache(request, signs.caches)
+    if cache is not None and cache.trouble:
+        return unknown(UNREADABLE, f"{cache.path}: {cache.trouble}")
+    if cache is not None and cache.processes:
+        return _of_limits(cache, expected)
+    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    if missing:
+        return not_enforced(
+            LIMITER_MISSING,
+            f"{missing[0]}: no container can load HAMi-core; put it there",
+        )
+    return unknown(
+        NO_PROCESS,
+        "no process has registered with HAMi-core: none has used the GPU yet, or it runs without "
+        "the library",
+    )
+
+
+def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
+    """Return the file of a request.
+
+    A container that uses several requests of its claim counts in the file of one of them. Their
+    limits are equal (enforcers/by_index.py), so that one speaks for all.
+    """
+    own = caches.get(request)
+    if own is not None and (own.processes or own.trouble):
+        return own
+    return next((cache for cache in caches.values() if cache.processes), own)
+
+
+def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
+    for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
+        if _exceeds(found, limit):
+            return not_enforced(
+                LIMITS_DIFFER,
+                f"{cache.path}: card {index}: found {found}, expected "
+                f"{limit}; the first process in the container had other limits "
+                "in its environment; start the pod anew",
+            )
+    return enforced(
+        LIMITER_ACTIVE,
+        f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
+    )
+
+
+def _exceeds(found: Limit, limit: Limit) -> bool:
+    """Return True if more is allowed than the limit; HAMi-core takes 0 for no limit."""
+    percent = found.sm_percent or _WHOLE_PERCENT
+    return not found.vram_bytes or found.vram_bytes > limit.vram_bytes or percent > limit.sm_percent
+
+
+def _of_mps(signs: Signs) -> Verdict:
+    """Return the verdict about a claim under MPS, whose clients only its own tool shows."""
+    daemon = signs.daemon
+    if daemon is None:
+        return unknown(UNREADABLE, "its daemon was not looked for")
+    if daemon.trouble:
+        return not_enforced(
+            DAEMON_SILENT,
+            f"{daemon.path}: {daemon.trouble}: processes that start now run without limits; "
+            "start nvidia-cuda-mps-control -d on this node",
+        )
+    return unknown(
+        CLIENTS_HIDDEN,
+        f"the MPS daemon answers at {daemon.path}; whether the container's processes are its "
+        "clients only its tool shows: run get_client_list in nvidia-cuda-mps-control on the node",
+    )
+
+
+FRESH_SECONDS: Final = 5.0
+"""Greatest age of a heartbeat. The limiter wants two seconds; the rest is for whole seconds in the
+file and for a busy node."""
+_EARLY_SECONDS: Final = 2.0
+"""Time by which a heartbeat may be ahead, since two clocks are read one after the other."""
+_CURE: Final = "check that Tensor Fusion's hypervisor runs on this node and serves this pod"
+
+
+def is_fresh(memory: SharedMemory, read_at: float) -> bool:
+    """Return True if a hypervisor was at this shared memory a moment ago."""
+    return memory.heartbeat > 0 and -_EARLY_SECONDS <= read_at - memory.heartbeat <= FRESH_SECONDS
+
+
+def of_soft_limiter(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verdict:
+    """Return the verdict about one card of a pod.
+
+    Args:
+        gpu_uuid: The card.
+        expected: The pod's limit on this card: that of all its shares of it together.
+        signs: What was read.
+        is_new: The limits were set a moment ago, so the hypervisor may still be about to write.
+    """
+    memory = signs.shared_memory
+    if memory is None:
+        return unknown(UNREADABLE, "its shared memory was not looked for")
+    if memory.trouble and not memory.is_replaced:
+        return unknown(UNREADABLE, f"{memory.path}: {memory.trouble}")
+    trouble = _memory_trouble(gpu_uuid, expected, memory, signs.read_at)
+    if trouble is not None and is_new:
+        text = f"the limits were set a moment ago; {trouble.text}"
+        trouble = unknown(STARTING, text)
+    if trouble is not None:
+        return trouble
+    if memory.processes:
+        return enforced(
+            LIMITER_ACTIVE,
+            f"hypervisor alive, limits in {memory.path} as in the claim, "
+            f"registered processes: {memory.processes}",
+        )
+    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    if missing:
+        return not_enforced(
+            LIMITER_MISSING,
+            f"{missing[0]}: the hypervisor is alive, but no container can load the limiter; "
+            "put the limiter there",
+        )
+    return unknown(
+        NO_PROCESS,
+        "hypervisor alive, limits as in the claim, but no process has registered: none has used "
+        "the GPU yet, or it runs without the limiter",
+    )
+
+
+def _memory_trouble(
+    gpu_uuid: str, expected: Limit, memory: SharedMemory, read_at: float
+) -> Verdict | None:
+    """Return why the hypervisor does not keep this limit; None if it does."""
+    if memory.is_replaced:
+        return not_enforced(
+            SHARED_MEMORY_REPLACED,
+            f"{memory.path}: its folder is not the one that the pod's containers have mounted, so "
+            "they see no limits; delete the pod, so that a new one starts with them",
+        )
+    if not memory.found:
+        return not_enforced(
+            SHARED_MEMORY_MISSING,
+            f"{memory.path}: not found: no hypervisor keeps the limits of this pod; {_CURE}",
+        )
+    if not is_fresh(memory, read_at):
+        return not_enforced(
+            HEARTBEAT_STALE,
+            f"{memory.path}: {_age(memory, read_at)}, expected one of the last "
+            f"{FRESH_SECONDS:g} s: compute is unlimited, and memory is limited by the usage of "
+            f"then; {_CURE}",
+        )
+    by_uuid = {plain_uuid(uuid): limit for uuid, limit in memory.limits.items()}
+    found = by_uuid.get(plain_uuid(gpu_uuid))
+    if found is None:
+        known = ", ".join(sorted(memory.limits)) or "no GPU"
+        return not_enforced(
+            DEVICE_MISSING, f"{memory.path}: found {known}, expected {gpu_uuid}; {_CURE}"
+        )
+    differing = ""
+    if found.sm_percent > expected.sm_percent or found.vram_bytes > expected.vram_bytes:
+        differing = f"{memory.path}: {gpu_uuid}: found {found}, expected {expected}; {_CURE}"
+    elif memory.overruled:
+        differing = f"the pod's annotations rule the hypervisor: {memory.overruled}"
+    return not_enforced(LIMITS_DIFFER, differing) if differing else None
+
+
+def plain_uuid(uuid: str) -> str:
+    """Return a UUID without its prefix, in lower case: upstream's parts spell it in three ways."""
+    return uuid.lower().removeprefix("gpu-")
+
+
+def _age(memory: SharedMemory, read_at: float) -> str:
+    if not memory.heartbeat:
+        return "no heartbeat"
+    seconds = round(read_at - memory.heartbeat)
+    if seconds < 0:
+        return f"a heartbeat {-seconds} s ahead of this node's clock"
+    return f"the last heartbeat is {seconds} s old"
