@@ -4,7 +4,7 @@ What a claim may use depends on the other claims on its cards: unreserved memory
 lent (core/claims/lending.py). So the limits of prepared claims change
 
 - when a claim on the same card is prepared or unprepared: that step of the ledger changes their
-  records too, and project() writes their files afterwards;
+  records too, and write() writes their files afterwards;
 - when the catalog changes, as a pool may hand out less, and once after each start, as the rules may
   have changed: run() divides all cards anew.
 """
@@ -21,7 +21,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
-from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.backoff import Backoff
@@ -43,7 +43,7 @@ class LimitChanges:
     def __init__(
         self,
         ledger: Ledger,
-        projection: Projection,
+        files: NodeFiles,
         catalog: DeviceCatalog,
         *,
         rules: LendingRules,
@@ -55,7 +55,7 @@ class LimitChanges:
 
         Args:
             ledger: The claims of this node.
-            projection: Writes the files of claims whose limits changed.
+            files: Writes the files of claims whose limits changed.
             catalog: The cards; each change of it divides them anew.
             rules: For limits above requests.
             status: Reports claims whose limits changed.
@@ -64,7 +64,7 @@ class LimitChanges:
         """
         self.workers: Final = workers
         self._ledger = ledger
-        self._projection = projection
+        self._files = files
         self._catalog = catalog
         self._rules = rules
         self._status = status
@@ -109,52 +109,58 @@ class LimitChanges:
         if catalog is None:
             return ()
         devices = catalog.by_name()
-        with self._ledger.transaction() as step:
-            changed = self._changed(step.claims_on(devices), devices)
+        with self._ledger.transaction() as transaction:
+            changed = self._changed(transaction.claims_on(devices), devices)
             for record in changed:
-                step.put(record)
+                transaction.put(record)
         if not changed:
             return ()
         log.info("limits_recomputed", claims=len(changed))
-        self.project(changed)
+        self.write(changed)
         return changed
 
-    def remove(self, step: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
+    def remove(self, transaction: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
         """Remove a claim from the ledger; return the claims whose limits grow by that.
 
         Their new records are put, but their files are not written yet.
         """
-        step.remove(gone.ref.uid)
+        transaction.remove(gone.ref.uid)
         catalog = self._catalog.current()
         if catalog is None:  # the first one divides all cards
             return ()
         left = {share.device for share in gone.shares}
         devices = {name: card for name, card in catalog.by_name().items() if name in left}
-        beside = step.claims_on(devices)
+        beside = transaction.claims_on(devices)
         if not any(share.clamped for claim in beside for share in claim.shares):
             return ()  # nobody wants more than it has
         grown = self._changed(beside, devices)
         for record in grown:
-            step.put(record)
+            transaction.put(record)
         return grown
 
-    def of_same_pods(self, step: Transaction, claim: PreparedClaim) -> Sequence[PreparedClaim]:
+    def of_same_pods(
+        self, transaction: Transaction, claim: PreparedClaim
+    ) -> Sequence[PreparedClaim]:
         """Return the recorded claims of the claim's pods, itself included."""
         pods = {str(pod) for pod in claim.pods}
-        return [record for record in step.claims() if any(str(pod) in pods for pod in record.pods)]
+        return [
+            record
+            for record in transaction.claims()
+            if any(str(pod) in pods for pod in record.pods)
+        ]
 
-    def project(self, changed: Sequence[PreparedClaim]) -> None:
+    def write(self, changed: Sequence[PreparedClaim]) -> None:
         """Write the files of prepared claims whose limits changed."""
         for record in changed:
-            with self._ledger.transaction() as step:
+            with self._ledger.transaction() as transaction:
                 # By now it may be unprepared, or changed once more.
-                current = step.current(record)
+                current = transaction.current(record)
                 if current is None:
                     continue
                 try:
-                    self._projection.ensure(current)
+                    self._files.ensure(current)
                     if self.workers is not None:
-                        self.workers.follow(current, self.of_same_pods(step, current))
+                        self.workers.follow(current, self.of_same_pods(transaction, current))
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.

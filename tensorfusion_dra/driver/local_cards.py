@@ -7,8 +7,8 @@ from typing import Final
 
 from tensorfusion_dra.core.claims import access, device_metadata
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.admit import NodeFacts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.fit import NodeFacts
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.device import Device
@@ -19,7 +19,7 @@ from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFactsReader:
-    """Collector of the node facts that fit() needs to grant access to devices.
+    """Collector of the node facts that admit() needs to grant access to devices.
 
     Attributes:
         device_nodes: Finds the device nodes of cards.
@@ -30,6 +30,7 @@ class NodeFactsReader:
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
         describes_devices: True if containers of new claims get files with the metadata of their
             devices.
+        metadata_folder: Host folder of these files.
     """
 
     device_nodes: DeviceNodes
@@ -39,9 +40,10 @@ class NodeFactsReader:
     boot_id: str
     enforces_hard: bool = False
     describes_devices: bool = False
+    metadata_folder: str = ""
 
-    def offer(self, catalog: Catalog, wanted: set[str]) -> NodeFacts:
-        """Return what this node offers to a claim.
+    def of_devices(self, catalog: Catalog, wanted: set[str]) -> NodeFacts:
+        """Return what admit() has to know of this node for a claim with these devices.
 
         Args:
             catalog: The node's devices.
@@ -62,6 +64,7 @@ class NodeFactsReader:
             rules=self.rules,
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,
+            metadata_folder=self.metadata_folder,
         )
 
     def _access(self, device: Device) -> CardAccess:
@@ -101,11 +104,11 @@ class LocalCards:
 
     Attributes:
         catalog: Lists the cards and their health.
-        offers: Finds the device nodes and driver files of a card.
+        facts: Finds the device nodes and driver files of a card.
     """
 
     catalog: DeviceCatalog
-    offers: NodeFactsReader
+    facts: NodeFactsReader
 
     def wait_for_catalog(self, ref: ClaimRef, deadline: float) -> Catalog:
         """Return the catalog; wait up to 10 seconds for the first one.
@@ -165,19 +168,19 @@ class LocalCards:
             RetryableError: One of the claim's cards is missing since a reboot, or a device node or
                 driver file is missing.
         """
-        rebooted = record.boot_id != self.offers.boot_id
+        rebooted = record.boot_id != self.facts.boot_id
         if catalog is None:
             if rebooted:
                 raise CardsUnreadError(f"claim {record.ref}: {self.catalog.reason_missing()}")
             return record
-        offer = self.offers.offer(catalog, {share.device for share in record.shares})
-        missing = sorted({share.device for share in record.shares} - offer.access.keys())
+        facts = self.facts.of_devices(catalog, {share.device for share in record.shares})
+        missing = sorted({share.device for share in record.shares} - facts.access.keys())
         if rebooted and missing:
             # The device nodes in the record may be another card's by now.
             raise RetryableError(f"claim {record.ref}: {', '.join(missing)}: gone since a reboot")
-        if not offer.access:
+        if not facts.access:
             return record
         if rebooted and record.metadata is not None:
-            metadata = device_metadata.refreshed(record.metadata, offer.devices)
+            metadata = device_metadata.refreshed(record.metadata, facts.devices)
             record = replace(record, metadata=metadata)
-        return access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)
+        return access.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)

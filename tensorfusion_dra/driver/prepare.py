@@ -21,75 +21,39 @@ and never asks the API server.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Event
 
 import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import device_metadata, isolation, prepared, presence
+from tensorfusion_dra.core.claims import prepared
+from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.evidence import NodeSigns
-from tensorfusion_dra.core.claims.fit import NodeFacts, fit
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
 from tensorfusion_dra.driver.catalog import Catalog
 from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
+from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims, Pods
 from tensorfusion_dra.driver.ports.enforcement import LiveSigns
-from tensorfusion_dra.driver.projection import Plan, Projection
 from tensorfusion_dra.driver.share_policies import (
     ClaimPods,
-    ContainerNeighbours,
-    SharedContainers,
+    NeighbourReader,
     SharePolicyReader,
 )
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state.ledger import Ledger
-from tensorfusion_dra.state.records import Record
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Admitted:
-    """A claim whose record is in the ledger.
-
-    Attributes:
-        record: The claim's record.
-        stored: The record as the ledger has it.
-        plan: The claim's files; none of them is written yet.
-        changed: Other claims whose limits shrank in favour of its request.
-    """
-
-    record: PreparedClaim
-    stored: Record
-    plan: Plan
-    changed: Sequence[PreparedClaim]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """What a claim asks for, and what this node offers to it.
-
-    Attributes:
-        policies: One for each of its allocations.
-        neighbours: Claims that share a container with it.
-        signs: Signs of the enforcer that has to be alive; None if none has to be.
-    """
-
-    claim: AllocatedClaim
-    policies: Sequence[SharePolicy]
-    neighbours: ContainerNeighbours
-    offer: NodeFacts
-    signs: NodeSigns | None
 
 
 class Preparer:
@@ -101,30 +65,31 @@ class Preparer:
         claims_at_server: Claims,
         pods: Pods | None,
         ledger: Ledger,
-        projection: Projection,
+        files: NodeFiles,
         cards: LocalCards,
         share_policies: SharePolicyReader,
-        shared_containers: SharedContainers,
+        neighbours: NeighbourReader,
         limit_changes: LimitChanges,
         status: StatusReporter,
         operations: Operations,
+        workers: Workers | None = None,
         required: LiveSigns | None = None,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
             pods: None if the driver has no permission to read pods.
-            limit_changes: Recomputes the limits of the other claims on a claim's cards, and has the
-                bridge to Tensor Fusion's hypervisor, if there is one.
+            limit_changes: Recomputes the limits of the other claims on a claim's cards.
+            workers: The bridge to Tensor Fusion's hypervisor; None without one.
             required: Reads the signs of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
         """
         self._claims, self._pods = claims_at_server, pods
-        self._ledger, self._projection = ledger, projection
+        self._ledger, self._files = ledger, files
         self._cards = cards
-        self._share_policies, self._shared_containers = share_policies, shared_containers
+        self._share_policies, self._neighbours = share_policies, neighbours
         self._limit_changes, self._status = limit_changes, status
-        self._operations, self._required = operations, required
+        self._operations, self._workers, self._required = operations, workers, required
         self._locks = ClaimLocks()
         self._refused = Event()
 
@@ -211,20 +176,62 @@ class Preparer:
             claim = claims.allocated(ref, stored)
             operations.enter(Stage.LOOKUP)
             record = self._recorded(claim, deadline)
-            if record is None:
-                if not claim.allocations:
-                    return PreparedClaim(ref=ref, shares=())
-                operations.enter(Stage.RESOLVE)
-                wanted = self._resolved(claim, deadline)
-                operations.enter(Stage.ADMIT)
-                admitted = self._admitted(wanted)
-                operations.enter(Stage.WRITE)
-                self._limit_changes.project(admitted.changed)
-                record = self._written(admitted)
-            else:
+            if record is not None:
                 operations.note_from_record()
+            elif claim.allocations:
+                record = self._admitted(claim, deadline)
+            else:
+                return PreparedClaim(ref=ref, shares=())
             self._register(record, deadline)
             return self._reported(record)
+
+    def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
+        """Record a claim and write its files; return its newest record.
+
+        Raises:
+            ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
+            RetryableError: The cards are not known yet, the API server, the ledger or a file cannot
+                be read or written now, or nothing on the node would enforce the claim's limits now.
+        """
+        operations.enter(Stage.RESOLVE)
+        catalog = self._cards.wait_for_catalog(claim.ref, deadline)
+        devices = {allocation.device for allocation in claim.allocations}
+        self._cards.check_present(claim.ref, devices)
+        pods = ClaimPods(self._pods, claim, deadline=deadline)
+        policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
+        neighbours = self._neighbours.of_claim(claim, policies, pods)
+        facts = self._cards.facts.of_devices(catalog, devices)
+        evidence = self._required.of_node() if self._required else None
+        operations.enter(Stage.ADMIT)
+        with self._ledger.transaction() as transaction:
+            try:
+                admission = admit(
+                    claim,
+                    policies,
+                    facts,
+                    transaction.claims(),  # maybe this one, prepared by another instance meanwhile
+                    neighbours,
+                    evidence=evidence,
+                    missing=self._files.missing,
+                )
+            except ClaimError:
+                self._refused.set()
+                raise
+            stored = transaction.put(admission.record)
+            for other in admission.changed:
+                transaction.put(other)
+            operations.enter(Stage.FLUSH)
+        operations.enter(Stage.WRITE)
+        self._limit_changes.write(admission.changed)
+        # Outside a transaction, so that other claims do not wait. Meanwhile a transaction for
+        # another claim, or of another instance, may change the record and write its files.
+        # Therefore the record is compared afterwards, and if it is another one by then, its files
+        # are written inside a transaction.
+        with suppress(RetryableError):  # another instance's recovery removed a half written file
+            self._files.put(admission.plan)
+            if self._ledger.has(stored):
+                return admission.record
+        return self._rewritten(admission.record)
 
     def _recorded(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim | None:
         """Return the record of this allocation, with its files as they should be; None if none.
@@ -261,8 +268,8 @@ class Preparer:
             claim: As read from the API server; None after a reboot, whatever its allocation is now.
             catalog: The node's cards; None if they have not been read yet.
         """
-        with self._ledger.transaction() as step:
-            record = step.get(ref.uid)
+        with self._ledger.transaction() as transaction:
+            record = transaction.get(ref.uid)
             if record is None or (claim is not None and not prepared.describes(record, claim)):
                 return record
             today = record
@@ -272,106 +279,26 @@ class Preparer:
                     today = replace(record, pods=(*claim.pods,))
             today = self._cards.with_todays_access(today, catalog)
             if today != record:
-                step.put(today)
+                transaction.put(today)
                 operations.enter(Stage.FLUSH)
-            elif self._projection.is_written(record):
+            elif self._files.is_written(record):
                 return record
         operations.enter(Stage.WRITE)
         return self._rewritten(today)
-
-    def _resolved(self, claim: AllocatedClaim, deadline: float) -> _Wanted:
-        """Collect what the claim asks for and what this node offers; may read pods and wait."""
-        catalog = self._cards.wait_for_catalog(claim.ref, deadline)
-        devices = {allocation.device for allocation in claim.allocations}
-        self._cards.check_present(claim.ref, devices)
-        pods = ClaimPods(self._pods, claim, deadline=deadline)
-        policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
-        return _Wanted(
-            claim=claim,
-            policies=policies,
-            neighbours=self._shared_containers.read(claim, policies, pods),
-            offer=self._cards.offers.offer(catalog, devices),
-            signs=self._required.of_node() if self._required else None,
-        )
-
-    def _admitted(self, wanted: _Wanted) -> _Admitted:
-        """Put the claim's record, and the changes that it causes to other claims.
-
-        Raises:
-            ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
-            RetryableError: The ledger cannot be read or written now, or nothing on the node would
-                enforce the claim's limits now; the kubelet asks again.
-        """
-        offer = wanted.offer
-        with self._ledger.transaction() as step:
-            # Another instance may have prepared this claim meanwhile; fit() ignores that record.
-            beside = step.claims_on(offer.access)
-            try:
-                fitting = fit(wanted.claim, wanted.policies, offer, beside)
-            except ClaimError:
-                self._refused.set()
-                raise
-            record = fitting.claim
-            if offer.describes_devices:
-                metadata = device_metadata.of_claim(wanted.claim, offer.devices)
-                record = replace(record, metadata=metadata)
-            plan = self._projection.plan(record)
-            if trouble := self._unenforced(record, plan, wanted.signs):
-                unlimited = isolation.without_limits(record, offer.devices)
-                if unlimited is None:
-                    raise RetryableError(f"claim {record.ref}: {trouble}")
-                record, plan = unlimited, self._projection.plan(unlimited)
-            recorded = step.claims()
-            self._shared_containers.check(record, wanted.neighbours, recorded)
-            self._projection.check_folders(record, plan, recorded)
-            stored = step.put(record)
-            for other in fitting.changed:
-                step.put(other)
-            operations.enter(Stage.FLUSH)
-        return _Admitted(record=record, stored=stored, plan=plan, changed=fitting.changed)
-
-    def _unenforced(self, record: PreparedClaim, plan: Plan, signs: NodeSigns | None) -> str:
-        """Return why nothing on this node would enforce the claim's limits; "" if something does.
-
-        Without `signs`, what the enforcer needs has to be there, and nothing has to be alive.
-        """
-        if missing := self._projection.missing(plan):
-            return missing
-        dead = presence.refusal(record, signs) if signs else ""
-        return f"nothing would enforce its limits (require-enforcement): {dead}" if dead else ""
-
-    def _written(self, admitted: _Admitted) -> PreparedClaim:
-        """Write the files of a claim that was just recorded; return its newest record.
-
-        Outside a transaction, so that other claims do not wait. Meanwhile a transaction for another
-        claim, or of another instance, may change the record and write its files. Therefore the
-        record is compared afterwards, and if it is another one by then, its files are written
-        inside a transaction.
-
-        Raises:
-            RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
-                written.
-        """
-        try:
-            self._projection.put(admitted.plan)
-            if self._ledger.has(admitted.stored):
-                return admitted.record
-        except RetryableError:
-            pass  # also if another instance's recovery removed a file that was half written
-        return self._rewritten(admitted.record)
 
     def _rewritten(self, record: PreparedClaim) -> PreparedClaim:
         """Write the files of the claim's newest record inside a transaction; return that record.
 
         Raises:
-            RetryableError: See _written().
+            RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
+                written.
         """
-        with self._ledger.transaction() as step:
-            current = step.current(record)
+        with self._ledger.transaction() as transaction:
+            current = transaction.current(record)
             if current is None:
-                self._projection.remove(record.ref.uid, record)
+                self._files.remove(record.ref.uid, record)
                 raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-            self._projection.ensure(current)
+            self._files.ensure(current)
         return current
 
     def _register(self, record: PreparedClaim, deadline: float) -> None:
@@ -379,16 +306,15 @@ class Preparer:
 
         If it fails, the record stays, and the kubelet's next call comes here again.
         """
-        workers = self._limit_changes.workers
-        if workers is None:
+        if self._workers is None:
             return
         operations.enter(Stage.REGISTER)
 
         def of_same_pods() -> Sequence[PreparedClaim]:
-            with self._ledger.transaction() as step:
-                return self._limit_changes.of_same_pods(step, record)
+            with self._ledger.transaction() as transaction:
+                return self._limit_changes.of_same_pods(transaction, record)
 
-        workers.register(record, of_same_pods, deadline)
+        self._workers.register(record, of_same_pods, deadline)
 
     def _reported(self, record: PreparedClaim) -> PreparedClaim:
         """Queue the status of the claim's newest record; return that record.
@@ -396,8 +322,8 @@ class Preparer:
         Other claims may have changed its limits meanwhile. They report it in a transaction too, so
         the last report is that of the last record.
         """
-        with self._ledger.transaction() as step:
-            current = step.current(record)
+        with self._ledger.transaction() as transaction:
+            current = transaction.current(record)
             if current is not None:
                 self._status.report(current, trouble="")
         return current or record
@@ -424,7 +350,7 @@ class Preparer:
             changed = self._removed(ref)
         operations.enter(Stage.WRITE)
         self._status.forget(ref.uid)
-        self._limit_changes.project(changed)
+        self._limit_changes.write(changed)
 
     def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
         """Remove files and record; return the other claims whose limits changed by that.
@@ -434,20 +360,19 @@ class Preparer:
         without a record would be orphans.
         """
         operations.enter(Stage.WITHDRAW)
-        with self._ledger.transaction() as step:
-            record = step.get(ref.uid)
+        with self._ledger.transaction() as transaction:
+            record = transaction.get(ref.uid)
             if record is None:
-                self._projection.remove(ref.uid, None)
+                self._files.remove(ref.uid, None)
                 return ()
-            workers = self._limit_changes.workers
-            if workers is not None:
-                same = self._limit_changes.of_same_pods(step, record)
-                workers.release(record, [each for each in same if each.ref.uid != ref.uid])
-            self._projection.remove(
+            if self._workers is not None:
+                same = self._limit_changes.of_same_pods(transaction, record)
+                self._workers.release(record, [each for each in same if each.ref.uid != ref.uid])
+            self._files.remove(
                 ref.uid,
                 record,
-                of_same_pods=partial(self._limit_changes.of_same_pods, step, record),
+                of_same_pods=partial(self._limit_changes.of_same_pods, transaction, record),
             )
-            changed = self._limit_changes.remove(step, record)
+            changed = self._limit_changes.remove(transaction, record)
             operations.enter(Stage.FLUSH)
         return changed

@@ -37,9 +37,9 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
+from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.ports.cluster import Events
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
@@ -82,19 +82,17 @@ class RecoveryReport:
 class Reconciler:
     """Loop that reconciles ledger, files and API server."""
 
-    def __init__(
-        self, ledger: Ledger, projection: Projection, *, boot_id: str, seconds: float
-    ) -> None:
+    def __init__(self, ledger: Ledger, files: NodeFiles, *, boot_id: str, seconds: float) -> None:
         """Do nothing yet.
 
         Args:
             ledger: The claims of this node.
-            projection: Writes and removes the claims' files.
+            files: Writes and removes the claims' files.
             boot_id: ID of this boot.
             seconds: Interval between two rounds.
         """
         self._ledger = ledger
-        self._projection = projection
+        self._files = files
         self._boot_id = boot_id
         self._seconds = seconds
         self._stop = Event()
@@ -112,7 +110,7 @@ class Reconciler:
             RetryableError: The ledger cannot be read now.
             FatalError: A newer release has changed the ledger.
         """
-        self._found = recover(self._ledger, self._projection, boot_id=self._boot_id)
+        self._found = recover(self._ledger, self._files, boot_id=self._boot_id)
         self._log_recovery(self._found, always=True)
 
     def ledger(self) -> LedgerView:
@@ -167,7 +165,7 @@ class Reconciler:
         """Run the next recovery; return True if it could read the ledger."""
         try:
             self._ledger.check()
-            self._found = recover(self._ledger, self._projection, boot_id=self._boot_id)
+            self._found = recover(self._ledger, self._files, boot_id=self._boot_id)
         except RetryableError as error:
             log.warning("recovery_retried", error=str(error))
             return False
@@ -251,7 +249,7 @@ class Reconciler:
             )
 
 
-def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> RecoveryReport:
+def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport:
     """Write missing or damaged files from the records; remove files without a record.
 
     The folders are empty after a reboot, and a crash can leave a record without files or files
@@ -264,31 +262,31 @@ def recover(ledger: Ledger, projection: Projection, *, boot_id: str) -> Recovery
     """
     found = RecoveryReport(claims=list(ledger.claims()))
     for record in found.claims:
-        _repair(record, ledger, projection, boot_id=boot_id, found=found)
+        _repair(record, ledger, files, boot_id=boot_id, found=found)
     try:
-        # Within a step, since most files are written in one. A new claim's files are not; if a
-        # temporary file of theirs is removed here, they are written again.
+        # Within a transaction, since most files are written in one. A new claim's files are not; if
+        # a temporary file of theirs is removed here, they are written again.
         with ledger.transaction():
-            projection.remove_unfinished()
-        for uid in sorted(projection.claim_uids() - {record.ref.uid for record in found.claims}):
-            _remove_orphan(uid, ledger, projection, found)
+            files.remove_unfinished()
+        for uid in sorted(files.claim_uids() - {record.ref.uid for record in found.claims}):
+            _remove_orphan(uid, ledger, files, found)
     except RetryableError as error:
         found.troubles[""] = str(error)
-    found.left.extend(projection.delete_removed())  # slow, so outside any step
+    found.left.extend(files.delete_removed())  # slow, so outside any step
     return found
 
 
 def _repair(
     record: PreparedClaim,
     ledger: Ledger,
-    projection: Projection,
+    files: NodeFiles,
     *,
     boot_id: str,
     found: RecoveryReport,
 ) -> None:
     uid = record.ref.uid
-    with ledger.transaction() as step:
-        current = step.get(uid)
+    with ledger.transaction() as transaction:
+        current = transaction.get(uid)
         if current is None:
             return
         if current.boot_id != boot_id:
@@ -296,7 +294,7 @@ def _repair(
             found.outdated.append(current.ref)
             return
         try:
-            found.files_written += projection.ensure(current)
+            found.files_written += files.ensure(current)
         except ClaimError as error:
             # The files stay as they are: running containers were started with them.
             found.troubles[uid] = str(error)
@@ -305,13 +303,13 @@ def _repair(
             found.troubles[uid] = f"claim {current.ref}: {error}"
 
 
-def _remove_orphan(uid: str, ledger: Ledger, projection: Projection, found: RecoveryReport) -> None:
-    with ledger.transaction() as step:
-        if step.get(uid) is not None:
+def _remove_orphan(uid: str, ledger: Ledger, files: NodeFiles, found: RecoveryReport) -> None:
+    with ledger.transaction() as transaction:
+        if transaction.get(uid) is not None:
             return  # prepared just now
-        ref = projection.claim_ref(uid)
+        ref = files.claim_ref(uid)
         if ref is not None:
             found.unknown.append(ref)
             return
-        projection.remove(uid, None)
+        files.remove(uid, None)
         found.claims_removed += 1

@@ -1,7 +1,7 @@
 """Policies of a claim's shares, merged from the claim, its DeviceClass, its pods and the node."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -12,14 +12,13 @@ import structlog
 
 from tensorfusion_dra.core.admission import container_claims
 from tensorfusion_dra.core.claims import share_policy, workers
+from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.ports.cluster import Pods
-from tensorfusion_dra.driver.projection import Projection
 
 _MOST_AT_ONCE: Final = 16
 
@@ -127,53 +126,27 @@ def _annotations(claim: AllocatedClaim, pods: ClaimPods) -> Mapping[str, Mapping
     }
 
 
-_WHY: Final = "limits by variables cannot tell two claims apart"
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerNeighbours:
-    """Claims that share a container with a claim.
-
-    Attributes:
-        names: Claims of the same namespace that a container uses together with the claim.
-        is_known: False if the driver may not read pods; then every claim of the pods counts.
-    """
-
-    names: frozenset[str] = frozenset()
-    is_known: bool = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedContainers:
-    """Refusal of a claim whose limits would mix with those of another claim in the same container.
+class NeighbourReader:
+    """Reader of the claims that share a container with a claim.
 
-    Enforcers that set limits by environment variables cannot keep two claims of one container
-    apart (core/admission/container_claims.py explains why). So of two such claims, the one that is
-    prepared second is refused. The check has two steps:
-
-    1. read() finds out which other claims the containers of the claim's pods use. It reads the
-       pods from the API server, which may be slow, so it runs before the ledger's transaction.
-    2. check() looks for a prepared claim among them. It runs inside the transaction that records
-       the claim, so that of two claims that are prepared at the same time one is refused.
-
-    Without the permission to read pods, it is unknown which containers use which claims. Then every
-    prepared claim of the same pod counts as a claim of the same container.
+    Enforcers that set limits by environment variables cannot keep two claims of one container apart
+    (core/admission/container_claims.py explains why), so admit() refuses the second one. The pods
+    are read before the ledger's transaction, because the API server may be slow.
 
     Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a` is
-    prepared. For `b`, read() returns `a`, check() finds its record, and `b` is refused. If only the
-    container `log` used `b`, read() would return nothing, and both would be prepared.
+    prepared. For `b` this returns `a`, and `b` is refused. If only the container `log` used `b`,
+    this would return nothing, and both would be prepared.
 
     Attributes:
-        projection: Knows how the enforcer of each record sets its limits.
         fixed: Isolations in which the configured enforcer sets limits by environment variables.
         counts_by_pid: Whether it needs one PID namespace for the containers of a request.
     """
 
-    projection: Projection
     fixed: frozenset[Isolation]
     counts_by_pid: bool = False
 
-    def read(
+    def of_claim(
         self, claim: AllocatedClaim, policies: Sequence[SharePolicy], pods: ClaimPods
     ) -> ContainerNeighbours:
         """Return the claims that share a container with this claim, as its pods list them.
@@ -200,50 +173,6 @@ class SharedContainers:
                 _check_pid_namespaces(claim, stored)
             found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
         return ContainerNeighbours(frozenset(found))
-
-    def check(
-        self,
-        claim: PreparedClaim,
-        neighbours: ContainerNeighbours,
-        recorded: Iterable[PreparedClaim],
-    ) -> None:
-        """Check that no prepared claim shares a container with this one, so that limits would mix.
-
-        Args:
-            claim: The record of a claim that fits.
-            neighbours: Claims that share a container with it.
-            recorded: The recorded claims of this node.
-
-        Raises:
-            ClaimError: A prepared claim does, or may do so because pods cannot be read.
-        """
-        if neighbours.is_known and not neighbours.names:
-            return
-        pods = {pod.uid for pod in claim.pods}
-        for other in self._others(claim, recorded):
-            text = f"claim {claim.ref}: found claim {other.ref} "
-            if neighbours.is_known and other.ref.name in neighbours.names:
-                raise ClaimError(
-                    f"{text}in the same container, expected one claim for each container: "
-                    f"{_WHY}; ask for its GPUs in one claim with several requests"
-                )
-            if not neighbours.is_known and pods & {pod.uid for pod in other.pods}:
-                raise ClaimError(
-                    f"{text}for the same pod, expected one claim for each pod: {_WHY}, and this "
-                    "driver may not read which containers use them (--read-pods); ask for the "
-                    "pod's GPUs in one claim with several requests"
-                )
-
-    def _others(
-        self, claim: PreparedClaim, records: Iterable[PreparedClaim]
-    ) -> Iterable[PreparedClaim]:
-        """Yield the records of the namespace whose limits would mix in the same container."""
-        is_fixed = self.projection.sets_limits_by_environment(claim)
-        for other in records:
-            if other.ref.uid == claim.ref.uid or other.ref.namespace != claim.ref.namespace:
-                continue
-            if other.shares and (is_fixed or self.projection.sets_limits_by_environment(other)):
-                yield other
 
 
 def _check_pid_namespaces(claim: AllocatedClaim, pod: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ does what Tensor Fusion's scheduler and the kubelet do for such a pod:
 3. Call Allocate with the pod's index.
 4. Wait until the hypervisor has created the shared memory of the pod, and write the limits of each
    card there: the pod's annotations have room for one limit only. They are read from the ledger in
-   the same step, since other claims may have changed them meanwhile.
+   the same transaction, since other claims may have changed them meanwhile.
 
 If a step fails, the marks are removed again and the claim is not prepared, so no container starts
 without its limits.
@@ -250,8 +250,8 @@ class Workers:
         Raises:
             RetryableError: They cannot be written, or claims of the pod came or went.
         """
-        with self._ledger.transaction() as step:
-            current = workers.of_pod(worker.pod, step.claims())
+        with self._ledger.transaction() as transaction:
+            current = workers.of_pod(worker.pod, transaction.claims())
             if current is None or current.gpu_ids != worker.gpu_ids:
                 raise RetryableError(
                     f"pod {worker.pod}: found other claims than at the start of its registration, "

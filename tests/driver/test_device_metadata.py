@@ -144,7 +144,7 @@ def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     assert node.catalog.refresh()
     prepared(node, ref)
 
-    assert recover(node.ledger, node.projection, boot_id=node.boot_id).files_written == 0
+    assert recover(node.ledger, node.node_files, boot_id=node.boot_id).files_written == 0
     assert files(node) == before
 
 
@@ -183,7 +183,7 @@ def test_recovery_writes_missing_files_and_removes_those_without_a_record(node: 
     (node.metadata_folder / "uid-gone_two.json").touch()
     (node.metadata_folder / f".{ref.uid}_gpu.json.0a1b2c3d-7-0.tmp").touch()
 
-    found = recover(node.ledger, node.projection, boot_id=node.boot_id)
+    found = recover(node.ledger, node.node_files, boot_id=node.boot_id)
 
     assert (found.files_written, found.claims_removed, found.troubles) == (1, 1, {})
     assert files(node) == before
@@ -195,7 +195,7 @@ def test_file_without_a_claims_uid_in_its_name_is_left_alone(node: Setup) -> Non
         (node.metadata_folder / name).touch()
     before = files(node)
 
-    found = recover(node.ledger, node.projection, boot_id=node.boot_id)
+    found = recover(node.ledger, node.node_files, boot_id=node.boot_id)
 
     # A claim without a UID would have the folder of all claims for its own.
     assert found.claims_removed == 0

@@ -98,7 +98,7 @@ def test_temporary_file_that_a_recovery_removed_is_written_again(
 
     def recover_before(descriptor: int, mode: int) -> None:
         monkeypatch.setattr(os, "fchmod", fchmod)
-        other.projection.remove_unfinished()
+        other.node_files.remove_unfinished()
         fchmod(descriptor, mode)
 
     host_files.act = lambda: monkeypatch.setattr(os, "fchmod", recover_before)

@@ -40,7 +40,7 @@ class Node(Setup):
 
     @contextmanager
     def reconciling(self, *, seconds: float = 0.05) -> Iterator[Reconciler]:
-        reconciler = Reconciler(self.ledger, self.projection, boot_id=self.boot_id, seconds=seconds)
+        reconciler = Reconciler(self.ledger, self.node_files, boot_id=self.boot_id, seconds=seconds)
         reconciler.begin()
         preparer = self.with_claims(self.claims, self.reader)
         stale_claims = StaleClaimCollector(

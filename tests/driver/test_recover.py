@@ -35,7 +35,7 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 def recover_node(node: Setup) -> RecoveryReport:
-    return recover(node.ledger, node.projection, boot_id=node.boot_id)
+    return recover(node.ledger, node.node_files, boot_id=node.boot_id)
 
 
 def claim_files(node: Setup) -> dict[str, bytes]:
@@ -99,7 +99,7 @@ def test_file_of_a_claim_prepared_by_another_instance_is_kept(setup: Setup) -> N
         setup.prepare(ref)
         before = claim_files(setup)
 
-        found = recover(late, setup.projection, boot_id=setup.boot_id)
+        found = recover(late, setup.node_files, boot_id=setup.boot_id)
 
     assert (found.claims, found.claims_removed) == ([], 0)
     assert claim_files(setup) == before != {}
@@ -111,7 +111,7 @@ def test_claim_unprepared_by_another_instance_leaves_no_files(setup: Setup) -> N
     with closing(LateReader(setup.folder / "plugin")) as late:
         setup.unprepare(ref)
 
-        found = recover(late, setup.projection, boot_id=setup.boot_id)
+        found = recover(late, setup.node_files, boot_id=setup.boot_id)
 
     assert (len(found.claims), found.files_written) == (1, 0)
     assert claim_files(setup) == {}
@@ -120,8 +120,8 @@ def test_claim_unprepared_by_another_instance_leaves_no_files(setup: Setup) -> N
 def test_files_without_a_record_are_removed_unless_they_name_a_claim_to_fetch(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
-    with setup.ledger.transaction() as step:
-        step.remove(ref.uid)
+    with setup.ledger.transaction() as transaction:
+        transaction.remove(ref.uid)
     (setup.cdi_folder / spec_file("uid-orphan")).write_text("{}")
     (setup.limits_folder / "uid-other.json").write_text('{"claim": {"uid": "uid-else"}}')
     (setup.limits_folder / "uid-more.json").write_text("[")
@@ -258,10 +258,10 @@ def test_recovery_continues_if_the_cdi_folder_cannot_be_written(setup: Setup) ->
     setup.cdi_folder.rmdir()
     setup.cdi_folder.write_text("a file where the folder should be")
 
-    recover(setup.ledger, setup.projection, boot_id=setup.boot_id)
+    recover(setup.ledger, setup.node_files, boot_id=setup.boot_id)
 
     with pytest.raises(RetryableError):
-        setup.projection.claim_uids()
+        setup.node_files.claim_uids()
 
 
 class RecordingReporter(StatusReporter):
@@ -311,8 +311,8 @@ def with_record_of_a_later_release(node: Setup) -> Setup:
     """Restart the node with a record of `two` that names an unknown enforcer."""
     record = node.ledger.get(ref_of(node, "two").uid)
     assert record is not None
-    with node.ledger.transaction() as step:
-        step.put(replace(record, enforcer="of-a-later-release"))
+    with node.ledger.transaction() as transaction:
+        transaction.put(replace(record, enforcer="of-a-later-release"))
     return restarted_with_mps(node, several_cards=True)
 
 
@@ -341,7 +341,7 @@ def test_recovery_skips_the_unenforceable_claim_and_repairs_the_others(
     before = after.spec_of(two)
     (after.cdi_folder / spec_file(one.uid)).unlink()
 
-    found = recover(after.ledger, after.projection, boot_id=after.boot_id)
+    found = recover(after.ledger, after.node_files, boot_id=after.boot_id)
 
     assert list(found.troubles) == [two.uid]
     assert found.troubles[two.uid].startswith("claim default/two: ")
@@ -372,9 +372,9 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
     node: Setup, change: Callable[[Setup], Setup], text: str
 ) -> None:
     after = change(node)
-    with after.ledger.transaction() as step:
-        for claim in step.claims_on([GPU_0, GPU_1]):
-            step.put(replace(claim, boot_id="boot-0"))
+    with after.ledger.transaction() as transaction:
+        for claim in transaction.claims_on([GPU_0, GPU_1]):
+            transaction.put(replace(claim, boot_id="boot-0"))
 
     with reconciling(after), capture_logs() as logs:
         assert eventually(lambda: len(reported_troubles(after)) > 0)
@@ -394,7 +394,7 @@ def reported_troubles(node: Setup) -> list[tuple[str, str]]:
 @contextmanager
 def reconciling(node: Setup) -> Iterator[None]:
     """Run the reconciler during the block."""
-    reconciler = Reconciler(node.ledger, node.projection, boot_id=node.boot_id, seconds=0.05)
+    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=0.05)
     stale_claims = StaleClaimCollector(
         node.claims, Readiness(), node.preparer, gone_seconds=600, check_seconds=600
     )

@@ -176,7 +176,7 @@ def test_claim_prepared_by_an_older_release_is_not_changed(setup: Setup) -> None
     spec = setup.spec_of(ref)
 
     after = setup.restarted()
-    recover(after.ledger, after.projection, boot_id=after.boot_id)
+    recover(after.ledger, after.node_files, boot_id=after.boot_id)
     again = after.prepare(ref)[ref.uid]
     after.ledger.close()
 
@@ -229,7 +229,7 @@ def test_pods_of_one_claim_share_the_folder_and_name_of_the_first_pod(setup: Set
         setup.prepare(ref)
     first = setup.spec_of(ref)
     after = setup.restarted()
-    recover(after.ledger, after.projection, boot_id=after.boot_id)
+    recover(after.ledger, after.node_files, boot_id=after.boot_id)
     after.ledger.close()
 
     folder = "/run/tensor-fusion/shm/default/zebra"

@@ -135,8 +135,8 @@ def test_claim_reallocated_on_this_node_is_never_released(node: Node) -> None:
 
 
 def remove_record(node: Node, ref: ClaimRef) -> None:
-    with node.ledger.transaction() as step:
-        step.remove(ref.uid)
+    with node.ledger.transaction() as transaction:
+        transaction.remove(ref.uid)
 
 
 def test_allocated_claim_with_files_but_no_record_is_prepared_again(node: Node) -> None:
@@ -163,7 +163,7 @@ def test_files_without_a_record_are_removed_once_their_claim_stays_gone(node: No
     for _ in range(2):
         node.run_round(ref)
     assert node.spec_of(ref) is None
-    assert node.projection.claim_uids() == frozenset()
+    assert node.node_files.claim_uids() == frozenset()
 
 
 class PartlyUnreadableClaims(ClaimsInMemory):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files
+from tensorfusion_dra.core.claims import cdi, documents
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -73,12 +73,12 @@ def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
             if spec is not None
         },
     )
-    limits = {uid: limits_document.document(claim) for uid, claim in held.items()}
+    limits = {uid: documents.limits_document(claim) for uid, claim in held.items()}
     yield from _differences(
         node.limits_folder,
         {f"{uid}.json": _as_file(found) for uid, found in limits.items() if found is not None},
     )
-    described = (metadata_files.documents(claim) for claim in held.values())
+    described = (documents.metadata_documents(claim) for claim in held.values())
     yield from _differences(
         node.metadata_folder,
         {

@@ -198,7 +198,7 @@ class ModelledNode:
 
     def recover(self) -> None:
         """Rebuild the files from the ledger."""
-        recover(self.setup.ledger, self.setup.projection, boot_id=self.setup.boot_id)
+        recover(self.setup.ledger, self.setup.node_files, boot_id=self.setup.boot_id)
 
     def restart_plugin(self) -> None:
         """Start a new plugin on the same disk."""

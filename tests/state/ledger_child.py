@@ -11,11 +11,11 @@ from pathlib import Path
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 
-NODE = node_offer(gpu())
+NODE = node_facts(gpu())
 (DEVICE,) = NODE.devices
 
 
@@ -32,9 +32,9 @@ def main() -> None:
 def record(ledger: Ledger, name: str) -> None:
     """Record claims for ever; report the UID of each once it is recorded."""
     for number in itertools.count():
-        claim = fitted_claim(f"{name}-{number}", allocation(DEVICE, number), on=NODE)
-        with ledger.transaction() as step:
-            step.put(claim)
+        claim = claim_record(f"{name}-{number}", allocation(DEVICE, number), on=NODE)
+        with ledger.transaction() as transaction:
+            transaction.put(claim)
         report(claim.ref.uid)
 
 
@@ -46,8 +46,10 @@ def admit(ledger: Ledger, name: str) -> None:
         wanted = allocation(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
         claim = allocated_claim(f"{name}-{number}", wanted)
         try:
-            with ledger.transaction() as step:
-                step.put(claim_fit(claim, on=NODE, beside=step.claims_on([DEVICE])).claim)
+            with ledger.transaction() as transaction:
+                transaction.put(
+                    claim_admission(claim, on=NODE, beside=transaction.claims_on([DEVICE])).record
+                )
         except ClaimError as error:
             report(str(error))
             return
@@ -70,8 +72,8 @@ def begin(folder: Path) -> None:
 
 def hold(ledger: Ledger, name: str) -> None:
     """Stay in a transaction until there is a line on stdin."""
-    with ledger.transaction() as step:
-        step.put(fitted_claim(name, allocation(DEVICE, 1), on=NODE))
+    with ledger.transaction() as transaction:
+        transaction.put(claim_record(name, allocation(DEVICE, 1), on=NODE))
         report("held")
         sys.stdin.readline()
     report("released")

@@ -308,9 +308,9 @@ def test_rollback_also_restores_the_copies(tmp_path: Path) -> None:
 
 
 def change_and_fail(ledger: Ledger) -> None:
-    with ledger.transaction() as step:
-        step.remove("uid-a")
-        step.put(recorded_claim("b", number=2))
+    with ledger.transaction() as transaction:
+        transaction.remove("uid-a")
+        transaction.put(recorded_claim("b", number=2))
         raise KeyError
 
 

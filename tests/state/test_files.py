@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import cdi, limits_document
+from tensorfusion_dra.core.claims import cdi, documents
 from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.state import boot, claim_files, folders
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import fitted_claim
+from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import ENFORCER, node_offer
+from tests.support.builders.nodes import ENFORCER, node_facts
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.disk import read_only
 
-NODE = node_offer(gpu())
+NODE = node_facts(gpu())
 
 
 (DEVICE,) = NODE.devices
@@ -42,7 +42,7 @@ def narrow_umask() -> Iterator[None]:
 
 
 def spec(number: int = 1) -> dict[str, Any]:
-    found = cdi.spec(fitted_claim("a", allocation(DEVICE, number), on=NODE), ENFORCER)
+    found = cdi.spec(claim_record("a", allocation(DEVICE, number), on=NODE), ENFORCER)
     assert found is not None
     return found
 
@@ -71,7 +71,7 @@ def test_claim_uids_are_derived_from_file_names(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("narrow_umask")
 def test_limits_are_readable_for_all_and_writable_for_none(tmp_path: Path) -> None:
-    document = limits_document.document(fitted_claim("a", allocation(DEVICE, 1), on=NODE))
+    document = documents.limits_document(claim_record("a", allocation(DEVICE, 1), on=NODE))
     assert document is not None
     folder = tmp_path / "limits"
     limits = claim_files.limits(folder)

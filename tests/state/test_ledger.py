@@ -20,7 +20,7 @@ from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.ledger_schema import VERSION
 from tensorfusion_dra.state.reserve import FILE_NAME as RESERVE
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.disk import read_only
 from tests.support.ledgers import (
     GPU_0,
@@ -38,9 +38,11 @@ from tests.support.ledgers import (
 
 
 def put_and_admit(ledger: Ledger, known: PreparedClaim, claim: AllocatedClaim) -> None:
-    with ledger.transaction() as step:
-        step.put(known)
-        step.put(claim_fit(claim, on=NODE, beside=step.claims_on([GPU_0, GPU_1])).claim)
+    with ledger.transaction() as transaction:
+        transaction.put(known)
+        transaction.put(
+            claim_admission(claim, on=NODE, beside=transaction.claims_on([GPU_0, GPU_1])).record
+        )
 
 
 def durable(folder: Path) -> dict[str, bytes]:
@@ -74,7 +76,7 @@ def test_removing_an_unknown_claim_writes_nothing(tmp_path: Path) -> None:
 
 def test_record_replaces_an_older_one(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, fitted_claim("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
+        put(ledger, claim_record("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
 
         put(ledger, recorded_claim("a", device=GPU_1))
 
@@ -87,10 +89,10 @@ def test_claims_on_devices_are_found_once_each(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(
             ledger,
-            fitted_claim(
+            claim_record(
                 "a", allocation(GPU_0, 1), allocation(GPU_0, 2), allocation(GPU_1, 3), on=NODE
             ),
-            fitted_claim("b", exclusive_allocation(GPU_1, admin_access=True), on=NODE),
+            claim_record("b", exclusive_allocation(GPU_1, admin_access=True), on=NODE),
         )
 
         assert holders(ledger, GPU_0, GPU_0) == ["a"]
@@ -119,14 +121,14 @@ def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
     with opened(tmp_path) as ledger:
         put(ledger, a)
 
-        with ledger.transaction() as step:
-            assert step.get("uid-a") == a
-            step.remove("uid-a")
-            step.put(b)
+        with ledger.transaction() as transaction:
+            assert transaction.get("uid-a") == a
+            transaction.remove("uid-a")
+            transaction.put(b)
 
-            assert step.get("uid-a") is None
-            assert step.get("uid-b") == b
-            assert step.claims_on([GPU_0]) == [b]
+            assert transaction.get("uid-a") is None
+            assert transaction.get("uid-b") == b
+            assert transaction.claims_on([GPU_0]) == [b]
 
 
 def test_failed_transaction_adds_nothing(tmp_path: Path) -> None:
@@ -417,16 +419,16 @@ def record(uid: str) -> PreparedClaim:
 
 def written(folder: Path) -> Ledger:
     ledger = Ledger(folder)
-    with ledger.transaction() as step:
-        step.put(record("a"))
-        step.put(record("b"))
+    with ledger.transaction() as transaction:
+        transaction.put(record("a"))
+        transaction.put(record("b"))
     return ledger
 
 
 def test_ledger_is_readable_while_its_owner_writes(tmp_path: Path) -> None:
     ledger = written(tmp_path)
-    with ledger.transaction() as step:
-        step.put(record("c"))
+    with ledger.transaction() as transaction:
+        transaction.put(record("c"))
 
         facts = ledger_reading.facts(tmp_path)
 

@@ -7,7 +7,7 @@ from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.projection import Projection
+from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
@@ -29,7 +29,7 @@ class EnforcedNode(Setup):
             preload=preload,
         )
         self.enforcer = self.enforcers[enforcer]
-        self.projection = Projection(
+        self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
             claim_files.device_metadata(self.metadata_folder),

@@ -10,11 +10,11 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import fitted_claim
+from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpus
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 
-NODE: Final = node_offer(*gpus(2))
+NODE: Final = node_facts(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 
 
@@ -43,20 +43,20 @@ def edited(path: Path, *statements: str) -> bytes:
 
 def put(ledger: Ledger, *claims: PreparedClaim) -> None:
     """Record the claims in one transaction."""
-    with ledger.transaction() as step:
+    with ledger.transaction() as transaction:
         for claim in claims:
-            step.put(claim)
+            transaction.put(claim)
 
 
 def remove(ledger: Ledger, claim_uid: str) -> None:
     """Remove a record in a transaction of its own."""
-    with ledger.transaction() as step:
-        step.remove(claim_uid)
+    with ledger.transaction() as transaction:
+        transaction.remove(claim_uid)
 
 
 def recorded_claim(name: str, *, device: str = GPU_0, number: int = 1) -> PreparedClaim:
     """Return the record of a claim with one share; the number sets its share ID."""
-    return fitted_claim(name, allocation(device, number), on=NODE)
+    return claim_record(name, allocation(device, number), on=NODE)
 
 
 def uids(ledger: Ledger) -> list[str]:
@@ -66,5 +66,5 @@ def uids(ledger: Ledger) -> list[str]:
 
 def holders(ledger: Ledger, *devices: str) -> list[str]:
     """Return the names of the claims with shares of these devices."""
-    with ledger.transaction() as step:
-        return sorted(claim.ref.name for claim in step.claims_on(devices))
+    with ledger.transaction() as transaction:
+        return sorted(claim.ref.name for claim in transaction.claims_on(devices))

@@ -21,11 +21,11 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
+from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports.cluster import Claims
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.projection import Projection
-from tensorfusion_dra.driver.share_policies import SharedContainers, SharePolicyReader
+from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.state import claim_files
@@ -96,7 +96,7 @@ class Setup:
         self.host_files = host_files or HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
         self.rules = LendingRules(enforcers=self.enforcers)
-        self.projection = Projection(
+        self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
             claim_files.device_metadata(self.metadata_folder),
@@ -117,7 +117,7 @@ class Setup:
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
-        offers = NodeFactsReader(
+        facts = NodeFactsReader(
             device_nodes=self.device_nodes,
             driver_files=self.driver_files,
             enforcer=self.enforcer.name,
@@ -125,20 +125,21 @@ class Setup:
             rules=self.rules,
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,
+            metadata_folder=str(self.metadata_folder),
         )
         return Preparer(
             claims_at_server=claims,
             pods=self.pods if self.reads_pods else None,
             ledger=self.ledger,
-            projection=self.projection,
-            cards=LocalCards(catalog or self.catalog, offers),
+            files=self.node_files,
+            cards=LocalCards(catalog or self.catalog, facts),
             share_policies=SharePolicyReader(isolation=Isolation.SOFT),
-            shared_containers=SharedContainers(
-                projection=self.projection,
+            neighbours=NeighbourReader(
                 fixed=self.rules.fixed(self.enforcer.name),
                 counts_by_pid=self.rules.counts_by_pid(self.enforcer.name),
             ),
             limit_changes=self.limit_changes(catalog),
+            workers=self.workers,
             status=self.status,
             operations=self.operations,
             required=self.required,
@@ -149,7 +150,7 @@ class Setup:
     ) -> LimitChanges:
         return LimitChanges(
             self.ledger,
-            self.projection,
+            self.node_files,
             catalog or self.catalog,
             rules=self.rules,
             status=self.status,

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims.admit import Admission, NodeFacts
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.fit import Fit, NodeFacts
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.policies import share_policy
 
 
@@ -27,16 +27,16 @@ class Card:
         limit: str = "",
         tflops: str = "",
         isolation: Isolation = Isolation.SOFT,
-    ) -> Fit:
+    ) -> Admission:
         """Admit a claim with these limits of memory and compute."""
         policy = share_policy(vram=limit, tflops=tflops, isolation=isolation)
-        admission = claim_fit(
+        admission = claim_admission(
             allocated_claim(name, *allocations),
             on=self.node,
             beside=self.claims(),
             policy=policy,
         )
-        self.records[name] = admission.claim
+        self.records[name] = admission.record
         self.records.update({other.ref.name: other for other in admission.changed})
         return admission
 

@@ -65,7 +65,7 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
 
 
 def _access(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
-    offers = node_parts.node_offers(context.settings)
+    offers = node_parts.node_facts(context.settings)
     real = [gpu for gpu in gpus if not gpu.simulated]
     if not real:
         return

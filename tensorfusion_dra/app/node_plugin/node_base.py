@@ -12,8 +12,8 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
+from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.ports.discovery import CardEvents
-from tensorfusion_dra.driver.projection import Projection
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files
@@ -31,8 +31,8 @@ class NodeBase:
     """
 
     ledger: Ledger
-    projection: Projection
-    offers: NodeFactsReader
+    files: NodeFiles
+    facts: NodeFactsReader
     reconciler: Reconciler
     catalog: DeviceCatalog
     card_events: CardEvents | None
@@ -50,17 +50,15 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
     ledger = Ledger(settings.data_folder)
     supervisor.on_stop(ledger.close)
     enforcers = node_parts.enforcers(settings)
-    projection = Projection(
+    files = NodeFiles(
         claim_files.cdi_specs(Path(settings.cdi_dir)),
         claim_files.limits(Path(settings.tensor_fusion_root) / "claims"),
         claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
         HostFiles(Path(settings.tensor_fusion_root)),
         enforcers,
     )
-    offers = node_parts.node_offers(settings, enforcers)
-    reconciler = Reconciler(
-        ledger, projection, boot_id=offers.boot_id, seconds=settings.recover_seconds
-    )
+    facts = node_parts.node_facts(settings, enforcers)
+    reconciler = Reconciler(ledger, files, boot_id=facts.boot_id, seconds=settings.recover_seconds)
     reconciler.begin()
     provided = providers.load(settings)
     supervisor.on_stop(provided.close)
@@ -75,8 +73,8 @@ def recovered(settings: Settings, supervisor: Supervisor) -> NodeBase:
     )
     return NodeBase(
         ledger=ledger,
-        projection=projection,
-        offers=offers,
+        files=files,
+        facts=facts,
         reconciler=reconciler,
         catalog=catalog,
         card_events=discovery.events if settings.health_events == "true" else None,

@@ -41,7 +41,7 @@ from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.recover import Reconciler
-from tensorfusion_dra.driver.share_policies import SharedContainers, SharePolicyReader
+from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.kubelet import sockets
@@ -169,11 +169,11 @@ def _preparing(
     )
     supervisor.own("status", status)
     reads = RetriedReads()
-    rules = base.offers.rules
+    rules = base.facts.rules
     workers = hypervisor_bridge.constructed(settings, supervisor, base.ledger, resource_api, reads)
     limit_changes = LimitChanges(
         base.ledger,
-        base.projection,
+        base.files,
         base.catalog,
         rules=rules,
         status=status,
@@ -183,17 +183,17 @@ def _preparing(
         claims_at_server=Claims(resource_api, reads=reads),
         pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
         ledger=base.ledger,
-        projection=base.projection,
-        cards=LocalCards(base.catalog, base.offers),
+        files=base.files,
+        cards=LocalCards(base.catalog, base.facts),
         share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
-        shared_containers=SharedContainers(
-            projection=base.projection,
-            fixed=rules.fixed(base.offers.enforcer),
-            counts_by_pid=rules.counts_by_pid(base.offers.enforcer),
+        neighbours=NeighbourReader(
+            fixed=rules.fixed(base.facts.enforcer),
+            counts_by_pid=rules.counts_by_pid(base.facts.enforcer),
         ),
         limit_changes=limit_changes,
         status=status,
         operations=operations,
+        workers=workers,
         required=signs if is_required else None,
     )
     return _Preparing(

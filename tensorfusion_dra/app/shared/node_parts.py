@@ -98,7 +98,7 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     )
 
 
-def node_offers(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeFactsReader:
+def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeFactsReader:
     """Return the node facts for granting cards to containers, from the settings.
 
     Args:
@@ -124,6 +124,7 @@ def node_offers(settings: Settings, every: Mapping[str, Enforcer] | None = None)
         ),
         boot_id=boot.boot_id(Path(settings.boot_id_file)),
         describes_devices=settings.device_metadata == "true",
+        metadata_folder=str(settings.data_folder / names.METADATA_FOLDER),
     )
 
 

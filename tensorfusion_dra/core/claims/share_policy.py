@@ -12,7 +12,7 @@ Only a DeviceClass can turn the limiter off.
 
 Example: the class sets a limit of 100 TFLOPS and QoS low, the claim sets QoS high, and a pod's
 annotations set isolation hard and a limit of 9Gi. The share has 100 TFLOPS, 9Gi, QoS high and
-isolation hard. The isolation is the tenant's choice, so fit() checks whether a tenant may choose
+isolation hard. The isolation is the tenant's choice, so admit() checks whether a tenant may choose
 it.
 """
 

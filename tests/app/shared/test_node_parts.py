@@ -45,6 +45,6 @@ def test_node_offers_state_whether_the_enforcer_supports_hard_isolation(
         node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
     )
 
-    node_offers = node_parts.node_offers(settings)
+    node_facts = node_parts.node_facts(settings)
 
-    assert (node_offers.enforcer, node_offers.enforces_hard) == (enforcer, enforces_hard)
+    assert (node_facts.enforcer, node_facts.enforces_hard) == (enforcer, enforces_hard)

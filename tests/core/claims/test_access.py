@@ -4,14 +4,14 @@ from tensorfusion_dra.core.claims import access
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.prepared import Mount
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import fitted_claim
+from tests.support.builders.claims import claim_record
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import COMMON_NODES, node_offer
+from tests.support.builders.nodes import COMMON_NODES, node_facts
 
-NODE = node_offer(*gpus(3))
+NODE = node_facts(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
-RECORD = fitted_claim(
+RECORD = claim_record(
     "a",
     allocation(GPU_0, 1, request="main"),
     exclusive_allocation(GPU_1, request="whole"),
@@ -54,7 +54,7 @@ def test_boot_id_is_set_only_if_every_share_is_refreshed() -> None:
 def test_claim_on_simulated_cards_gets_no_host_access() -> None:
     simulated = gpu(minor=None)
     (device,) = published_devices(simulated)
-    record = fitted_claim("a", allocation(device.name, 1), on=node_offer(simulated))
+    record = claim_record("a", allocation(device.name, 1), on=node_facts(simulated))
     shared = SharedAccess(device_nodes=COMMON_NODES, driver_mounts=(MOUNT,))
 
     today = access.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")

@@ -16,13 +16,13 @@ from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, Prepared
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
-from tests.support.builders.claims import fitted_claim
+from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import ENFORCER, node_offer
+from tests.support.builders.nodes import ENFORCER, node_facts
 from tests.support.cdi_rules import env, injected, spec_of, violations
 from tests.support.tally import examples
 
-NODE = node_offer(*gpus(3))
+NODE = node_facts(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
 UUID_0, UUID_1, UUID_2 = (card.uuid for card in gpus(3))
 LETTER_FIRST = ClaimRef(namespace="default", name="a", uid="fa0b0c0d-0000-4000-8000-000000000001")
@@ -31,7 +31,8 @@ DIGIT_FIRST = replace(LETTER_FIRST, uid="0a0b0c0d-0000-4000-8000-000000000001")
 
 def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
     claim = replace(
-        fitted_claim("a", allocation(GPU_0, 1, tflops="78", vram="20Gi"), on=NODE), ref=LETTER_FIRST
+        claim_record("a", allocation(GPU_0, 1, tflops="78", vram="20Gi"), on=NODE),
+        ref=LETTER_FIRST,
     )
 
     description = (
@@ -100,7 +101,7 @@ def test_spec_of_one_share_has_device_nodes_limits_and_common_edits() -> None:
 
 
 def test_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
-    claim = fitted_claim("a", on=NODE)
+    claim = claim_record("a", on=NODE)
 
     assert cdi.spec(claim, ENFORCER) is None
     assert cdi.ids_by_share(claim) == ()
@@ -108,14 +109,14 @@ def test_claim_without_our_devices_has_no_spec_and_no_ids() -> None:
 
 @pytest.mark.parametrize(("ref", "version"), [(LETTER_FIRST, "0.3.0"), (DIGIT_FIRST, "0.5.0")])
 def test_spec_has_the_lowest_version_that_allows_its_names(ref: ClaimRef, version: str) -> None:
-    claim = replace(fitted_claim("a", allocation(GPU_0, 1), on=NODE), ref=ref)
+    claim = replace(claim_record("a", allocation(GPU_0, 1), on=NODE), ref=ref)
 
     assert spec_of(claim)["cdiVersion"] == version
     assert violations(spec_of(claim)) == []
 
 
 def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() -> None:
-    claim = fitted_claim(
+    claim = claim_record(
         "a",
         allocation(GPU_0, 1, tflops="31.2", vram="1Gi", request="small"),
         allocation(GPU_1, 2, tflops="156", vram="40Gi", request="large"),
@@ -135,7 +136,7 @@ def test_container_of_one_request_gets_its_own_card_and_limits_of_all_cards() ->
 
 
 def test_each_share_has_a_variable_of_its_own() -> None:
-    claim = fitted_claim(
+    claim = claim_record(
         "a",
         allocation(GPU_0, 1),
         allocation(GPU_0, 2),
@@ -164,8 +165,8 @@ def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
         NODE,
         access={**NODE.access, GPU_0: CardAccess(toolkit_device=f"nvidia.com/gpu={UUID_0}")},
     )
-    by_toolkit = fitted_claim("a", allocation(GPU_0, 1), on=node)
-    by_mounts = replace(fitted_claim("a", allocation(GPU_0, 1), on=NODE), driver_mounts=(mount,))
+    by_toolkit = claim_record("a", allocation(GPU_0, 1), on=node)
+    by_mounts = replace(claim_record("a", allocation(GPU_0, 1), on=NODE), driver_mounts=(mount,))
 
     assert [name.partition("=")[0] for name in cdi.ids_by_share(by_toolkit)[0]] == [
         "tensor-fusion.ai/vgpu",
@@ -179,7 +180,8 @@ def test_toolkit_device_is_the_last_id_and_driver_mounts_replace_it() -> None:
 
 def test_device_nodes_from_another_folder_are_under_dev_in_the_container() -> None:
     record = replace(
-        fitted_claim("a", allocation(GPU_0, 1), on=NODE), common_nodes=("/run/host/dev/nvidiactl",)
+        claim_record("a", allocation(GPU_0, 1), on=NODE),
+        common_nodes=("/run/host/dev/nvidiactl",),
     )
 
     document = cdi.spec(record, ENFORCER)

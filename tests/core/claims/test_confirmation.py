@@ -10,14 +10,14 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
-from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.builders.gpus import gpus
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 
-NODE = node_offer(*gpus(2))
+NODE = node_facts(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
-RECORD = fitted_claim(
+RECORD = claim_record(
     "a", allocation(GPU_0, 1), exclusive_allocation(GPU_1, request="whole"), on=NODE
 )
 
@@ -95,7 +95,7 @@ WHOLE_CARD = allocated_claim("a", exclusive_allocation(GPU_0), pods=(POD_A, POD_
 
 
 def record_of(claim: AllocatedClaim) -> PreparedClaim:
-    return claim_fit(claim, on=NODE).claim
+    return claim_admission(claim, on=NODE).record
 
 
 @pytest.mark.parametrize(

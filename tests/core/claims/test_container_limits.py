@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, fit, share_policy
+from tensorfusion_dra.core.claims import cdi, share_policy
+from tensorfusion_dra.core.claims.admit import NodeFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.fit import NodeFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
@@ -20,10 +20,10 @@ from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support import markdown
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, fitted_claim
+from tests.support.builders.claims import allocated_claim, claim_record
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import RULES, node_offer
+from tests.support.builders.nodes import RULES, node_facts
 from tests.support.builders.pods import pod_annotations
 from tests.support.builders.policies import DEFAULTS
 from tests.support.cdi_rules import environment, injected, violations
@@ -32,10 +32,10 @@ from tests.support.markdown import ROOT
 ENFORCER: Final = TensorFusion(hypervisor_ip="192.0.2.7")
 POD: Final = PodRef(namespace="default", name="p", uid="uid-of-p")
 
-TWO_A100: Final = node_offer(*gpus(2))  # 312 TFLOPS and 80Gi each
+TWO_A100: Final = node_facts(*gpus(2))  # 312 TFLOPS and 80Gi each
 WITH_HARD_LIMITER: Final = replace(TWO_A100, enforces_hard=True)
 OVERCOMMITTED: Final = replace(TWO_A100, rules=replace(RULES, overcommit_limits=True))
-OVERSUBSCRIBED: Final = node_offer(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
+OVERSUBSCRIBED: Final = node_facts(  # 312 TFLOPS and 80Gi, handed out as 468 and 120Gi
     gpu(0),
     node=replace(
         NODE,
@@ -90,7 +90,7 @@ class Claimed:
         """Return the other claims, which have shares of the first card already."""
         device = next(iter(self.node.devices))
         return [
-            fitted_claim(f"b{n}", _share(self.node, device, 50 + n, ("1", vram)), on=self.node)
+            claim_record(f"b{n}", _share(self.node, device, 50 + n, ("1", vram)), on=self.node)
             for n, vram in enumerate(self.beside)
         ]
 
@@ -115,7 +115,7 @@ def admitted_claim(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     policies = [
         share_policy.of_share(claim, item, annotated, DEFAULTS) for item in claim.allocations
     ]
-    return fit.fit(claim, policies, claimed.node, claimed.existing()).claim
+    return admit(claim, policies, claimed.node, claimed.existing()).record
 
 
 def container_edits(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:
@@ -371,7 +371,7 @@ def test_soft_claim_needs_the_host_paths_of_its_mounts() -> None:
 
 
 def test_admin_access_has_no_limits() -> None:
-    claim = fitted_claim(
+    claim = claim_record(
         "a", exclusive_allocation(next(iter(TWO_A100.devices)), admin_access=True), on=TWO_A100
     )
 

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, device_metadata, metadata_files
+from tensorfusion_dra.core.claims import cdi, device_metadata, documents
 from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
 from tests.support import cdi_rules
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as NODE_FACTS
 from tests.support.builders.gpus import gpus
-from tests.support.builders.nodes import ENFORCER, node_offer
+from tests.support.builders.nodes import ENFORCER, node_facts
 
-NODE = node_offer(*gpus(3))
+NODE = node_facts(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
 FOLDER = "/var/lib/kubelet/plugins/driver/dra-device-metadata"
 ROOT = "/var/run/kubernetes.io/dra-device-attributes"
@@ -30,14 +30,14 @@ def described(*allocations: Allocation, pod_claim_name: str = "") -> PreparedCla
     """Return the record of a claim with metadata."""
     annotations = {POD_CLAIM_ANNOTATION: pod_claim_name} if pod_claim_name else {}
     claim = allocated_claim("a", *allocations, annotations=annotations)
-    record = claim_fit(claim, on=NODE).claim
+    record = claim_admission(claim, on=NODE).record
     return replace(record, metadata=device_metadata.of_claim(claim, NODE.devices))
 
 
 def objects_of(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the objects of each file by request."""
     return {
-        name.partition("_")[2]: found for name, found in metadata_files.documents(claim).items()
+        name.partition("_")[2]: found for name, found in documents.metadata_documents(claim).items()
     }
 
 
@@ -140,7 +140,7 @@ def test_a_claim_without_metadata_has_the_spec_and_ids_of_before() -> None:
 
     spec = cdi.spec(record, ENFORCER, metadata_folder=FOLDER)
 
-    assert metadata_files.documents(record) == {}
+    assert documents.metadata_documents(record) == {}
     assert FOLDER not in json.dumps(spec)
     assert not any("metadata" in name for ids in cdi.ids_by_share(record) for name in ids)
     assert "metadata" not in record.as_json()
@@ -158,11 +158,11 @@ def test_names_of_files_lead_back_to_their_claims(claim_name: str, request_name:
     ref = ClaimRef(namespace="default", name=claim_name, uid="0-a-b")
     record = replace(described(allocation(GPU_0, 1, request=request_name)), ref=ref)
 
-    (name,) = metadata_files.file_names(record)
+    (name,) = documents.metadata_file_names(record)
 
     assert name == f"0-a-b_{request_name}"
-    assert metadata_files.claim_uid(name) == ref.uid
-    assert set(metadata_files.documents(record)) == {name}
+    assert documents.metadata_claim_uid(name) == ref.uid
+    assert set(documents.metadata_documents(record)) == {name}
 
 
 @pytest.mark.parametrize("found", ["../../etc", "a/b", "a.b", "A", "a" * 64, "-", " ", "\ud800"])

@@ -5,7 +5,8 @@ from itertools import product
 
 import pytest
 
-from tensorfusion_dra.core.claims import fit, isolation
+from tensorfusion_dra.core.claims import isolation
+from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
@@ -16,31 +17,31 @@ from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.builders.devices import NODE as MEMBER
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import RULES, node_offer
+from tests.support.builders.nodes import RULES, node_facts
 from tests.support.builders.policies import share_policy
 
-NODE = node_offer(*gpus(2))
+NODE = node_facts(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 SOFT, HARD, SHARED = Isolation.SOFT, Isolation.HARD, Isolation.SHARED
 
 
-def admit(
+def record(
     name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
 ) -> PreparedClaim:
     chosen = share_policy(isolation=isolation)
-    return claim_fit(
+    return claim_admission(
         allocated_claim(name, *allocations), on=NODE, beside=beside, policy=chosen
-    ).claim
+    ).record
 
 
 def refusal(
     name: str, *allocations: Allocation, isolation: Isolation, beside: list[PreparedClaim]
 ) -> str:
     with pytest.raises(ClaimError) as caught:
-        admit(name, *allocations, isolation=isolation, beside=beside)
+        record(name, *allocations, isolation=isolation, beside=beside)
     return str(caught.value)
 
 
@@ -48,7 +49,7 @@ def refusal(
 def test_mode_that_differs_from_the_cards_is_refused(
     existing: Isolation, wanted: Isolation
 ) -> None:
-    first = admit("a", allocation(GPU_0, 1), isolation=existing, beside=[])
+    first = record("a", allocation(GPU_0, 1), isolation=existing, beside=[])
 
     assert refusal("b", allocation(GPU_0, 2), isolation=wanted, beside=[first]) == (
         f"claim default/b: {GPU_0}: isolation {wanted}: found the card in isolation {existing} by "
@@ -61,7 +62,7 @@ def test_mode_that_differs_from_the_cards_is_refused(
     [pair for pair in product(Isolation, repeat=2) if SHARED in pair],
 )
 def test_card_in_shared_isolation_has_one_tenant(existing: Isolation, wanted: Isolation) -> None:
-    first = admit("a", allocation(GPU_0, 1), isolation=existing, beside=[])
+    first = record("a", allocation(GPU_0, 1), isolation=existing, beside=[])
 
     assert refusal("b", allocation(GPU_0, 2), isolation=wanted, beside=[first]) == (
         f"claim default/b: {GPU_0}: isolation {wanted}: found default/a on the card in isolation "
@@ -77,12 +78,12 @@ def test_claim_has_one_share_of_a_card_in_shared_isolation() -> None:
 
 @pytest.mark.parametrize(("mode", "other"), list(product(Isolation, repeat=2)))
 def test_admin_access_is_compatible_with_every_mode(mode: Isolation, other: Isolation) -> None:
-    tenant = admit("a", allocation(GPU_0, 1), isolation=mode, beside=[])
-    admin = admit(
+    tenant = record("a", allocation(GPU_0, 1), isolation=mode, beside=[])
+    admin = record(
         "admin", exclusive_allocation(GPU_0, admin_access=True), isolation=other, beside=[tenant]
     )
 
-    assert admit("a", allocation(GPU_0, 1), isolation=mode, beside=[admin]).shares
+    assert record("a", allocation(GPU_0, 1), isolation=mode, beside=[admin]).shares
 
 
 @pytest.mark.parametrize("enforcer", [HamiCore(library="/libvgpu.so"), Mps()])
@@ -91,19 +92,19 @@ def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
 ) -> None:
     rules = replace(RULES, enforcers={enforcer.name: enforcer})
     node = replace(NODE, enforcer=enforcer.name, rules=rules)
-    soft = fitted_claim("a", allocation(GPU_0, 1), on=node, policy=share_policy(isolation=SOFT))
+    soft = claim_record("a", allocation(GPU_0, 1), on=node, policy=share_policy(isolation=SOFT))
     hard = allocated_claim("b", allocation(GPU_0, 2))
 
-    kept = claim_fit(hard, on=node, beside=[soft], policy=share_policy(isolation=HARD))
+    kept = claim_admission(hard, on=node, beside=[soft], policy=share_policy(isolation=HARD))
 
-    assert [each.isolation for each in kept.claim.shares] == [HARD]
+    assert [each.isolation for each in kept.record.shares] == [HARD]
 
 
 def test_isolation_of_admin_access_is_not_a_tenants_choice() -> None:
     chosen = share_policy(isolation=SHARED, isolation_by_tenant=True)
     admin = allocated_claim("admin", exclusive_allocation(GPU_0, admin_access=True))
 
-    assert claim_fit(admin, on=NODE, policy=chosen).claim.shares
+    assert claim_admission(admin, on=NODE, policy=chosen).record.shares
 
 
 def test_claim_with_two_isolation_modes_is_refused() -> None:
@@ -112,7 +113,7 @@ def test_claim_with_two_isolation_modes_is_refused() -> None:
     )
 
     with pytest.raises(ClaimError) as caught:
-        fit.fit(claim, [share_policy(isolation=SOFT), share_policy(isolation=HARD)], NODE, [])
+        admit(claim, [share_policy(isolation=SOFT), share_policy(isolation=HARD)], NODE, [])
 
     assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"
 
@@ -121,15 +122,15 @@ def test_claim_that_has_its_card_without_limits_keeps_later_claims_off_even_if_t
     None
 ):
     """Example: ECC is turned off at a reboot, which leaves containers more memory."""
-    before, after = (node_offer(gpu(vram_bytes=size * GIB)) for size in (80, 86))
+    before, after = (node_facts(gpu(vram_bytes=size * GIB)) for size in (80, 86))
     (card,) = before.devices
-    whole = fitted_claim("a", allocation(card, 1, tflops="312", vram="80Gi"), on=before)
+    whole = claim_record("a", allocation(card, 1, tflops="312", vram="80Gi"), on=before)
 
     alone = isolation.without_limits(whole, before.devices)
     assert alone is not None
     late = allocated_claim("late", allocation(card, 2, tflops="0", vram="1Gi"))
     with pytest.raises(ClaimError) as caught:
-        claim_fit(late, on=after, beside=[alone])
+        claim_admission(late, on=after, beside=[alone])
 
     assert [(share.isolation, share.limit) for share in alone.shares] == [(SHARED, None)]
     assert str(caught.value) == (
@@ -151,7 +152,7 @@ def test_whole_card_needs_its_limits_only_if_its_memory_is_expanded(
     ratios: Oversubscription, has_limits: bool
 ) -> None:
     pool = replace(MEMBER, oversubscription=ratios)
-    node = node_offer(*gpus(1), node=pool, host=HostResources(memory_bytes=80 * GIB))
-    claim = fitted_claim("a", exclusive_allocation(next(iter(node.devices))), on=node)
+    node = node_facts(*gpus(1), node=pool, host=HostResources(memory_bytes=80 * GIB))
+    claim = claim_record("a", exclusive_allocation(next(iter(node.devices))), on=node)
 
     assert (isolation.without_limits(claim, node.devices) is None) is has_limits

@@ -19,14 +19,14 @@ from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as DEFAULT_NODE
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import HAMI_CORE, RULES, node_offer
+from tests.support.builders.nodes import HAMI_CORE, RULES, node_facts
 from tests.support.builders.policies import share_policy
 from tests.support.tenants import Card, limit_of
 
-NODE = node_offer(*gpus(2))
+NODE = node_facts(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 OVERCOMMIT = replace(NODE, rules=replace(RULES, overcommit_limits=True))
 CARD_GIB = 80
@@ -42,7 +42,7 @@ def test_limit_above_the_request_is_granted_while_no_other_tenant_wants_it() -> 
     admission = card.admit("a", of_card(1, 10), limit="60Gi")
 
     assert card.gib() == {"a": 60}
-    assert not admission.claim.shares[0].clamped
+    assert not admission.record.shares[0].clamped
     assert admission.changed == ()
 
 
@@ -56,7 +56,7 @@ def test_later_request_takes_back_what_was_lent() -> None:
     (changed,) = admission.changed
     assert changed.ref.name == "a"
     assert changed.shares[0].clamped
-    assert not admission.claim.shares[0].clamped
+    assert not admission.record.shares[0].clamped
 
 
 def test_last_borrower_gives_back_first() -> None:
@@ -100,24 +100,24 @@ def test_order_of_arrival_depends_neither_on_names_nor_on_claims_that_left() -> 
 
 def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     card = Card(NODE)
-    card.records["admin"] = claim_fit(
+    card.records["admin"] = claim_admission(
         allocated_claim("admin", exclusive_allocation(GPU_0, admin_access=True)), on=NODE
-    ).claim
-    free = claim_fit(
+    ).record
+    free = claim_admission(
         allocated_claim("free", of_card(9, 30)),
         on=NODE,
         policy=share_policy(vram="80Gi", limiter=False),
     )
-    card.records["free"] = free.claim
+    card.records["free"] = free.record
 
     admission = card.admit("a", of_card(1, 10), limit="80Gi")
 
     assert admission.changed == ()
-    assert limit_of(admission.claim).vram_bytes == 50 * GIB
+    assert limit_of(admission.record).vram_bytes == 50 * GIB
 
 
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
-OVERSUBSCRIBED = node_offer(
+OVERSUBSCRIBED = node_facts(
     gpu(vram_bytes=40 * GIB),
     node=replace(DEFAULT_NODE, oversubscription=RATIOS),
     host=HostResources(memory_bytes=40 * GIB),
@@ -141,7 +141,7 @@ def test_tenants_keep_their_requests_and_no_more_when_the_pool_shrinks(
     card.admit("a", of_virtual(2, 1), limit="1Gi")
 
     rules = replace(RULES, overcommit_limits=overcommit)
-    card.node = node_offer(gpu(vram_bytes=40 * GIB), rules=rules)
+    card.node = node_facts(gpu(vram_bytes=40 * GIB), rules=rules)
     card.release("a")
 
     assert card.gib() == {"b": 50}
@@ -308,7 +308,7 @@ def test_requests_are_kept_if_rounding_takes_their_sum_above_100_percent() -> No
 
 def test_oversubscribed_card_lends_its_virtual_compute() -> None:
     ratios = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
-    card = Card(node_offer(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
+    card = Card(node_facts(gpu(), node=replace(DEFAULT_NODE, oversubscription=ratios)))
 
     for number, name in enumerate("abc"):
         consumed = {

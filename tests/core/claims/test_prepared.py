@@ -12,14 +12,14 @@ from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import fitted_claim
+from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpus
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 from tests.support.builders.policies import share_policy
 
-NODE = node_offer(*gpus(3))
+NODE = node_facts(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
-RECORD = fitted_claim(
+RECORD = claim_record(
     "a",
     allocation(GPU_0, 1, tflops="71.2", request="main"),
     exclusive_allocation(GPU_1, request="whole"),
@@ -67,7 +67,7 @@ def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
 
 
 def test_share_is_clamped_if_its_limit_is_below_the_wanted_one() -> None:
-    (kept,) = fitted_claim(
+    (kept,) = claim_record(
         "a", allocation(GPU_0, 1, vram="8Gi"), on=NODE, policy=share_policy(vram="16Gi")
     ).shares
     assert kept.limit is not None

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from tensorfusion_dra.core.claims import lending
-from tensorfusion_dra.core.claims.fit import NodeFacts
+from tensorfusion_dra.core.claims.admit import NodeFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import allocated_claim, claim_fit
+from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 
 SLOTS = "example.com/slots"
-PLAIN = node_offer(gpu())
+PLAIN = node_facts(gpu())
 (CARD,) = PLAIN.devices
 
 
@@ -32,7 +32,7 @@ def record(
     amounts = {"tflops": "10", "vram": "1Gi"} | ({} if slots is None else {SLOTS: slots})
     consumed = {key: quantity.parse(text) for key, text in amounts.items()}
     claim = allocated_claim(name, allocation(CARD, number, consumed=consumed))
-    return claim_fit(claim, on=on, beside=beside).claim
+    return claim_admission(claim, on=on, beside=beside).record
 
 
 def test_amounts_of_a_provided_capacity_are_recorded_and_add_up() -> None:
@@ -83,7 +83,7 @@ def test_record_fits_beside_claims_after_the_provider_is_gone() -> None:
 def test_exclusive_claim_consumes_all_of_it() -> None:
     claim = allocated_claim("a", exclusive_allocation(CARD))
 
-    (share,) = claim_fit(claim, on=with_slots(consumable(4))).claim.shares
+    (share,) = claim_admission(claim, on=with_slots(consumable(4))).record.shares
 
     assert share.consumed[SLOTS] == quantity.parse("4")
 

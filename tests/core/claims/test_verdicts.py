@@ -353,7 +353,9 @@ NOT_ENFORCED: Final = {
 def reasons() -> set[str]:
     """Return every reason that the code has for a share."""
     constants = {name: value for name, value in vars(verdicts).items() if name.isupper()}
-    return {value for value in constants.values() if isinstance(value, str)} - OF_NODES
+    return {
+        each for each in constants.values() if str(each).isalnum() and not callable(each)
+    } - OF_NODES
 
 
 def documented() -> dict[str, str]:

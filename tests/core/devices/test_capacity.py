@@ -18,10 +18,10 @@ from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import allocated_claim, claim_fit, fitted_claim
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 
 
 def test_card_offers_compute_and_memory_with_a_policy() -> None:
@@ -154,7 +154,7 @@ def oversubscribed_claim(
     name: str, virtual: tuple[str, str] | None, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
     """Return a claim on one 40Gi A100 at 1.5x; None requests the physical capacities."""
-    node = node_offer(
+    node = node_facts(
         gpu(vram_bytes=40 * GIB), node=POOL, host=HostResources(memory_bytes=40 * GIB)
     )
     (a100,) = node.devices
@@ -167,7 +167,7 @@ def oversubscribed_claim(
         allocation(a100, int(name)),
         consumed={key: quantity.parse(text) for key, text in amounts.items()},
     )
-    return claim_fit(allocated_claim(f"claim-{name}", share), on=node, beside=beside).claim
+    return claim_admission(allocated_claim(f"claim-{name}", share), on=node, beside=beside).record
 
 
 def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> None:
@@ -190,9 +190,9 @@ def test_claim_for_physical_capacities_gets_the_card_exclusively() -> None:
 
 
 def test_share_from_before_oversubscription_counts_by_its_physical_amounts() -> None:
-    before = node_offer(gpu(vram_bytes=40 * GIB))
+    before = node_facts(gpu(vram_bytes=40 * GIB))
     (a100,) = before.devices
-    old = fitted_claim("old", allocation(a100, 9, tflops="300", vram="30Gi"), on=before)
+    old = claim_record("old", allocation(a100, 9, tflops="300", vram="30Gi"), on=before)
 
     with pytest.raises(
         ClaimError, match=r"virtual_tflops: found 200 plus 300 in use, expected at most 468"
@@ -205,12 +205,12 @@ def claim_after_oversubscription(
     name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
     """Return a claim with virtual amounts, prepared after its pool stopped oversubscribing."""
-    node = node_offer(gpu(vram_bytes=40 * GIB))
+    node = node_facts(gpu(vram_bytes=40 * GIB))
     (card,) = node.devices
     amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
     consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
     wanted = allocated_claim(name, allocation(card, ord(name), consumed=consumed))
-    return claim_fit(wanted, on=node, beside=beside).claim
+    return claim_admission(wanted, on=node, beside=beside).record
 
 
 def test_claim_from_before_oversubscription_stopped_gets_its_amounts_of_the_card() -> None:
@@ -245,7 +245,7 @@ def test_amount_of_0_is_refused_also_after_oversubscription_stopped() -> None:
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
 RESERVING = replace(T4, reserved_bytes=450 * MIB - 1)
-BEFORE, NOW = node_offer(T4), node_offer(RESERVING)
+BEFORE, NOW = node_facts(T4), node_facts(RESERVING)
 (CARD,) = NOW.devices
 
 
@@ -257,26 +257,26 @@ def test_capacity_is_the_total_less_the_reserved_memory_in_whole_mib() -> None:
 
 
 def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() -> None:
-    whole = fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
+    whole = claim_record("a", allocation(CARD, 1, tflops="65", vram="15Gi"), on=BEFORE)
 
     (kept,) = lending.with_divided_limits([whole], NOW.devices, NOW.rules)
 
     assert kept == whole
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        claim_fit(
+        claim_admission(
             allocated_claim("b", allocation(CARD, 2, tflops="0", vram="1Mi")),
             on=NOW,
             beside=[whole],
         )
-    half = fitted_claim("c", allocation(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
+    half = claim_record("c", allocation(CARD, 3, tflops="1", vram="14Gi"), on=NOW)
     with pytest.raises(
         ClaimError, match="vram: found 1Gi plus 14Gi in use, expected at most 14910Mi"
     ):
-        claim_fit(
+        claim_admission(
             allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
         )
 
 
 def test_more_than_the_old_total_is_refused() -> None:
     with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        fitted_claim("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
+        claim_record("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)

@@ -24,16 +24,16 @@ from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers.third_party import Kind, Registered
 from tests.support.another_enforcer import Another, variant
 from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import fitted_claim
+from tests.support.builders.claims import claim_record
 from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import node_offer
+from tests.support.builders.nodes import node_facts
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
 FOLDER = "/run/tensor-fusion/another"
 SETTINGS = EnforcerSettings(folder=FOLDER, claims_root=f"{FOLDER}/claims")
-NODE = node_offer(gpu())
+NODE = node_facts(gpu())
 (CARD,) = NODE.devices
-CLAIM = fitted_claim("a", allocation(CARD, 1, tflops="78", vram="20Gi"), on=NODE)
+CLAIM = claim_record("a", allocation(CARD, 1, tflops="78", vram="20Gi"), on=NODE)
 
 
 def guarded(kind: object, *, budget_seconds: float = FOREVER) -> GuardedEnforcer:

@@ -6,9 +6,8 @@ For claims as the API server stores them, see tests.support.builders.stored_clai
 from collections.abc import Iterable
 from typing import Any
 
-from tensorfusion_dra.core.claims import fit
+from tensorfusion_dra.core.claims.admit import Admission, NodeFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.fit import Fit, NodeFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tests.support.builders.policies import DEFAULTS
@@ -24,19 +23,19 @@ def allocated_claim(name: str, *allocations: Allocation, **changes: Any) -> Allo
     return AllocatedClaim(ref=claim_ref(name), allocations=allocations, **changes)
 
 
-def claim_fit(
+def claim_admission(
     claim: AllocatedClaim,
     *,
     on: NodeFacts,
     beside: Iterable[PreparedClaim] = (),
     policy: SharePolicy = DEFAULTS,
-) -> Fit:
-    """Return the fit of a claim with the same policy for every share of the claim."""
-    return fit.fit(claim, [policy] * len(claim.allocations), on, beside)
+) -> Admission:
+    """Return the admission of a claim with the same policy for every share of the claim."""
+    return admit(claim, [policy] * len(claim.allocations), on, beside)
 
 
-def fitted_claim(
+def claim_record(
     name: str, *allocations: Allocation, on: NodeFacts, policy: SharePolicy = DEFAULTS
 ) -> PreparedClaim:
     """Return the record of a claim on a node that has no other claims."""
-    return claim_fit(allocated_claim(name, *allocations), on=on, policy=policy).claim
+    return claim_admission(allocated_claim(name, *allocations), on=on, policy=policy).record

@@ -3,9 +3,9 @@
 from typing import Final
 
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.admit import NodeFacts
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.fit import NodeFacts
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
@@ -17,7 +17,7 @@ HAMI_CORE: Final = HamiCore(library="/usr/local/vgpu/libvgpu.so.2.8.0")
 RULES: Final = LendingRules(enforcers={each.name: each for each in (ENFORCER, HAMI_CORE)})
 
 
-def node_offer(
+def node_facts(
     *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: LendingRules = RULES
 ) -> NodeFacts:
     """Return the offer of a node with these cards; a card without a minor number is simulated."""

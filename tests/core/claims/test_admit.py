@@ -14,18 +14,23 @@ from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
-from tests.support.builders.claims import allocated_claim, claim_fit, claim_ref, fitted_claim
+from tests.support.builders.claims import (
+    allocated_claim,
+    claim_admission,
+    claim_record,
+    claim_ref,
+)
 from tests.support.builders.gpus import gpu, gpus
-from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_offer
+from tests.support.builders.nodes import COMMON_NODES, ENFORCER, node_facts
 
-NODE = node_offer(*gpus(2))
+NODE = node_facts(*gpus(2))
 GPU_0, GPU_1 = NODE.devices
 
 
 def admit(
     name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
-    return claim_fit(allocated_claim(name, *allocations), on=NODE, beside=beside).claim
+    return claim_admission(allocated_claim(name, *allocations), on=NODE, beside=beside).record
 
 
 def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()) -> str:
@@ -89,7 +94,7 @@ def test_shares_of_one_claim_on_a_card_add_up() -> None:
 
 
 def test_last_byte_fits_and_a_step_more_does_not() -> None:
-    beside = [fitted_claim("a", allocation(GPU_0, 1, vram="81919Mi"), on=NODE)]
+    beside = [claim_record("a", allocation(GPU_0, 1, vram="81919Mi"), on=NODE)]
 
     admit("b", allocation(GPU_0, 2, vram="1Mi"), beside=beside)
 
@@ -101,7 +106,7 @@ def test_last_byte_fits_and_a_step_more_does_not() -> None:
 
 
 def test_same_name_with_another_uid_is_another_claim() -> None:
-    before = fitted_claim("a", allocation(GPU_0, 1), on=NODE)
+    before = claim_record("a", allocation(GPU_0, 1), on=NODE)
     deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
 
     text = refusal("a", allocation(GPU_0, 1), beside=[deleted])
@@ -113,7 +118,7 @@ def test_same_name_with_another_uid_is_another_claim() -> None:
 
 
 def test_share_id_in_use_is_refused() -> None:
-    beside = [fitted_claim("a", allocation(GPU_0, 1), on=NODE)]
+    beside = [claim_record("a", allocation(GPU_0, 1), on=NODE)]
 
     text = refusal("b", allocation(GPU_0, 1), beside=beside)
 
@@ -134,7 +139,7 @@ def test_share_id_in_use_is_refused() -> None:
     ids=["exclusive beside exclusive", "share beside exclusive", "exclusive beside share"],
 )
 def test_exclusive_device_is_not_shared(first: Allocation, second: Allocation) -> None:
-    beside = [fitted_claim("a", first, on=NODE)]
+    beside = [claim_record("a", first, on=NODE)]
 
     text = refusal("b", second, beside=beside)
 
@@ -151,8 +156,8 @@ def test_exclusive_device_is_not_shared(first: Allocation, second: Allocation) -
 def test_admin_access_fits_beside_every_user_and_blocks_none(other: Allocation) -> None:
     admin = exclusive_allocation(GPU_0, request="watch", admin_access=True)
 
-    admit("b", admin, beside=[fitted_claim("a", other, on=NODE)])
-    admit("a", other, beside=[fitted_claim("b", admin, on=NODE)])
+    admit("b", admin, beside=[claim_record("a", other, on=NODE)])
+    admit("a", other, beside=[claim_record("b", admin, on=NODE)])
     admit("c", admin, other)
 
 
@@ -173,7 +178,7 @@ def test_unknown_device_is_refused_with_the_known_ones() -> None:
 
 def test_error_on_a_node_without_devices_lists_none() -> None:
     with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
-        claim_fit(allocated_claim("a", allocation("gpu-gone", 1)), on=node_offer())
+        claim_admission(allocated_claim("a", allocation("gpu-gone", 1)), on=node_facts())
 
 
 @pytest.mark.parametrize("missing", ["tflops", "vram"])
@@ -255,7 +260,7 @@ def test_exactly_the_claims_that_fit_are_admitted(
     for claim, leaves in steps:
         others = [record for uid, record in records.items() if uid != claim.ref.uid]
         try:
-            records[claim.ref.uid] = claim_fit(claim, on=NODE, beside=records.values()).claim
+            records[claim.ref.uid] = claim_admission(claim, on=NODE, beside=records.values()).record
             fitted = True
         except ClaimError:
             fitted = False

@@ -1,9 +1,11 @@
-"""The last check before a device is handed out: a claim has to fit beside the recorded claims.
+"""admit(): whether a claim may have its devices beside the recorded claims, and what it gets.
 
 The scheduler decides first. But two claims can reach a node with the same share (a force-deleted
-pod, an older scheduler, a hand-written status), and this is the last place to notice.
+pod, an older scheduler, a hand-written status), and this is the last place to notice. All rules
+are here or called from here, on plain values; the driver calls it inside the ledger's transaction,
+so that of two claims that are prepared at the same time one is refused.
 
-fit() checks every allocation of the claim. If one of them fails, the whole claim is refused.
+Every allocation of the claim is checked. If one of them fails, the whole claim is refused.
 
 1. Its pool and device are this node's.
 2. Its consumed amounts are complete and not below the minimum. An exclusive allocation consumes
@@ -17,27 +19,43 @@ fit() checks every allocation of the claim. If one of them fails, the whole clai
 Admin access consumes nothing and has no limits, so only the first check applies to it.
 
 A claim that fits becomes a record with its device nodes and limits. Its request may take back what
-was lent to other claims (see lending.py), so the result includes their changed records.
+was lent to other claims (see lending.py), so the result includes their changed records. Then the
+claim as a whole is checked:
+
+7. Something on the node enforces its limits; a claim for whole cards does without limits instead.
+8. No other claim in one of its containers would mix its limits with them.
+9. No earlier pod of its pod's name still has the folder that it needs.
 
 Example: on a card with 80Gi, claim A requests 20Gi with a limit of 60Gi. Claim B requests 30Gi and
 fits, because 20Gi + 30Gi is at most 80Gi. The result is B's record with a limit of 30Gi and A's
 record with a limit of 50Gi. A claim C for 31Gi is then refused.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import access, isolation, lending, limits
+from tensorfusion_dra.core.claims import (
+    access,
+    device_metadata,
+    isolation,
+    lending,
+    limits,
+    plan,
+    presence,
+)
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.evidence import NodeSigns
 from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 
@@ -55,6 +73,7 @@ class NodeFacts:
         rules: Rules for limits above requests.
         boot_id: ID of this boot.
         describes_devices: True if containers get files with the metadata of their devices.
+        metadata_folder: Host folder of these files.
     """
 
     pool: str
@@ -66,47 +85,103 @@ class NodeFacts:
     rules: LendingRules = field(default_factory=LendingRules)
     boot_id: str = ""
     describes_devices: bool = False
+    metadata_folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerNeighbours:
+    """Claims that share a container with a claim.
+
+    Attributes:
+        names: Claims of the same namespace that a container uses together with the claim.
+        is_known: False if the driver may not read pods; then every claim of the pods counts.
+    """
+
+    names: frozenset[str] = frozenset()
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """A claim that fits, and the records of other claims that change with it.
+class Admission:
+    """A claim that is admitted.
 
     Attributes:
-        claim: The claim's record.
-        changed: Records of other claims whose limits shrank in favour of its request.
+        record: The claim's record.
+        plan: Its files and folders.
+        changed: New records of other claims whose limits shrank in favour of its request.
     """
 
-    claim: PreparedClaim
+    record: PreparedClaim
+    plan: Plan
     changed: tuple[PreparedClaim, ...]
 
 
-def fit(
+def admit(
     claim: AllocatedClaim,
     policies: Sequence[SharePolicy],
-    offer: NodeFacts,
-    existing: Iterable[PreparedClaim],
-) -> Fit:
-    """Return the record of a claim that fits.
+    facts: NodeFacts,
+    recorded: Iterable[PreparedClaim],
+    neighbours: ContainerNeighbours = ContainerNeighbours(),
+    *,
+    evidence: NodeSigns | None = None,
+    missing: Callable[[Plan], str] = lambda _: "",
+) -> Admission:
+    """Return the record and the files of a claim, and the changed records of others.
 
     Args:
         claim: The allocated claim.
         policies: One for each of its allocations.
-        offer: This node.
-        existing: Recorded claims with shares of the claim's devices. A record of the claim itself
-            is ignored.
+        facts: This node.
+        recorded: All recorded claims of the node. A record of the claim itself is ignored.
+        neighbours: Claims that share a container with it.
+        evidence: Of the enforcer that has to be alive; None if none has to be.
+        missing: Returns what the claim's enforcer lacks on the host; "" if nothing. It only reads,
+            and is called once or twice, because what the enforcer needs depends on the record.
 
     Raises:
         ClaimError: A device is not this node's, an amount is missing or too small, a limit is
             below its request, the shares of a device would exceed it, a tenant chose an isolation
-            that it may not choose, or the device's tenants would have incompatible isolation.
-            Then no part of the claim is admitted.
+            that it may not choose, the device's tenants would have incompatible isolation, the
+            limits cannot be expressed, or they would mix with those of another claim. Then no part
+            of the claim is admitted.
+        RetryableError: Nothing on the node would enforce the limits now, or an earlier pod still
+            has the claim's folder; the kubelet asks again.
     """
-    others = [other for other in existing if other.ref.uid != claim.ref.uid]
-    fixed = offer.rules.fixed(offer.enforcer)
+    others = [record for record in recorded if record.ref.uid != claim.ref.uid]
+    record, changed = _fitted(claim, policies, facts, others)
+    if facts.describes_devices:
+        metadata = device_metadata.of_claim(claim, facts.devices)
+        record = replace(record, metadata=metadata)
+    planned = _planned(record, facts)
+    trouble = missing(planned)
+    if not trouble and evidence and (dead := presence.refusal(record, evidence)):
+        trouble = f"nothing would enforce its limits (require-enforcement): {dead}"
+    if trouble:
+        unlimited = isolation.without_limits(record, facts.devices)
+        if unlimited is None:
+            raise RetryableError(f"claim {record.ref}: {trouble}")
+        record, planned = unlimited, _planned(unlimited, facts)
+    _check_neighbours(record, neighbours, others, facts.rules)
+    _check_folders(record, planned, others, facts.rules)
+    return Admission(record=record, plan=planned, changed=changed)
+
+
+def _planned(record: PreparedClaim, facts: NodeFacts) -> Plan:
+    return plan.plan(record, facts.rules.enforcers, metadata_folder=facts.metadata_folder)
+
+
+def _fitted(
+    claim: AllocatedClaim,
+    policies: Sequence[SharePolicy],
+    facts: NodeFacts,
+    recorded: Iterable[PreparedClaim],
+) -> tuple[PreparedClaim, tuple[PreparedClaim, ...]]:
+    """Return the record of a claim that fits, and the changed records of other claims."""
+    others = [other for other in recorded if any(s.device in facts.access for s in other.shares)]
+    fixed = facts.rules.fixed(facts.enforcer)
     shares: list[PreparedShare] = []
     for allocation, policy in zip(claim.allocations, policies, strict=True):
-        device = _local_device(claim.ref, allocation, offer)
+        device = _local_device(claim.ref, allocation, facts)
         share = _share(claim.ref, allocation, device, policy)
         if policy.isolation_by_tenant and not share.admin_access:
             isolation.check_choice(
@@ -114,7 +189,7 @@ def fit(
                 share.isolation,
                 consumed=share.consumed,
                 device=device.capacity,
-                enforces_hard=offer.enforces_hard,
+                enforces_hard=facts.enforces_hard,
             )
         tenants = [
             *((other.ref, s) for other in others for s in other.shares if s.device == device.name),
@@ -129,26 +204,23 @@ def fit(
         shares=tuple(shares),
         sequence=1 + max((other.sequence for other in others), default=0),
         pods=claim.pods,
-        enforcer=offer.enforcer,
+        enforcer=facts.enforcer,
     )
-    record = access.refreshed(record, offer.access, offer.shared_access, boot_id=offer.boot_id)
-    involved = {share.device: offer.devices[share.device] for share in shares}
-    record = lending.with_first_grant(record, involved, offer.rules)
-    *changed, record = lending.with_divided_limits([*others, record], involved, offer.rules)
-    return Fit(
-        claim=record,
-        changed=tuple(new for new, old in zip(changed, others, strict=True) if new is not old),
-    )
+    record = access.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
+    involved = {share.device: facts.devices[share.device] for share in shares}
+    record = lending.with_first_grant(record, involved, facts.rules)
+    *changed, record = lending.with_divided_limits([*others, record], involved, facts.rules)
+    return record, tuple(new for new, old in zip(changed, others, strict=True) if new is not old)
 
 
-def _local_device(ref: ClaimRef, allocation: Allocation, offer: NodeFacts) -> Device:
-    if allocation.pool != offer.pool:
+def _local_device(ref: ClaimRef, allocation: Allocation, facts: NodeFacts) -> Device:
+    if allocation.pool != facts.pool:
         raise ClaimError(
-            f"claim {ref}: allocated from pool {allocation.pool}, this node's is {offer.pool}"
+            f"claim {ref}: allocated from pool {allocation.pool}, this node's is {facts.pool}"
         )
-    device = offer.devices.get(allocation.device)
+    device = facts.devices.get(allocation.device)
     if device is None:
-        known = ", ".join(sorted(offer.devices)) or "none"
+        known = ", ".join(sorted(facts.devices)) or "none"
         raise ClaimError(f"claim {ref}: device {allocation.device} unknown, this node has {known}")
     return device
 
@@ -257,3 +329,73 @@ def _is_provided(name: str) -> bool:
     Such an amount becomes no limit. The scheduler adds it up, and so does this check.
     """
     return name not in names.CAPACITIES
+
+
+_WHY: Final = "limits by variables cannot tell two claims apart"
+
+
+def _check_neighbours(
+    claim: PreparedClaim,
+    neighbours: ContainerNeighbours,
+    recorded: Iterable[PreparedClaim],
+    rules: LendingRules,
+) -> None:
+    """Check that no prepared claim shares a container with this one, so that limits would mix.
+
+    Enforcers that set limits by environment variables cannot keep two claims of one container
+    apart (core/admission/container_claims.py explains why). So of two such claims, the one that is
+    prepared second is refused. Without the permission to read pods, every prepared claim of the
+    same pod counts as a claim of the same container.
+
+    Raises:
+        ClaimError: A prepared claim does, or may do so because pods cannot be read.
+    """
+    if neighbours.is_known and not neighbours.names:
+        return
+    pods = {pod.uid for pod in claim.pods}
+    is_fixed = _sets_limits_by_environment(claim, rules)
+    for other in recorded:
+        if other.ref.namespace != claim.ref.namespace or not other.shares:
+            continue
+        if not is_fixed and not _sets_limits_by_environment(other, rules):
+            continue
+        text = f"claim {claim.ref}: found claim {other.ref} "
+        if neighbours.is_known and other.ref.name in neighbours.names:
+            raise ClaimError(
+                f"{text}in the same container, expected one claim for each container: "
+                f"{_WHY}; ask for its GPUs in one claim with several requests"
+            )
+        if not neighbours.is_known and pods & {pod.uid for pod in other.pods}:
+            raise ClaimError(
+                f"{text}for the same pod, expected one claim for each pod: {_WHY}, and this "
+                "driver may not read which containers use them (--read-pods); ask for the "
+                "pod's GPUs in one claim with several requests"
+            )
+
+
+def _sets_limits_by_environment(claim: PreparedClaim, rules: LendingRules) -> bool:
+    """Return True if a container of the claim gets a limit from its environment variables.
+
+    Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
+    """
+    return any(share.limit and rules.is_fixed(claim, share) for share in claim.shares)
+
+
+def _check_folders(
+    claim: PreparedClaim, planned: Plan, recorded: Iterable[PreparedClaim], rules: LendingRules
+) -> None:
+    """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
+
+    Raises:
+        RetryableError: That pod was deleted by force, and the kubelet still ends it.
+    """
+    names_of_pods, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
+    for other in recorded:
+        earlier = [pod for pod in other.pods if pod.name in names_of_pods and pod.uid not in uids]
+        folders = plan.needs(other, rules.enforcers).folders if earlier else ()
+        if {*folders} & {*planned.needs.folders}:
+            raise RetryableError(
+                f"pod {earlier[0]}: UID {', '.join(uids)}: found claim {other.ref} of an "
+                f"earlier pod of this name still prepared, UID {earlier[0].uid}, expected the "
+                f"kubelet to unprepare it"
+            )

@@ -4,41 +4,20 @@ They depend on the claim's record alone, so they can be rebuilt from it at any t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from tensorfusion_dra.core.claims import cdi, limits_document, metadata_files, presence
 from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import documents, presence
+from tensorfusion_dra.core.claims import plan as plans
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.claim_files import ClaimFiles, Document
 from tensorfusion_dra.state.host_files import HostFiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Files and folders of one prepared claim.
-
-    Attributes:
-        enforcer: Name of the claim's enforcer.
-        needs: Files and folders on the host that it needs.
-        limits: The limits document; None if the claim has none.
-        metadata: The documents of device metadata by file name; empty if the claim has none.
-        spec: The CDI spec; None if the claim has none.
-    """
-
-    claim_uid: str
-    enforcer: str = ""
-    needs: Needs = field(default_factory=Needs)
-    limits: Mapping[str, Any] | None = None
-    metadata: Mapping[str, Document] = field(default_factory=dict)
-    spec: Mapping[str, Any] | None = None
-
-
-class Projection:
+class NodeFiles:
     """Writer of the claims' files, and of folders for their enforcers."""
 
     def __init__(
@@ -55,61 +34,6 @@ class Projection:
         self._host_files = host_files
         self._enforcers = enforcers
 
-    def sets_limits_by_environment(self, claim: PreparedClaim) -> bool:
-        """Return True if a container of the claim gets a limit from its environment variables.
-
-        Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
-        """
-        enforcer = self._enforcers.get(claim.enforcer)
-        fixed = frozenset(Isolation) if enforcer is None else enforcer.fixed
-        return any(share.limit and share.isolation in fixed for share in claim.shares)
-
-    def plan(self, claim: PreparedClaim) -> Plan:
-        """Return the files and folders of the claim, without writing any.
-
-        Raises:
-            ClaimError: The claim's enforcer cannot express its limits or is unknown, because
-                settings changed or an earlier release took over.
-        """
-        if not claim.shares:
-            return Plan(claim_uid=claim.ref.uid)
-        enforcer = self._enforcer(claim)
-        return Plan(
-            claim_uid=claim.ref.uid,
-            enforcer=claim.enforcer,
-            needs=enforcer.needs(claim),
-            limits=limits_document.document(claim),
-            metadata=metadata_files.documents(claim),
-            spec=cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder)),
-        )
-
-    def needs(self, claim: PreparedClaim) -> Needs:
-        """Return the needs of the claim's enforcer; none if the enforcer is unknown by now."""
-        if not claim.shares:
-            return Needs()
-        try:
-            return self._enforcer(claim).needs(claim)
-        except ClaimError:
-            return Needs()
-
-    def check_folders(
-        self, claim: PreparedClaim, plan: Plan, recorded: Iterable[PreparedClaim]
-    ) -> None:
-        """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
-
-        Raises:
-            RetryableError: That pod was deleted by force, and the kubelet still ends it.
-        """
-        names, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
-        for other in recorded:
-            earlier = [pod for pod in other.pods if pod.name in names and pod.uid not in uids]
-            if earlier and {*self.needs(other).folders} & {*plan.needs.folders}:
-                raise RetryableError(
-                    f"pod {earlier[0]}: UID {', '.join(uids)}: found claim {other.ref} of an "
-                    f"earlier pod of this name still prepared, UID {earlier[0].uid}, expected the "
-                    f"kubelet to unprepare it"
-                )
-
     def missing(self, plan: Plan) -> str:
         """Return what the claim's enforcer lacks on this node, and what to do; "" if nothing."""
         trouble = self._host_files.missing(plan.needs)
@@ -125,7 +49,7 @@ class Projection:
                 be written.
         """
         self._provide(plan)
-        return sum(files.ensure(name, each) for files, name, each in self._documents(plan))
+        return sum(folder.ensure(name, each) for folder, name, each in self._documents(plan))
 
     def put(self, plan: Plan) -> None:
         """Write the files of a claim that has none yet, in the order of write().
@@ -136,28 +60,28 @@ class Projection:
             RetryableError: A file or folder cannot be written.
         """
         self._host_files.provide(plan.needs)
-        for files, name, each in self._documents(plan):
-            files.put(name, each)
+        for folder, name, each in self._documents(plan):
+            folder.put(name, each)
 
     def is_written(self, claim: PreparedClaim) -> bool:
         """Return True if all files of the claim are as planned; write only what the enforcer needs.
 
         Raises:
-            ClaimError: See plan().
+            ClaimError: See plan.plan().
             RetryableError: See write().
         """
-        plan = self.plan(claim)
+        plan = self._plan(claim)
         self._provide(plan)
-        return all(files.has(name, each) for files, name, each in self._documents(plan))
+        return all(folder.has(name, each) for folder, name, each in self._documents(plan))
 
     def ensure(self, claim: PreparedClaim) -> int:
         """Plan and write; return the number of files written.
 
         Raises:
-            ClaimError: See plan(). Nothing is written.
+            ClaimError: See plan.plan(). Nothing is written.
             RetryableError: See write().
         """
-        return self.write(self.plan(claim))
+        return self.write(self._plan(claim))
 
     def remove(
         self,
@@ -181,10 +105,12 @@ class Projection:
         self._limits.remove(claim_uid)
         for name in self._metadata_of(claim_uid, claim):
             self._metadata.remove(name)
-        needs = self.needs(claim) if claim is not None else Needs()
+        needs = plans.needs(claim, self._enforcers) if claim is not None else Needs()
         if needs.folders:
             others = [each for each in of_same_pods() if each.ref.uid != claim_uid]
-            used = {folder for other in others for folder in self.needs(other).folders}
+            used = {
+                folder for other in others for folder in plans.needs(other, self._enforcers).folders
+            }
             for folder in needs.folders:
                 if folder not in used:
                     self._host_files.remove(folder.path)
@@ -211,7 +137,7 @@ class Projection:
         Raises:
             RetryableError: A folder cannot be read.
         """
-        ref = limits_document.claim_ref(self._limits.read(claim_uid))
+        ref = documents.claim_ref(self._limits.read(claim_uid))
         return ref if ref is not None and ref.uid == claim_uid else None
 
     def claim_uids(self) -> frozenset[str]:
@@ -221,9 +147,13 @@ class Projection:
             RetryableError: A folder cannot be read.
         """
         folders = [self._host_files.names(root) for root in self._claims_roots()]
-        described = {metadata_files.claim_uid(name) for name in self._metadata.claim_uids()}
+        described = {documents.metadata_claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claims.is_uid, found))
+
+    def _plan(self, claim: PreparedClaim) -> Plan:
+        folder = str(self._metadata.folder)
+        return plans.plan(claim, self._enforcers, metadata_folder=folder)
 
     def _provide(self, plan: Plan) -> None:
         """Check files and sockets, and create folders and texts.
@@ -247,20 +177,10 @@ class Projection:
     def _metadata_of(self, claim_uid: str, claim: PreparedClaim | None) -> Iterable[str]:
         """Return the names of the claim's files of metadata; looked up only if it has no record."""
         if claim is not None:
-            return metadata_files.file_names(claim)
+            return documents.metadata_file_names(claim)
         found = self._metadata.claim_uids()
-        return [name for name in found if metadata_files.claim_uid(name) == claim_uid]
+        return [name for name in found if documents.metadata_claim_uid(name) == claim_uid]
 
     def _claims_roots(self) -> list[str]:
         roots = (enforcer.claims_root for enforcer in self._enforcers.values())
         return [root for root in roots if root]
-
-    def _enforcer(self, claim: PreparedClaim) -> Enforcer:
-        enforcer = self._enforcers.get(claim.enforcer)
-        if enforcer is None:
-            # A later release may have written the record; only this claim fails.
-            raise ClaimError(
-                f"claim {claim.ref}: found the enforcer {claim.enforcer!r}, "
-                f"expected one of {sorted(self._enforcers)}"
-            )
-        return enforcer
