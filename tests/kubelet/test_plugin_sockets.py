@@ -18,8 +18,7 @@ from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.kubelet.server import UnixServer
 from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
-from tensorfusion_dra.state import ledger_schema
-from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, put_claim, share_result
@@ -122,7 +121,7 @@ def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
         kubelet.prepare(ref)
         for file in ledger_of(plugin).parent.glob(f"{FILE_NAME}*"):
             file.unlink()
-        edited(ledger_of(plugin), f"PRAGMA user_version = {ledger_schema.VERSION + 1}")
+        edited(ledger_of(plugin), f"PRAGMA user_version = {VERSION + 1}")
 
         with pytest.raises(grpc.RpcError) as caught:
             kubelet.prepare(ref)
