@@ -12,9 +12,8 @@ from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.kubernetes.quantity import MIB
-from tensorfusion_dra.discovery import model_names
+from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.models import Rating
-from tensorfusion_dra.discovery.sysfs import PciPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +116,19 @@ class Recording:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciPlace:
+    """Place of a PCI device in the machine.
+
+    Attributes:
+        pcie_root: ``pcidddd:bb`` of the root complex; None if sysfs does not have it.
+        numa_node: None if sysfs does not have it, or if the machine has only one.
+    """
+
+    pcie_root: str | None = None
+    numa_node: int | None = None
+
+
 def inventory(
     recording: Recording,
     *,
@@ -213,7 +225,7 @@ def _gpu(
         index=answers.index,
         minor=_number(answers.minor),
         product_name=name,
-        model=model_names.short_model(name),
+        model=models.short_model(name),
         milli_tflops=rating.milli_tflops,
         tflops_source=rating.source,
         vram_bytes=_number(answers.memory_bytes) or 0,

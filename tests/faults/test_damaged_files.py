@@ -19,10 +19,9 @@ from tensorfusion_dra.app.shared import node_settings
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.discovery import models, sysfs
-from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
-from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.discovery.host.toolkit_specs import ToolkitSpecs
+from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.host import HostDriverFiles, HostSizes
+from tensorfusion_dra.discovery.nvml import nvml_discovery
 from tensorfusion_dra.discovery.simulated import profile
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
@@ -91,7 +90,7 @@ def read_kubeconfig(file: Path) -> object:
 
 
 def read_toolkit_spec(file: Path) -> str | None:
-    return ToolkitSpecs([file.parent]).device(CARD)
+    return HostDriverFiles(Path("/nowhere"), cdi_folders=[file.parent]).toolkit_device(CARD)
 
 
 def read_meminfo(file: Path) -> object:
@@ -166,7 +165,7 @@ def test_damaged_numa_node_is_a_number_or_unknown(tmp_path: Path, tally: Tally) 
     for damage in damaged(b"1\n", flips=40):
         (device / "numa_node").write_bytes(damage)
 
-        place = sysfs.place(tmp_path, device.name)
+        place = nvml_discovery.pci_place(tmp_path, device.name)
 
         assert place.pcie_root == "pci0000:3a"
         assert place.numa_node is None or place.numa_node >= 0

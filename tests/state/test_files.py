@@ -11,8 +11,8 @@ import pytest
 
 from tensorfusion_dra.core.claims import cdi, limits_document
 from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
-from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.state import boot, claim_files, folders
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state import claim_files, folders
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.allocations import allocation
@@ -467,25 +467,3 @@ def test_failed_write_is_a_retryable_error(tmp_path: Path) -> None:
 
     with pytest.raises(RetryableError, match="saved state"):
         SavedState(folder, CARDS).save({})
-
-
-def test_boot_id_is_the_text_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "boot_id"
-    file.write_text("705ab4f5-6393-11e8-b7cc-42010a800002\n")
-
-    assert boot.boot_id(file) == "705ab4f5-6393-11e8-b7cc-42010a800002"
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("", "found nothing, expected the ID of this boot"),
-        ("é", "'ascii' codec"),
-    ],
-)
-def test_another_file_is_an_input_error(tmp_path: Path, text: str, error: str) -> None:
-    file = tmp_path / "boot_id"
-    file.write_text(text)
-
-    with pytest.raises(InputError, match=f"^boot-id-file {file}: {error}"):
-        boot.boot_id(file)
