@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -78,31 +77,6 @@ _SPEC_SUFFIXES: Final = (".json", ".yaml")
 _MEMORY: Final = re.compile(r"^MemTotal: +([0-9]+) kB$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Folder:
-    """A folder, under its path in this process and its path on the host."""
-
-    here: Path
-    on_host: Path
-
-    def required(self, name: str) -> str:
-        """Return the path on the host of a required node.
-
-        Raises:
-            RetryableError: The node is missing or not a character device.
-        """
-        path = self.here / name
-        try:
-            mode = path.stat().st_mode
-        except OSError as error:
-            raise RetryableError(f"device node {path}: {error.strerror}") from error
-        if not stat.S_ISCHR(mode):
-            raise RetryableError(
-                f"device node {path}: found another kind of file, expected a character device"
-            )
-        return str(self.on_host / name)
-
-
 class HostDeviceNodes:
     """Device nodes in the host's /dev, or in the dev folder of the driver root.
 
@@ -132,7 +106,10 @@ class HostDeviceNodes:
 
     def folder(self) -> Path:
         """Return the folder that has the nodes now, under its path in this process."""
-        return self._current().here
+        if self._chosen is not None:
+            return self._chosen
+        of_driver = self._driver_root / "dev"
+        return of_driver if (of_driver / _CONTROL).is_char_device() else _DEV
 
     def of_card(self, minor: int) -> tuple[str, ...]:
         """Return the paths on the host of a card's own nodes.
@@ -140,7 +117,7 @@ class HostDeviceNodes:
         Raises:
             RetryableError: A node is missing or not a character device.
         """
-        return (self._current().required(f"nvidia{minor}"),)
+        return (self._required(self.folder() / f"nvidia{minor}"),)
 
     def common(self) -> tuple[str, ...]:
         """Return the paths on the host of the nodes that every container with a card needs.
@@ -148,18 +125,25 @@ class HostDeviceNodes:
         Raises:
             RetryableError: A node that every CUDA program needs is missing.
         """
-        folder = self._current()
-        required = tuple(folder.required(name) for name in _REQUIRED_NODES)
-        optional = (name for name in _OPTIONAL_NODES if (folder.here / name).is_char_device())
-        return (*required, *(str(folder.on_host / name) for name in optional))
+        folder = self.folder()
+        required = tuple(self._required(folder / name) for name in _REQUIRED_NODES)
+        optional = (folder / name for name in _OPTIONAL_NODES)
+        return (*required, *(self._on_host(path) for path in optional if path.is_char_device()))
 
-    def _current(self) -> _Folder:
-        if self._chosen is not None:
-            return _Folder(here=self._chosen, on_host=self._chosen)
-        of_driver = self._driver_root / "dev"
-        if (of_driver / _CONTROL).is_char_device():
-            return _Folder(here=of_driver, on_host=self._root_on_host / "dev")
-        return _Folder(here=_DEV, on_host=_DEV)
+    def _required(self, path: Path) -> str:
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise RetryableError(f"device node {path}: {error.strerror}") from error
+        if not stat.S_ISCHR(mode):
+            raise RetryableError(
+                f"device node {path}: found another kind of file, expected a character device"
+            )
+        return self._on_host(path)
+
+    def _on_host(self, path: Path) -> str:
+        is_own = self._chosen is None and path.is_relative_to(self._driver_root / "dev")
+        return str(self._root_on_host / "dev" / path.name if is_own else path)
 
 
 class HostDriverFiles:

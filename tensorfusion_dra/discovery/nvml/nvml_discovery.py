@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pynvml
 
@@ -21,8 +21,6 @@ from tensorfusion_dra.discovery.nvml.events import NvmlEvents
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
-
-T = TypeVar("T")
 
 SONAME: Final = "libnvidia-ml.so.1"
 _ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -158,9 +156,9 @@ class NvmlDiscovery:
         name = "" if isinstance(answers.name, Refusal) else answers.name
         return self._models.lookup(name) or models.estimated(
             name,
-            cores=_or_none(answers.cores),
-            max_sm_clock_mhz=_or_none(answers.max_sm_clock_mhz),
-            compute_capability=_or_none(answers.compute_capability),
+            cores=recording.known(answers.cores),
+            max_sm_clock_mhz=recording.known(answers.max_sm_clock_mhz),
+            compute_capability=recording.known(answers.compute_capability),
         )
 
 
@@ -319,10 +317,6 @@ def _recovery_action(card: Any) -> int:
     if answer.nvmlReturn != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(answer.nvmlReturn)
     return int(answer.value.uiVal)
-
-
-def _or_none(answer: T | Refusal) -> T | None:
-    return None if isinstance(answer, Refusal) else answer
 
 
 def _candidates(library: Path | None, driver_root: Path) -> tuple[str, ...]:

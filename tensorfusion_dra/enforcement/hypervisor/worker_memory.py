@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLD
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.state import atomic, folders
+from tensorfusion_dra.state import atomic, folders, host_files
 
 _POLL_SECONDS: Final = 0.05
 
@@ -48,10 +48,8 @@ class WorkerMemory:
         return noted != "" and noted != self._present(pod)
 
     def note_registered(self, pod: PodRef) -> None:
-        try:
+        with host_files.errors(self._note(pod)):
             self._write_note(pod, self._present(pod))
-        except OSError as error:
-            raise RetryableError(f"{self._note(pod)}: {error.strerror or error}") from error
 
     def note_trouble(self, pod: PodRef, text: str) -> None:
         noted, trouble = shared_memory.noted(str(self._note(pod)))
@@ -82,18 +80,13 @@ class WorkerMemory:
 
     def remove(self, pod: PodRef) -> None:
         folder = self._file(pod).parent
-        try:
+        with host_files.errors(folder):
             folders.remove(folder)
-        except OSError as error:
-            raise RetryableError(f"{folder}: {error.strerror or error}") from error
         self.forget(pod)
 
     def forget(self, pod: PodRef) -> None:
-        note = self._note(pod)
-        try:
-            note.unlink(missing_ok=True)
-        except OSError as error:
-            raise RetryableError(f"{note}: {error.strerror or error}") from error
+        with host_files.errors(self._note(pod)):
+            self._note(pod).unlink(missing_ok=True)
 
     def forget_others(self, used: Collection[str]) -> None:
         with suppress(OSError):
