@@ -11,7 +11,7 @@ from typing import Final
 
 from stand_ins import libraries
 from stand_ins.libraries import Card
-from tensorfusion_dra.discovery.host.driver_root import LIBRARY_FOLDERS, PROGRAM_FOLDERS
+from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS, PROGRAM_FOLDERS
 
 MPS_CONTROL: Final = "nvidia-cuda-mps-control"
 

@@ -1,19 +1,67 @@
-"""The table of known models with their compute."""
+"""Models of cards: their names, and their compute by the tables or by an estimate."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.untyped_json import is_number
-from tensorfusion_dra.discovery import gpu_models, model_names, yaml_file
+from tensorfusion_dra.discovery import gpu_models, yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
 
 MAX_TFLOPS: Final = 1_000_000
 """More than any card has; a larger figure is an error of units."""
+
+LAPTOP_SUFFIX: Final = " laptop gpu"
+"""End of NVML's names of mobile cards, in lower case."""
+
+MAX_MODEL_BYTES: Final = 64
+"""Longest string attribute that a ResourceSlice allows (resource.k8s.io/v1)."""
+
+_VENDOR_PREFIX: Final = re.compile(r"^(?:nvidia\s+)?(?:tesla\s+)?", re.IGNORECASE)
+
+# Words that do not distinguish models: vendor, form factor, cooling, memory. To select by memory or
+# compute, users name capacities.
+_DROPPED: Final = re.compile(
+    r"nvidia|tesla|geforce|generation|edition|workstation|server|with|design|laptop|gpu"
+    r"|sxm[0-9]*|pcie|nvl|ac|lc|hbm[0-9]\w*|[0-9]+gb?",
+    re.IGNORECASE,
+)
+# `A100-SXM4-80GB` is an A100; `A100-40C` is a vGPU, a part of an A100 from a hypervisor.
+_CHIP_AND_BOARD: Final = re.compile(r"([A-Za-z]{1,3}[0-9]+[A-Za-z]{0,2})-.+")
+_VGPU: Final = re.compile(r".+-[0-9]+[ABCQ](?:ME)?")
+_AMPERE_WORKSTATION: Final = re.compile(r"A[0-9]{3,4}")
+
+# Dense FP16 operations per CUDA core and clock on the tensor cores, accumulating in FP32; a fused
+# multiply-add (FMA) counts as two. Computed from NVIDIA's architecture whitepapers: FMAs per tensor
+# core and clock, times tensor cores, divided by CUDA cores of one multiprocessor, times two.
+_FLOPS_PER_CORE_CLOCK: Final = {
+    (6, 0): 4,  # no tensor cores; packed FP16 at twice the rate of FP32
+    (6, 1): 2,  # FP16 at 1/64 of FP32, so programs use FP32
+    (7, 0): 16,  # 64 FMA x 8 / 64
+    (7, 5): 16,  # 64 FMA x 8 / 64
+    (8, 0): 32,  # 256 FMA x 4 / 64
+    (8, 6): 8,  # 128 FMA x 4 / 128
+    (8, 9): 8,  # 128 FMA x 4 / 128
+    (9, 0): 32,  # 512 FMA x 4 / 128
+    (10, 0): 64,  # 1024 FMA x 4 / 128
+    (10, 3): 64,  # 1024 FMA x 4 / 128
+    (12, 0): 8,  # 128 FMA x 4 / 128
+}
+# The minimum of any CUDA core: one FP32 multiply-add. This is correct for cards older than the
+# table. For newer ones it is far too low, which an administrator notices and which is safe: no
+# compute is allocated twice.
+_ANY_CORE: Final = 2
+
+# GeForce cards accumulate in FP32 at half the rate of the same chip in other products.
+_HALVED_IN_GEFORCE: Final = frozenset({(7, 5), (8, 6), (8, 9), (12, 0)})
+# GeForce GTX 16xx: the multiprocessor of (7, 5), with FP16 units instead of tensor cores.
+_TURING_WITHOUT_TENSOR_CORES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +107,16 @@ class ModelTable:
         the same name (Tensor Fusion's rule, cmd/nodediscovery).
         """
         found = self._find(product_name)
-        if found is None and model_names.is_laptop(product_name):
-            desktop = self._find(model_names.desktop_name(product_name))
+        if found is None and name_key(product_name).endswith(LAPTOP_SUFFIX):
+            desktop = self._find(" ".join(product_name.split())[: -len(LAPTOP_SUFFIX)])
             if desktop is not None:
                 found = Rating(milli_tflops=desktop.milli_tflops * 3 // 4, source=desktop.source)
         return found
 
     def _find(self, product_name: str) -> Rating | None:
         names = (
-            model_names.key(product_name),
-            model_names.key(model_names.short_model(product_name)),
+            name_key(product_name),
+            name_key(short_model(product_name)),
         )
         for source, by_name in (
             (TflopsSource.FILE, _by_name(self.own)),
@@ -123,7 +171,7 @@ def _row(entry: Mapping[object, object], where: str) -> ModelRow:
     names: list[str] = []
     for field in ("model", "fullModelName"):
         name = entry.get(field)
-        if not isinstance(name, str) or not model_names.key(name):
+        if not isinstance(name, str) or not name_key(name):
             raise InputError(f"{where}: {field}: found {shown(name)}, expected a name")
         names.append(name)
     tflops = entry.get("fp16TFlops")
@@ -145,7 +193,7 @@ def _milli(tflops: float) -> int:
 def _refuse_contradictions(table: Iterable[ModelRow], file: Path) -> None:
     seen: dict[str, ModelRow] = {}
     for row in table:
-        for name in {model_names.key(row.model), model_names.key(row.full_name)}:
+        for name in {name_key(row.model), name_key(row.full_name)}:
             first = seen.setdefault(name, row)
             if first.milli_tflops != row.milli_tflops:
                 raise InputError(
@@ -156,7 +204,73 @@ def _refuse_contradictions(table: Iterable[ModelRow], file: Path) -> None:
 
 def _by_name(table: Iterable[ModelRow]) -> dict[str, int]:
     return {
-        model_names.key(name): row.milli_tflops
-        for row in table
-        for name in (row.model, row.full_name)
+        name_key(name): row.milli_tflops for row in table for name in (row.model, row.full_name)
     }
+
+
+def estimated(
+    product_name: str,
+    *,
+    cores: int | None,
+    max_sm_clock_mhz: int | None,
+    compute_capability: tuple[int, int] | None,
+) -> Rating | None:
+    """Return cores x clock x operations per core and clock; None without cores or clock.
+
+    The result is above the datasheet for cards whose maximum clock is above the boost clock that
+    datasheets use (by about a fifth for GeForce, by at most a tenth for data-centre cards).
+    """
+    if not cores or not max_sm_clock_mhz or cores < 0 or max_sm_clock_mhz < 0:
+        return None
+    flops = _flops_per_core_clock(product_name, compute_capability)
+    # MHz x operations are 10**6 per second; a thousandth of a TFLOPS is 10**9 per second.
+    milli_tflops = cores * max_sm_clock_mhz * flops // 1000
+    if milli_tflops == 0:
+        return None
+    return Rating(milli_tflops=milli_tflops, source=TflopsSource.ESTIMATE)
+
+
+def _flops_per_core_clock(product_name: str, capability: tuple[int, int] | None) -> int:
+    if capability is None:
+        return _ANY_CORE
+    words = product_name.upper().split()
+    if capability == (7, 5) and "GTX" in words:
+        return _TURING_WITHOUT_TENSOR_CORES
+    flops = _FLOPS_PER_CORE_CLOCK.get(capability, _ANY_CORE)
+    return flops // 2 if "GEFORCE" in words and capability in _HALVED_IN_GEFORCE else flops
+
+
+def name_key(name: str) -> str:
+    """Return the form of a name in which all names of one card are equal.
+
+    Older drivers omit ``NVIDIA``, other tools write ``NVIDIA Tesla``, and people mix cases.
+    """
+    words = " ".join(name.split())
+    return _VENDOR_PREFIX.sub("", words).lower()
+
+
+def short_model(product_name: str) -> str:
+    """Return the name that users select by: ``A100``, ``H100``, ``RTX4090``, ``RTX4070TiS``.
+
+    It is never empty and has at most 64 bytes. A mobile card ends in ``Laptop`` and a low-power one
+    in ``MaxQ``, so that selectors for the desktop card of this name match neither.
+    """
+    words = [re.sub(r"[^A-Za-z0-9.-]", "", word) for word in product_name.split()]
+    kept = [_chip(word) for word in words if word and not _DROPPED.fullmatch(word)]
+    # "RTX A6000" is commonly called A6000; all other RTX cards keep the word.
+    kept = [
+        word
+        for word, after in zip_longest(kept, kept[1:], fillvalue="")
+        if not (word.upper() == "RTX" and _AMPERE_WORKSTATION.fullmatch(after))
+    ]
+    short = "".join("S" if word.upper() == "SUPER" else word for word in kept)
+    short = short or "".join(words) or "unknown"
+    ending = "Laptop" if name_key(product_name).endswith(LAPTOP_SUFFIX) else ""
+    return short[: MAX_MODEL_BYTES - len(ending)] + ending
+
+
+def _chip(word: str) -> str:
+    if _VGPU.fullmatch(word):
+        return word
+    match = _CHIP_AND_BOARD.fullmatch(word)
+    return match[1] if match else word.replace("-", "")

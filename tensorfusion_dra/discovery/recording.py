@@ -8,13 +8,14 @@ import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
 from tensorfusion_dra.core.kubernetes.quantity import MIB
-from tensorfusion_dra.discovery import model_names
+from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.models import Rating
-from tensorfusion_dra.discovery.sysfs import PciPlace
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,19 @@ class Recording:
         return dataclasses.asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciPlace:
+    """Place of a PCI device in the machine.
+
+    Attributes:
+        pcie_root: ``pcidddd:bb`` of the root complex; None if sysfs does not have it.
+        numa_node: None if sysfs does not have it, or if the machine has only one.
+    """
+
+    pcie_root: str | None = None
+    numa_node: int | None = None
+
+
 def inventory(
     recording: Recording,
     *,
@@ -135,29 +149,30 @@ def inventory(
     left_out: list[LeftOut] = []
     lost: list[LostCard] = []
     for answers in recording.gpus:
-        reason = _unusable(answers)
+        trouble = _lost(answers)
+        reason = trouble or _unusable(answers)
         rating = rate(answers) if reason is None else None
         if reason is None and rating is None:
             reason = (
-                f"tflops: found {_text(answers.name)!r} in no model table and neither cores nor "
+                f"tflops: found {known(answers.name)!r} in no model table and neither cores nor "
                 f"clock to estimate from, expected a row for it"
             )
         if reason is not None or rating is None:
             left_out.append(LeftOut(subject=_subject(answers), reason=reason or ""))
-            if (text := _lost(answers)) is not None:
+            if trouble is not None:
                 lost.append(
                     LostCard(
                         subject=_subject(answers),
-                        uuid=_text(answers.uuid) or None,
-                        pci_bus_id=bus_id_in_sysfs(_text(answers.bus_id)),
-                        text=text,
+                        uuid=known(answers.uuid),
+                        pci_bus_id=bus_id_in_sysfs(known(answers.bus_id) or ""),
+                        text=trouble,
                     )
                 )
         else:
             gpu = _gpu(answers, recording, rating, place)
             gpus.append(dataclasses.replace(gpu, simulated=simulated))
     recovery = {
-        _text(answers.uuid): answers.recovery_action
+        known(answers.uuid) or "": answers.recovery_action
         for answers in recording.gpus
         if isinstance(answers.recovery_action, int)
     }
@@ -167,26 +182,20 @@ def inventory(
 
 
 def _unusable(answers: GpuAnswers) -> str | None:
-    if (reason := _lost(answers)) is not None:
-        return reason
     if isinstance(answers.handle, Refusal):
         return f"handle: found {answers.handle.error}, expected access to the card"
     if isinstance(answers.uuid, Refusal):
         return f"uuid: found {answers.uuid.error}, expected GPU-..."
     if not isinstance(answers.mig_mode, Refusal) and answers.mig_mode[0] == 1:
         return "mig_mode: found MIG on, expected off; only whole cards are shared"
-    return _memory_trouble(answers)
-
-
-def _memory_trouble(answers: GpuAnswers) -> str | None:
     memory = answers.memory_bytes
     if isinstance(memory, Refusal) or not memory:
         found = memory.error if isinstance(memory, Refusal) else memory
         return f"memory: found {found}, expected a size in bytes"
-    if memory - (_number(answers.reserved_bytes) or 0) < MIB:
+    if memory - (known(answers.reserved_bytes) or 0) < MIB:
         return (
-            f"memory: found {answers.memory_bytes} bytes of which {answers.reserved_bytes} are "
-            f"reserved, expected at least 1 MiB to hand out"
+            f"memory: found {memory} bytes of which {answers.reserved_bytes} are reserved, "
+            f"expected at least 1 MiB to hand out"
         )
     return None
 
@@ -203,25 +212,24 @@ def _lost(answers: GpuAnswers) -> str | None:
 def _gpu(
     answers: GpuAnswers, recording: Recording, rating: Rating, place: Callable[[str], PciPlace]
 ) -> Gpu:
-    bus_id = bus_id_in_sysfs(_text(answers.bus_id))
+    bus_id = bus_id_in_sysfs(known(answers.bus_id) or "")
     where = PciPlace() if bus_id is None else place(bus_id)
-    name = _text(answers.name)
-    cuda = _number(recording.cuda_driver_version) or 0
-    capability = answers.compute_capability
+    name = known(answers.name) or ""
+    cuda = known(recording.cuda_driver_version) or 0
     return Gpu(
-        uuid=_text(answers.uuid),
+        uuid=known(answers.uuid) or "",
         index=answers.index,
-        minor=_number(answers.minor),
+        minor=known(answers.minor),
         product_name=name,
-        model=model_names.short_model(name),
+        model=models.short_model(name),
         milli_tflops=rating.milli_tflops,
         tflops_source=rating.source,
-        vram_bytes=_number(answers.memory_bytes) or 0,
-        reserved_bytes=_number(answers.reserved_bytes) or 0,
-        brand=BRANDS.get(_number(answers.brand) or 0, ""),
-        architecture=ARCHITECTURES.get(_number(answers.architecture) or 0, ""),
-        compute_capability=(0, 0) if isinstance(capability, Refusal) else capability,
-        driver_version=_text(recording.driver_version),
+        vram_bytes=known(answers.memory_bytes) or 0,
+        reserved_bytes=known(answers.reserved_bytes) or 0,
+        brand=BRANDS.get(known(answers.brand) or 0, ""),
+        architecture=ARCHITECTURES.get(known(answers.architecture) or 0, ""),
+        compute_capability=known(answers.compute_capability) or (0, 0),
+        driver_version=known(recording.driver_version) or "",
         cuda_driver_version=(cuda // 1000, cuda % 1000 // 10),
         pci_bus_id=bus_id,
         pcie_root=where.pcie_root,
@@ -239,12 +247,9 @@ def bus_id_in_sysfs(bus_id: str) -> str | None:
 
 
 def _subject(answers: GpuAnswers) -> str:
-    return _text(answers.uuid) or f"GPU {answers.index}"
+    return known(answers.uuid) or f"GPU {answers.index}"
 
 
-def _text(answer: str | Refusal) -> str:
-    return "" if isinstance(answer, Refusal) else answer
-
-
-def _number(answer: int | Refusal) -> int | None:
+def known(answer: T | Refusal) -> T | None:
+    """Return the answer; None if NVML refused one."""
     return None if isinstance(answer, Refusal) else answer

@@ -17,6 +17,20 @@ def content(file: Path) -> object:
     # Imported here, because a node plugin whose settings name no file reads no YAML.
     import yaml  # noqa: PLC0415
 
+    text = read(file)
+    try:
+        return yaml.safe_load(text)
+    # PyYAML also lets errors of int(), date() and too deep nesting pass through.
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"{file}: {_one_line(error)}, expected YAML") from error
+
+
+def read(file: Path) -> bytes:
+    """Return the bytes of the file.
+
+    Raises:
+        InputError: The file cannot be read, or is longer than 1 MiB.
+    """
     try:
         with file.open("rb") as stream:
             text = stream.read(MAX_BYTES + 1)
@@ -25,11 +39,7 @@ def content(file: Path) -> object:
         raise InputError(f"{file}: {reason}, expected a readable YAML file") from error
     if len(text) > MAX_BYTES:
         raise InputError(f"{file}: found over {MAX_BYTES} bytes, expected a small YAML file")
-    try:
-        return yaml.safe_load(text)
-    # PyYAML also lets errors of int(), date() and too deep nesting pass through.
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{file}: {_one_line(error)}, expected YAML") from error
+    return text
 
 
 def shown(value: object) -> str:

@@ -38,7 +38,7 @@ _MOST_PROCESSES: Final = 1_024
 def read(path: str) -> Cache:
     """Return what is in the file at this path; never raises."""
     try:
-        with written_files.opened(path) as (descriptor, _):
+        with written_files.opened(path) as descriptor:
             beginning = os.pread(descriptor, _BEGINNING, 0)
             count = os.pread(descriptor, _COUNT.size, _COUNT_AT)
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """Reader of the live signs of all enforcers; implements ports.enforcement.LiveSigns."""
 
 import os
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +19,12 @@ from tensorfusion_dra.core.claims.evidence import (
     Signs,
 )
 from tensorfusion_dra.enforcement import hami_cache
-from tensorfusion_dra.enforcement.hypervisor import healthz, registered_folder, shared_memory
+from tensorfusion_dra.enforcement.hypervisor import shared_memory
 from tensorfusion_dra.state import unix_sockets
 
 _ELF: Final = b"\x7fELF"
 _HEALTHZ: Final = "/healthz"
+_WAIT_SECONDS: Final = 1.0
 
 
 class LiveSigns:
@@ -76,7 +78,7 @@ class LiveSigns:
             yield f"device plugin {found}{'' if trouble else ' answers'}", trouble
         if self._places.http:
             host, port = self._places.http
-            trouble = healthz.trouble(host, port, _HEALTHZ)
+            trouble = _http_trouble(host, port)
             yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
 
 
@@ -84,8 +86,8 @@ def _memory(places: Places) -> SharedMemory:
     memory = shared_memory.read(places.shared_memory)
     if not places.registered_folder:
         return memory
-    noted, trouble = registered_folder.noted(places.registered_folder)
-    present = registered_folder.present(str(Path(places.shared_memory).parent))
+    noted, trouble = shared_memory.noted(places.registered_folder)
+    present = shared_memory.folder_identity(str(Path(places.shared_memory).parent))
     return replace(memory, is_replaced=noted not in {"", present}, overruled=trouble)
 
 
@@ -112,3 +114,24 @@ def _trouble(path: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "" if beginning == _ELF else "found no shared library"
+
+
+def _http_trouble(host: str, port: int) -> str:
+    """Return why the hypervisor's HTTP server does not call itself healthy; "" if it does.
+
+    Prepares wait for the answer if the settings require an enforcer, so the whole question is
+    bounded: one wait to connect, one for the first bytes, which have the status. http.client has no
+    such bound. It reads all headers, and its timeout starts again with each piece: a server that
+    sends a byte now and then would hold up a prepare for as long as it likes.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_WAIT_SECONDS) as client:
+            client.sendall(f"GET {_HEALTHZ} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+            first = client.recv(64).partition(b"\r\n")[0]
+    except TimeoutError:
+        return f"no answer within {_WAIT_SECONDS:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    if first.startswith(b"HTTP/") and b" 200 " in first + b" ":
+        return ""
+    return f"found {first[:40].decode('ascii', errors='replace').strip()!r}, expected 200"

@@ -9,8 +9,8 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @contextmanager
-def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[tuple[int, int]]:
-    """Open a regular file; yield its descriptor and its size in bytes.
+def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a regular file; yield its descriptor.
 
     A tenant may have put a link to another file, a pipe or a device in its place.
 
@@ -23,9 +23,8 @@ def opened(path: str, *, access: int = os.O_RDONLY) -> Iterator[tuple[int, int]]
     """
     descriptor = os.open(path, access | _FLAGS)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(0, "found something else, expected a regular file", path)
-        yield descriptor, found.st_size
+        yield descriptor
     finally:
         os.close(descriptor)

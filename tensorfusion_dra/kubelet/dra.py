@@ -26,7 +26,7 @@ _SERVICES: Final = (
     # The same messages, except for Device.share_id, which a v1beta1 reader skips as unknown.
     "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
 )
-_KUBELET_SECONDS: Final = 45.0
+KUBELET_SECONDS: Final = 45.0
 """The kubelet's deadline for both calls."""
 _MARGIN_SECONDS: Final = 1.0
 """An error must arrive before the kubelet's deadline; after it, nobody sees the error."""
@@ -90,7 +90,7 @@ class DraService:
 
         A fatal error ends the call and then the process.
         """
-        seconds = min(context.time_remaining(), _KUBELET_SECONDS)
+        seconds = min(context.time_remaining(), KUBELET_SECONDS)
         with self.calls:
             bound = bind_contextvars(op_id=f"{random.getrandbits(32):08x}")
             try:

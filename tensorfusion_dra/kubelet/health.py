@@ -1,7 +1,7 @@
 """The health streams, v1 and v1alpha1: the kubelet opens one and keeps it open."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Event, Semaphore
 from typing import Final
 
@@ -31,15 +31,9 @@ MOST_STREAMS: Final = 8
 class HealthService:
     """Streams the health of all devices to a few readers at a time."""
 
-    def __init__(self, catalog: DeviceCatalog, *, most_streams: int = MOST_STREAMS) -> None:
-        """Stream nothing yet.
-
-        Args:
-            most_streams: Fewer than the server has workers, so that some are left to prepare.
-        """
+    def __init__(self, catalog: DeviceCatalog) -> None:
         self._catalog = catalog
-        self._most_streams = most_streams
-        self._free = Semaphore(most_streams)
+        self._free = Semaphore(MOST_STREAMS)
         self._stop = Event()
 
     def services(self) -> Iterator[grpc.GenericRpcHandler]:
@@ -62,31 +56,26 @@ class HealthService:
     def _watch(
         self, _request: pb.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.NodeWatchResourcesResponse]:
+        """Yield the list of all devices: at once, after every change and at every heartbeat."""
+
         def stopped() -> bool:
             return self._stop.is_set() or not context.is_active()
 
         if not self._free.acquire(blocking=False):
-            log.warning("health_stream_refused", error=f"{self._most_streams} are open already")
+            log.warning("health_stream_refused", error=f"{MOST_STREAMS} are open already")
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"health streams: found {self._most_streams} open, expected room for one more",
+                f"health streams: found {MOST_STREAMS} open, expected room for one more",
             )
         try:
             # When the reader goes, its worker thread must not wait for the next heartbeat.
             context.add_callback(self._catalog.wake_waiting)
-            yield from self._reports(stopped)
+            while not stopped():
+                seen = self._catalog.current()
+                yield pb.NodeWatchResourcesResponse(devices=_devices(seen))
+                self._catalog.wait_changed(seen, seconds=HEARTBEAT_SECONDS, stopped=stopped)
         finally:
             self._free.release()
-
-    def _reports(self, stopped: Callable[[], bool]) -> Iterator[pb.NodeWatchResourcesResponse]:
-        """Yield the list of all devices: at once, after every change and at every heartbeat.
-
-        Ends when stopped() is true and the catalog's waiting threads are woken.
-        """
-        while not stopped():
-            seen = self._catalog.current()
-            yield pb.NodeWatchResourcesResponse(devices=_devices(seen))
-            self._catalog.wait_changed(seen, seconds=HEARTBEAT_SECONDS, stopped=stopped)
 
 
 def _devices(catalog: Catalog | None) -> list[pb.DeviceHealth]:

@@ -1,7 +1,6 @@
 """Plugin registration: the kubelet requests this plugin's info and reports the result."""
 
 from datetime import UTC, datetime
-from threading import Event
 from typing import Final
 
 import grpc
@@ -15,8 +14,6 @@ from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as pb
 log = structlog.get_logger()
 
 _SERVICE: Final = "pluginregistration.Registration"
-_SILENCE_SECONDS: Final = 60.0
-"""A kubelet dials a new socket within a second or two."""
 
 
 class Registration:
@@ -72,12 +69,6 @@ class Registration:
     def is_notified(self) -> bool:
         """True once the kubelet has reported a result of the registration, good or bad."""
         return self._view.state is not RegistrationState.WAITING
-
-    def await_kubelet(self, stopping: Event) -> None:
-        """Log a warning every minute until the kubelet reports a result; return on stopping."""
-        while not stopping.wait(_SILENCE_SECONDS):
-            if not self.is_notified:
-                log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=self._endpoint)
 
     def _get_info(self, _request: pb.InfoRequest, _context: grpc.ServicerContext) -> pb.PluginInfo:
         return self._plugin

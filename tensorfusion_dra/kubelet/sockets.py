@@ -6,21 +6,19 @@ dead one does.
 """
 
 import base64
-import fcntl
 import hashlib
-import os
 import re
 import secrets
 import socket
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.state.file_lock import FileLock
 
 MAX_PATH_BYTES: Final = 107
 """sun_path holds 108 bytes, including the final NUL."""
@@ -120,7 +118,6 @@ LOCK_FILE: Final = "sockets.lock"
 _LOCK_SECONDS: Final = 10.0
 """Another instance holds the lock for milliseconds. If its process is stopped (SIGSTOP) in between,
 it holds the lock until it ends."""
-_LOCK_POLL_SECONDS: Final = 0.02
 _PROBE_SECONDS: Final = 1.0
 
 
@@ -128,33 +125,20 @@ _PROBE_SECONDS: Final = 1.0
 def exclusive(data_folder: Path, *, wait_seconds: float = _LOCK_SECONDS) -> Iterator[None]:
     """Keep other instances on this node from binding or removing sockets during the block.
 
-    The kernel releases the lock when its holder ends, however that happens.
-
     Raises:
         RetryableError: Another instance held the lock all the time, or the folder cannot be
             written.
     """
     path = data_folder / LOCK_FILE
-    deadline = time.monotonic() + wait_seconds
-    try:
-        data_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise RetryableError(f"{path}: {error.strerror or error}") from error
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline:
-                    raise RetryableError(
-                        f"{path}: held by another instance for {wait_seconds:g} s"
-                    ) from error
-                time.sleep(_LOCK_POLL_SECONDS)
+    with ExitStack() as stack:
+        try:
+            data_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = FileLock(path, wait_seconds=wait_seconds)
+            stack.callback(lock.close)
+            stack.enter_context(lock.exclusive())
+        except OSError as error:
+            raise RetryableError(f"{path}: {error.strerror or error}") from error
         yield
-    finally:
-        os.close(descriptor)
 
 
 def remove_stale(path: Path) -> None:
@@ -167,20 +151,16 @@ def remove_stale(path: Path) -> None:
     try:
         if is_dead(path):
             path.unlink(missing_ok=True)
-        elif path.is_socket():
-            raise FatalError(f"{path}: another process serves this socket")
-        elif path.exists():
-            raise FatalError(f"{path}: found a file that is no socket, expected nothing")
     except OSError as error:
         raise FatalError(f"{path}: {error.strerror or error}, expected a dead socket") from error
+    if path.is_socket():
+        raise FatalError(f"{path}: another process serves this socket")
+    if path.exists():
+        raise FatalError(f"{path}: found a file that is no socket, expected nothing")
 
 
 def is_dead(path: Path) -> bool:
-    """Return True if there is a socket at this path on which no process listens.
-
-    Raises:
-        OSError: It is another kind of socket, or connecting to it is not permitted.
-    """
+    """Return True if there is a socket at this path on which no process listens."""
     if path.is_symlink() or not path.is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -189,8 +169,8 @@ def is_dead(path: Path) -> bool:
             probe.connect(str(path))
         except ConnectionRefusedError:
             return True
-        except (TimeoutError, FileNotFoundError):
-            return False  # too busy to answer, or removed in the meantime
+        except OSError:
+            return False  # too busy to answer, removed in the meantime, or another kind of socket
     return False
 
 
@@ -203,37 +183,16 @@ def sweep(own: SocketPaths) -> tuple[Path, ...]:
     Raises:
         RetryableError: Another instance holds the lock, or a folder cannot be read or written.
     """
-    folders = (
-        (own.registration.parent, is_our_registration),
-        (own.dra.parent, is_our_dra),
-    )
+    removed: list[Path] = []
     with exclusive(own.dra.parent, wait_seconds=0):
-        return tuple(
-            path
-            for folder, is_ours in folders
-            for path in _entries(folder)
-            if is_ours(path.name) and path not in (own.registration, own.dra)
-            if _removed_dead(path)
-        )
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RetryableError(f"{folder}: {error.strerror or error}") from error
-
-
-def _removed_dead(path: Path) -> bool:
-    try:
-        dead = is_dead(path)
-    except OSError:
-        return False  # another kind of socket, so not one of this driver's
-    try:
-        if dead:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise RetryableError(f"{path}: {error.strerror or error}") from error
-    return dead
+        for ours, is_ours in ((own.registration, is_our_registration), (own.dra, is_our_dra)):
+            try:
+                for path in sorted(ours.parent.iterdir()):
+                    if is_ours(path.name) and path != ours and is_dead(path):
+                        path.unlink(missing_ok=True)
+                        removed.append(path)
+            except FileNotFoundError:
+                continue  # there is no folder yet
+            except OSError as error:
+                raise RetryableError(f"{ours.parent}: {error.strerror or error}") from error
+    return tuple(removed)

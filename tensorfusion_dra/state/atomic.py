@@ -35,7 +35,7 @@ def write(path: Path, content: bytes, *, mode: int, durable: bool = True) -> Non
     """
     temporary = stage(path, content, mode=mode, durable=durable)
     try:
-        move(temporary, path)
+        os.rename(temporary, path)  # noqa: PTH104 - see stage()
     except BaseException:
         discard(temporary)
         raise
@@ -55,22 +55,16 @@ def stage(path: Path, content: bytes, *, mode: int, durable: bool = True) -> str
     temporary = f"{folder}/.{name}.{_INSTANCE}-{os.getpid()}-{next(_numbers)}{_SUFFIX}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            _write_all(descriptor, content)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fchmod(descriptor, mode)
             if durable:
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     except BaseException:
         discard(temporary)
         raise
     return temporary
-
-
-def move(temporary: str, path: Path) -> None:
-    """Replace the file by a temporary one."""
-    os.rename(temporary, path)  # noqa: PTH104 - see stage()
 
 
 def discard(temporary: str) -> None:
@@ -89,26 +83,6 @@ def unfinished(folder: Path, *, prefix: str, suffix: str) -> Iterator[Path]:
         name, _, _ = path.name.removesuffix(_SUFFIX).rpartition(".")
         if path.name.endswith(_SUFFIX) and name.startswith(f".{prefix}") and name.endswith(suffix):
             yield path
-
-
-def remove(path: Path) -> bool:
-    """Remove the file durably; return False if there was none.
-
-    Raises:
-        OSError: It is still there.
-    """
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    sync_folder(path.parent)
-    return True
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def sync_folder(folder: Path) -> None:

@@ -41,18 +41,25 @@ class ClaimFiles:
 
         A reader sees the old file or the new one, never a part of one.
         """
-        path, content = self._path(claim_uid), _bytes(document)
-        with self._errors(path):
-            if _content(path) == content:
-                return False
-            self._write(path, content)
+        if self.has(claim_uid, document):
+            return False
+        self.put(claim_uid, document)
         return True
 
     def put(self, claim_uid: str, document: Document) -> None:
-        """Write the claim's file, whether or not there is one."""
-        path = self._path(claim_uid)
+        """Write the claim's file, whether or not there is one.
+
+        Without a flush: it is rewritten from the records (docs/adr/0027).
+        """
+        path, content = self._path(claim_uid), _bytes(document)
         with self._errors(path):
-            self._write(path, _bytes(document))
+            try:
+                atomic.write(path, content, mode=self.mode, durable=False)
+            except (FileNotFoundError, IsADirectoryError):
+                # There is no folder yet, or remove_unfinished() took the temporary file away.
+                folders.make(self.folder)
+                _clear(path)
+                atomic.write(path, content, mode=self.mode, durable=False)
 
     def has(self, claim_uid: str, document: Document) -> bool:
         """Return True if the claim's file has this content."""
@@ -94,16 +101,6 @@ class ClaimFiles:
             return None if content is None else json.loads(content)
         except (ValueError, RecursionError):
             return None
-
-    def _write(self, path: Path, content: bytes) -> None:
-        """Replace the file without a flush: it is rewritten from the records (docs/adr/0027)."""
-        try:
-            atomic.write(path, content, mode=self.mode, durable=False)
-        except (FileNotFoundError, IsADirectoryError):
-            # There is no folder yet, or remove_unfinished() took the temporary file away.
-            folders.make(self.folder)
-            _clear(path)
-            atomic.write(path, content, mode=self.mode, durable=False)
 
     def _path(self, claim_uid: str) -> Path:
         return self.folder / f"{self.prefix}{claim_uid}.json"

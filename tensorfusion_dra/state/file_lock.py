@@ -23,7 +23,6 @@ class FileLock:
         Raises:
             OSError: The file can be neither opened nor created.
         """
-        self._path = path
         self._wait_seconds = wait_seconds
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -65,7 +64,7 @@ class FileLock:
         # Polling, because a blocking flock() has no timeout.
         while not self._try_lock(kind):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self._path}: held by another process")
+                raise TimeoutError(f"held by another instance for {self._wait_seconds:g} s")
             time.sleep(_POLL_SECONDS)
 
     def _try_lock(self, kind: int) -> bool:

@@ -48,10 +48,10 @@ class HostFiles:
             RetryableError: Something cannot be created; the text has its path.
         """
         for folder in needs.folders:
-            with _errors(folder.path):
+            with errors(folder.path):
                 _make(Path(folder.path), folder.mode)
         for text in needs.texts:
-            with _errors(text.path):
+            with errors(text.path):
                 _write(text)
 
     def remove(self, folder: str) -> None:
@@ -60,7 +60,7 @@ class HostFiles:
         Raises:
             RetryableError: The folder is still at its path.
         """
-        with _errors(folder):
+        with errors(folder):
             folders.remove(Path(folder))
 
     def delete_removed(self) -> list[str]:
@@ -73,7 +73,7 @@ class HostFiles:
         Raises:
             RetryableError: It cannot be read.
         """
-        with _errors(root):
+        with errors(root):
             try:
                 return frozenset(path.name for path in Path(root).iterdir() if path.is_dir())
             except FileNotFoundError:
@@ -106,7 +106,8 @@ def _write(file: TextFile) -> None:
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def errors(path: str | Path) -> Iterator[None]:
+    """Translate errors of the file system; the text has the path."""
     try:
         yield
     except OSError as error:

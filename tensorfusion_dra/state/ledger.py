@@ -6,41 +6,150 @@ copies, so that the next call works. If the database as a whole is damaged, it i
 new one is built; another instance notices the new inode at the path and opens the new file.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+import sqlite3
+from collections.abc import Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.state import ledger_check, ledger_file, ledger_transaction
+from tensorfusion_dra.state import atomic, ledger_file, records
 from tensorfusion_dra.state.file_lock import FileLock
-from tensorfusion_dra.state.ledger_check import RepairReport
-from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, Opened
-from tensorfusion_dra.state.ledger_transaction import DecodedRecords, Transaction
+from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, LedgerDamage, Opened
 from tensorfusion_dra.state.records import FOLDER_NAME, DamageError, Record, RecordCopies
-from tensorfusion_dra.state.reserve import DiskReserve
 
 LOCK_NAME: Final = "ledger.lock"
+RESERVE_NAME: Final = "ledger.reserve"
+_RESERVE_BYTES: Final = 256 * 1024
+"""SQLite's index of the log takes 32 KiB; a removal takes 20 to 60 KiB of the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerDamage:
-    """Damage to the ledger that was found and repaired.
+@dataclass(slots=True)
+class _DecodedRecords:
+    """All records of the ledger, decoded once and kept between transactions (3 KB each).
 
     Attributes:
-        quarantined: Path to which the damaged file was moved; "" if single records were damaged.
-        reason: Damage of that file; "" if no file was moved.
-        rebuilt: UIDs of claims whose records were restored from their copies.
-        lost: UIDs of claims whose records could not be restored.
+        version: Version of the ledger that they are from; see Transaction.
+        claims: By UID.
     """
 
-    quarantined: str
-    reason: str
-    rebuilt: tuple[str, ...]
-    lost: tuple[str, ...]
+    version: Hashable = None
+    claims: dict[str, PreparedClaim] = field(default_factory=dict)
+
+
+class Transaction:
+    """A transaction on the ledger; no other thread or process runs one at the same time.
+
+    Copies are written to temporary files before the commit, so that a full disk still fails the
+    transaction. They are renamed after the commit, because a copy without a record counts as a
+    lost record: the copy of a transaction that never committed would restore a claim whose room
+    other claims may have. For the same reason, copies of removed records are deleted before the
+    commit. A crash in between leaves a copy that is older than its record, or a missing copy; the
+    next check repairs both.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        copies: RecordCopies,
+        decoded: _DecodedRecords,
+    ) -> None:
+        """Begin nothing; the caller begins and ends the transaction.
+
+        Args:
+            decoded: Kept by the caller from one transaction to the next, unless one fails.
+        """
+        self._connection = connection
+        self._copies = copies
+        self._decoded = decoded
+        self._staged: dict[str, str] = {}  # temporary file by UID
+        self._removed: set[str] = set()
+
+    def get(self, claim_uid: str) -> PreparedClaim | None:
+        """Return the record of a claim, or None."""
+        return records.fetch_claim(self._connection, claim_uid)
+
+    def current(self, claim: PreparedClaim) -> PreparedClaim | None:
+        """Return the claim's current record; None if it was removed.
+
+        If the record has not changed since it was read or put, return the given claim without
+        decoding anything.
+        """
+        found = records.fetch(self._connection, claim.ref.uid)
+        if found is None or found.checksum == records.of_claim(claim).checksum:
+            return claim if found else None
+        return records.claim(found)
+
+    def claims_on(self, devices: Container[str]) -> Sequence[PreparedClaim]:
+        """Return every recorded claim that holds a share of one of these devices."""
+        return [
+            claim
+            for claim in self.claims()
+            if any(share.device in devices for share in claim.shares)
+        ]
+
+    def claims(self) -> Sequence[PreparedClaim]:
+        """Return every recorded claim of this node."""
+        version = self._version()
+        if self._decoded.version != version:
+            found = records.fetch_claims(self._connection)
+            self._decoded.claims = {claim.ref.uid: claim for claim in found}
+            self._decoded.version = version
+        return list(self._decoded.claims.values())
+
+    def put(self, claim: PreparedClaim) -> Record:
+        """Add the record, or replace an older one of the same UID; return it as stored."""
+        record = records.of_claim(claim)
+        was_decoded = self._decoded.version == self._version()
+        self._discard(record.uid)
+        self._staged[record.uid] = self._copies.stage(record)
+        self._connection.execute("DELETE FROM claims WHERE uid = ?", (record.uid,))
+        records.insert(self._connection, record)
+        if was_decoded:
+            self._decoded.claims[record.uid] = claim
+            self._decoded.version = self._version()
+        return record
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove the record; do nothing if there is none."""
+        was_decoded = self._decoded.version == self._version()
+        self._discard(claim_uid)
+        self._removed.add(claim_uid)
+        self._connection.execute("DELETE FROM claims WHERE uid = ?", (claim_uid,))
+        self._copies.remove(claim_uid)
+        if was_decoded:
+            self._decoded.claims.pop(claim_uid, None)
+            self._decoded.version = self._version()
+
+    def commit_copies(self) -> None:
+        """Make the staged copies valid; call it after the commit."""
+        for uid, file in self._staged.items():
+            self._copies.commit(uid, file)
+
+    def roll_back_copies(self) -> None:
+        """Restore the copies as far as possible; call it after a rollback."""
+        for uid in list(self._staged):
+            with suppress(OSError):
+                self._discard(uid)
+        for uid in self._removed:
+            with suppress(OSError, sqlite3.Error, DamageError):
+                record = records.fetch(self._connection, uid)
+                if record is not None:
+                    self._copies.put(record)
+
+    def _version(self) -> Hashable:
+        """Return a value that changes with every change of a record, by this or another process."""
+        (others,) = self._connection.execute("PRAGMA data_version").fetchone()
+        return others, self._connection.total_changes
+
+    def _discard(self, uid: str) -> None:
+        file = self._staged.pop(uid, None)
+        if file is not None:
+            atomic.discard(file)
 
 
 class Ledger:
@@ -65,13 +174,11 @@ class Ledger:
         """
         self._path = folder / FILE_NAME
         self._copies = RecordCopies(folder / FOLDER_NAME)
-        self._reserve = DiskReserve(folder)
+        self._reserve = folder / RESERVE_NAME
         self._mutex = Lock()  # guards all below
         self._damage: list[LedgerDamage] = []
         self._opened: Opened | None = None
-        self._openings = 0
-        self._failures = 0  # number of transactions that failed
-        self._decoded = DecodedRecords()
+        self._decoded = _DecodedRecords()
         with ledger_file.errors(self._path):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Shared to use the database, exclusive to open or replace it.
@@ -81,17 +188,17 @@ class Ledger:
         except BaseException:
             self._lock.close()
             raise
-        self._reserve.ensure()
+        self._ensure_reserve()
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
         with self._locked_database() as database:
-            return ledger_transaction.fetch_claim(database.connection, claim_uid)
+            return records.fetch_claim(database.connection, claim_uid)
 
     def has(self, record: Record) -> bool:
         """Return True if this is its claim's present record."""
         with self._locked_database() as database:
-            return ledger_transaction.has(database.connection, record)
+            return records.has(database.connection, record)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim, sorted by UID; only what changed is decoded again.
@@ -115,7 +222,7 @@ class Ledger:
                 with ledger_file.writing(database.connection):
                     yield step
             except BaseException:
-                self._failures += 1
+                self._decoded = _DecodedRecords()
                 step.roll_back_copies()
                 raise
             step.commit_copies()
@@ -129,11 +236,11 @@ class Ledger:
         with self._locked_database() as database:
             ledger_file.check_pages(self._path)
             with ledger_file.writing(database.connection):
-                repairs = ledger_check.repair(database.connection, self._copies)
+                repairs = ledger_file.repair(database.connection, self._copies)
             self._note_damage(repairs)
             commit = database.log_flush.count_commit() if repairs else 0
         self._wait_durable(database, commit)
-        self._reserve.ensure()
+        self._ensure_reserve()
 
     def make_room(self) -> None:
         """Free space on a full disk, so that a record can be removed.
@@ -142,7 +249,7 @@ class Ledger:
             NoRoomError: No space could be freed.
         """
         with self._locked_database() as database:
-            released = self._reserve.release()
+            released = self._release_reserve()
             if not ledger_file.reuse_log(database.connection) and not released:
                 raise NoRoomError(f"ledger {self._path}: the disk is full")
 
@@ -156,12 +263,11 @@ class Ledger:
         """Close the file; it has everything that was committed."""
         with self._mutex:
             self._close()
-            self._reserve.ensure()  # now, in the space of SQLite's log, which closing has removed
+            self._ensure_reserve()  # now, in the space of SQLite's log, which closing has removed
             self._lock.close()
 
     def _transaction(self, database: Opened) -> Transaction:
-        epoch = (self._openings, self._failures)
-        return Transaction(database.connection, self._copies, self._decoded, epoch=epoch)
+        return Transaction(database.connection, self._copies, self._decoded)
 
     @contextmanager
     def _locked_database(self) -> Iterator[Opened]:
@@ -206,14 +312,14 @@ class Ledger:
             raise FatalError(
                 f"ledger {self._path}: {damage}: found this damage in a new ledger as well"
             ) from damage
-        self._openings += 1
-        self._note_damage(self._opened.repairs, self._opened)
+        self._decoded = _DecodedRecords()
+        self._note_damage(self._opened.damage)
 
     def _open_with_room(self) -> None:
         try:
             self._open()
         except RetryableError:  # on a full disk SQLite may report that it cannot open a file
-            if not self._reserve.release():
+            if not self._release_reserve():
                 raise
             self._open()
 
@@ -252,14 +358,28 @@ class Ledger:
             return FatalError(f"ledger {self._path}: {damage}, but found nothing to repair")
         return RetryableError(f"ledger {self._path}: {damage}; it has been repaired")
 
-    def _note_damage(self, repairs: RepairReport, opened: Opened | None = None) -> None:
-        new_path = opened.quarantined if opened else None
-        if repairs or new_path:
-            self._damage.append(
-                LedgerDamage(
-                    quarantined=str(new_path or ""),
-                    reason=opened.reason if opened else "",
-                    rebuilt=tuple(repairs.rebuilt),
-                    lost=tuple(repairs.lost),
-                )
-            )
+    def _note_damage(self, damage: LedgerDamage) -> None:
+        if damage:
+            self._damage.append(damage)
+
+    # SQLite writes a removal to its log before it frees anything, and it also writes to the log at
+    # startup. On a full disk both would fail. The reserve is a file as large as both need together:
+    # deleted to make room, and created again as soon as the disk has room.
+
+    def _ensure_reserve(self) -> None:
+        with suppress(OSError):
+            if self._reserve.stat().st_size == _RESERVE_BYTES:
+                return
+        try:
+            # Random bytes: a compressing file system would reserve no room for zeros.
+            self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
+        except OSError:
+            self._release_reserve()
+
+    def _release_reserve(self) -> bool:
+        """Delete the reserve to free its space; return False if there was none."""
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        return True

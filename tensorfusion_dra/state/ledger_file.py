@@ -1,13 +1,17 @@
-"""The ledger's database file: opened, checked, and quarantined if it is damaged.
+"""The ledger's database file: opened, checked, repaired, and quarantined if it is damaged.
 
 Quarantine renames ``ledger.sqlite3`` and SQLite's files next to it to
 ``ledger-damaged-<time>.sqlite3``. Then a new ledger is created and filled from the record copies.
+
+Inside a sound file, repair applies three rules. A sound record stays, and its copy is written again
+if it differs. A damaged record moves to the table ``set_aside``, and its copy takes its place. A
+copy without a record becomes a record. A claim is lost only if both its record and its copy are
+damaged.
 """
 
 import errno
 import os
 import sqlite3
-import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -17,9 +21,8 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.errors import NoRoomError, RetryableError
-from tensorfusion_dra.state import atomic, ledger_check, ledger_schema
-from tensorfusion_dra.state.ledger_check import RepairReport
+from tensorfusion_dra.core.errors import FatalError, NoRoomError, RetryableError
+from tensorfusion_dra.state import atomic, records
 from tensorfusion_dra.state.log_flush import LogFlush
 from tensorfusion_dra.state.records import DamageError, RecordCopies
 
@@ -28,14 +31,17 @@ log = structlog.get_logger()
 FILE_NAME: Final = "ledger.sqlite3"
 WAIT_SECONDS: Final = 5.0
 """Longest wait for another instance; well below the kubelet's 45 s."""
+VERSION: Final = 3
+"""Version of the tables. An instance refuses a newer one and rebuilds an older one."""
 
-_MAGIC: Final = b"SQLite format 3\0"
+_TABLES: Final = (
+    "CREATE TABLE claims (uid TEXT PRIMARY KEY, record TEXT NOT NULL, seal TEXT) WITHOUT ROWID",
+    "CREATE TABLE set_aside (uid BLOB NOT NULL, record BLOB, moment TEXT NOT NULL)",
+)
 _LOG: Final = "-wal"
 _BESIDE: Final = (_LOG, "-shm", "")
 """Suffixes of SQLite's files. The log is first in the order of renames: a log without its database
 is harmless, but SQLite opens a database together with any log next to it."""
-
-_NO_FILE: Final = (0, 0)
 
 _PASSING: Final = frozenset(
     {
@@ -59,42 +65,152 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerDamage:
+    """Damage to the ledger that was found and repaired; false if there was none.
+
+    Attributes:
+        quarantined: Path to which the damaged file was moved; "" if single records were damaged.
+        reason: Damage of that file; "" if no file was moved.
+        rebuilt: UIDs of claims whose records were restored from their copies.
+        lost: UIDs of claims whose records and copies are both damaged.
+    """
+
+    quarantined: str = ""
+    reason: str = ""
+    rebuilt: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.quarantined or self.rebuilt or self.lost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """A sound ledger.
 
     Attributes:
         log_flush: Makes its commits durable.
         inode: Device and inode of the file, to notice when the path leads to another one.
-        repairs: Damage that was repaired when the ledger was opened.
-        quarantined: New path of a damaged file; None if there was none.
-        reason: Damage of that file.
+        damage: What was repaired when the ledger was opened.
     """
 
     connection: sqlite3.Connection
     log_flush: LogFlush
-    inode: tuple[int, int]
-    repairs: RepairReport
-    quarantined: Path | None = None
-    reason: str = ""
+    inode: tuple[int, int] | None
+    damage: LedgerDamage
 
 
-def opened(path: Path, copies: RecordCopies) -> Opened:
+def opened(
+    path: Path, copies: RecordCopies, *, quarantined: Path | None = None, reason: str = ""
+) -> Opened:
     """Open and repair the ledger at this path; create a new one if it is missing or damaged.
 
     The caller holds the folder's lock exclusively, so that no other process uses the file.
+
+    Args:
+        quarantined: New path of the damaged file that this ledger replaces.
+        reason: Damage of that file.
 
     Raises:
         RetryableError: The folder is read-only or full, or an older release holds the file.
         FatalError: A newer release wrote the file; it is left unchanged.
         DamageError: The new ledger is damaged as well.
     """
-    try:
-        return _checked(path, copies)
-    except _QuarantinedError as error:
-        log.error("ledger_quarantined", path=str(error.new_path), error=str(error))
-        damage = error
-    again = _checked(path, copies)
-    return replace(again, quarantined=damage.new_path, reason=str(damage))
+    with errors(path), ExitStack() as on_error:
+        try:
+            with errors(path):
+                connection = sqlite3.connect(
+                    path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
+                )
+                on_error.callback(connection.close)
+                damage = _checked(connection, path, copies)
+        except DamageError as error:
+            if quarantined is not None:
+                raise
+            # Before the connection is closed: SQLite leaves a moved file and its log unchanged, but
+            # closing a connection to a file in place would write the log into the file.
+            quarantined, reason = _quarantine(path), str(error)
+            log.error("ledger_quarantined", path=str(quarantined), error=reason)
+        else:
+            log_flush = LogFlush(path.with_name(path.name + _LOG))
+            on_error.pop_all()
+            return Opened(
+                connection=connection,
+                log_flush=log_flush,
+                inode=inode(path),
+                damage=replace(damage, quarantined=str(quarantined or ""), reason=reason),
+            )
+    return opened(path, copies, quarantined=quarantined, reason=reason)
+
+
+def repair(connection: sqlite3.Connection, copies: RecordCopies) -> LedgerDamage:
+    """Make every record readable and equal to its copy; call it inside a transaction.
+
+    A record wins over its copy. A copy without a record has one of two causes: the end of the
+    database's log, or all of it, is lost; or the process was killed just before it committed the
+    record. In the second case the kubelet calls again, to prepare or to unprepare the claim.
+
+    Raises:
+        OSError: The copies cannot be read or written.
+    """
+    sound: set[str] = set()
+    rebuilt: list[str] = []
+    lost: set[str] = set()
+    for uid, text, checksum in records.rows(connection):
+        try:
+            record = records.read(uid, text, checksum)
+        except DamageError as error:
+            log.warning("record_quarantined", error=str(error))
+            connection.execute(
+                "INSERT INTO set_aside (uid, record, moment) VALUES (?, ?, ?)",
+                (uid, text, datetime.now(UTC).isoformat()),
+            )
+            connection.execute(f"DELETE FROM claims WHERE {records.UID_BYTES} = ?", (uid,))  # noqa: S608
+            lost.add(uid.decode(errors="replace"))
+        else:
+            copies.ensure(record)
+            sound.add(record.uid)
+    for claim_uid in sorted(copies.uids() - sound):
+        try:
+            record = copies.get(claim_uid)
+        except DamageError as error:
+            log.warning("record_copy_quarantined", error=str(error))
+            copies.quarantine(claim_uid)
+            lost.add(claim_uid)
+        else:
+            records.insert(connection, record)
+            rebuilt.append(claim_uid)
+    found = LedgerDamage(rebuilt=tuple(rebuilt), lost=tuple(sorted(lost - set(rebuilt))))
+    if found:
+        log.warning("records_rebuilt", claims=len(found.rebuilt), lost=found.lost)
+    return found
+
+
+def check_tables(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return True for an empty file, False for one with the tables of this version.
+
+    Raises:
+        FatalError: A newer release wrote it.
+        DamageError: It has an older version or other tables.
+    """
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found > VERSION:
+        raise FatalError(
+            f"ledger {path}: found version {found}, expected at most {VERSION}: a newer release "
+            "of this driver wrote the file, so it is left unchanged"
+        )
+    # As bytes, because damaged text need not be valid. SQLite's own tables, such as statistics, do
+    # not matter.
+    rows = connection.execute(
+        "SELECT CAST(sql AS BLOB) FROM sqlite_master"
+        " WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^' ORDER BY name"
+    ).fetchall()
+    expected = [table.encode() for table in _TABLES] if found else []
+    if found not in (0, VERSION) or [sql for (sql,) in rows] != expected:
+        raise DamageError(
+            f"found version {found} with {len(rows)} tables, expected those of version {VERSION}"
+        )
+    return not found
 
 
 def check_pages(path: Path) -> None:
@@ -106,7 +222,7 @@ def check_pages(path: Path) -> None:
     """
     # A new connection, because one in use has pages cached as they were when it read them.
     with errors(path), closing(sqlite3.connect(path, timeout=WAIT_SECONDS)) as connection:
-        ledger_check.check_pages(connection)
+        _check_pages(connection)
 
 
 def inode(path: Path) -> tuple[int, int] | None:
@@ -115,10 +231,6 @@ def inode(path: Path) -> tuple[int, int] | None:
         found = path.stat()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        if error.errno in atomic.NO_FILE:
-            return None
-        raise
     return found.st_dev, found.st_ino
 
 
@@ -171,85 +283,25 @@ def translated(error: Exception, path: Path) -> DamageError | RetryableError:
     return DamageError(str(error))
 
 
-class _QuarantinedError(DamageError):
-    """The file was damaged and has been quarantined.
-
-    Attributes:
-        new_path: Path to which the file was moved.
-    """
-
-    def __init__(self, damage: DamageError, new_path: Path) -> None:
-        super().__init__(str(damage))
-        self.new_path = new_path
-
-
-def _checked(path: Path, copies: RecordCopies) -> Opened:
-    with errors(path), ExitStack() as on_error:
-        try:
-            _check_beginning(path)
-            connection = sqlite3.connect(
-                path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            on_error.callback(connection.close)
-            with errors(path):
-                repairs = _repair(connection, path, copies)
-        except DamageError as damage:
-            # Before the connection is closed: SQLite leaves a moved file and its log unchanged, but
-            # closing a connection to a file in place would write the log into the file.
-            raise _QuarantinedError(damage, _quarantine(path)) from damage
-        log_flush = LogFlush(path.with_name(path.name + _LOG))
-        on_error.pop_all()
-        return Opened(
-            connection=connection,
-            log_flush=log_flush,
-            inode=inode(path) or _NO_FILE,
-            repairs=repairs,
-        )
-
-
-def _check_beginning(path: Path) -> None:
-    """Check that SQLite can open the file, and would not delete the log next to it.
-
-    Raises:
-        DamageError: It is not a database, or one of SQLite's files is not a regular file.
-    """
-    for end in _BESIDE:
-        _check_kind(path.with_name(path.name + end))
-    try:
-        with path.open("rb") as file:
-            beginning = file.read(len(_MAGIC))
-    except FileNotFoundError:
-        beginning = b""
-    log_there = path.with_name(path.name + _LOG).exists()
-    if beginning != _MAGIC and (beginning or log_there):
-        raise DamageError("file is not a database")
-
-
-def _check_kind(path: Path) -> None:
-    try:
-        kind = path.stat().st_mode
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno in atomic.NO_FILE:
-            raise DamageError(f"{path.name}: {error.strerror}") from error
-        raise
-    if not stat.S_ISREG(kind):
-        raise DamageError(
-            f"{path.name}: found another kind of file, expected a regular file or none"
-        )
-
-
-def _repair(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> RepairReport:
-    ledger_schema.check_tables(connection, path)  # before anything is written
+def _checked(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> LedgerDamage:
+    is_empty = check_tables(connection, path)  # before anything is written
     connection.execute("PRAGMA journal_mode = WAL")
     # NORMAL: a commit is not flushed. LogFlush does that, once for several commits.
     connection.execute("PRAGMA synchronous = NORMAL")
-    ledger_check.check_pages(connection)
+    _check_pages(connection)
     copies.remove_unfinished()
     with writing(connection):
-        ledger_schema.migrate(connection, path)
-        return ledger_check.repair(connection, copies)
+        if is_empty:
+            for table in _TABLES:
+                connection.execute(table)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+        return repair(connection, copies)
+
+
+def _check_pages(connection: sqlite3.Connection) -> None:
+    (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if result != "ok":
+        raise DamageError(str(result))
 
 
 def _quarantine(path: Path) -> Path:

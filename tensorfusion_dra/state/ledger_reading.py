@@ -1,22 +1,20 @@
 """Read-only access to the ledger of a node plugin that may be running."""
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.doctor.records import LedgerFacts
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes.quantity import QuantityError
-from tensorfusion_dra.state import ledger_file, ledger_schema, ledger_transaction
+from tensorfusion_dra.state import ledger_file, records
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.records import DamageError
 
 _WAIT_SECONDS: Final = 2.0
-_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
 def claims(folder: Path) -> Sequence[PreparedClaim]:
@@ -32,8 +30,8 @@ def claims(folder: Path) -> Sequence[PreparedClaim]:
             if not path.exists():
                 return []
             with opened(path) as connection:
-                ledger_schema.check_current(connection, path)
-                return ledger_transaction.fetch_claims(connection)
+                is_empty = ledger_file.check_tables(connection, path)
+                return [] if is_empty else records.fetch_claims(connection)
     except DamageError as damage:
         raise RetryableError(
             f"ledger {path}: {damage}; the node plugin repairs it when it starts"
@@ -43,44 +41,25 @@ def claims(folder: Path) -> Sequence[PreparedClaim]:
 def facts(folder: Path) -> LedgerFacts:
     """Return what `doctor` reports about the ledger in this folder, even if it is damaged."""
     file = folder / FILE_NAME
+    found = LedgerFacts(path=str(file))
     try:
-        size = file.stat().st_size
-    except FileNotFoundError:
-        return LedgerFacts(path=str(file), exists=False)
-    except OSError as error:
-        return LedgerFacts(path=str(file), trouble=error.strerror or str(error))
-    try:
-        with opened(file) as connection:
-            return _facts(file, size, connection)
-    except sqlite3.Error as error:
-        damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
-        return LedgerFacts(
-            path=str(file),
-            size_bytes=size,
-            damage=str(error) if damaged else "",
-            trouble="" if damaged else str(error),
-        )
-
-
-def _facts(file: Path, size: int, connection: sqlite3.Connection) -> LedgerFacts:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (checked,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    damage = "" if checked == "ok" else str(checked)
-    claims: dict[str, str] = {}
-    (tables,) = connection.execute(
-        "SELECT count(*) FROM sqlite_master WHERE name = 'claims'"
-    ).fetchone()
-    if not tables:
-        damage = damage or "found a database without the table claims, expected a ledger"
-        return LedgerFacts(path=str(file), damage=damage, version=version, size_bytes=size)
-    for uid, record in connection.execute("SELECT uid, record FROM claims"):
-        try:
-            claims[uid] = str(PreparedClaim.from_json(json.loads(record)).ref)
-        except (ValueError, KeyError, TypeError, AttributeError, QuantityError) as error:
-            damage = damage or f"the record of claim {uid} cannot be read: {error!r}"
-    return LedgerFacts(
-        path=str(file), damage=damage, version=version, size_bytes=size, claims=claims
-    )
+        with ledger_file.errors(file):
+            if not file.exists():
+                return replace(found, exists=False)
+            found = replace(found, size_bytes=file.stat().st_size)
+            with opened(file) as connection:
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                found = replace(found, version=version)
+                if version > ledger_file.VERSION:
+                    return found
+                (checked,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                found = replace(found, damage="" if checked == "ok" else str(checked))
+                claims = records.fetch_claims(connection)
+    except DamageError as error:
+        return replace(found, damage=found.damage or str(error))
+    except RetryableError as error:
+        return replace(found, trouble=str(error))
+    return replace(found, claims={claim.ref.uid: str(claim.ref) for claim in claims})
 
 
 @contextmanager

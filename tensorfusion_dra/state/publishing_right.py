@@ -44,7 +44,13 @@ class PublishingRight:
             return
         try:
             with self._guarded():
-                self._take()
+                # Files of dead instances go; the new number is above those of the live ones.
+                alive = [number for number in self._numbers() if self._is_alive(number)]
+                self._number = max(alive, default=0) + 1
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                descriptor = os.open(self._path(self._number), flags, 0o600)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self._descriptor = descriptor
         except OSError as error:
             subject = error.filename or self._folder / _GUARD_FILE
             raise RetryableError(f"{subject}: {error.strerror or error}") from error
@@ -74,16 +80,6 @@ class PublishingRight:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _take(self) -> None:
-        numbers = self._numbers()
-        for number in numbers:
-            self._is_alive(number)
-        number = max(numbers, default=0) + 1
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(self._path(number), flags, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._number, self._descriptor = number, descriptor
-
     def _numbers(self) -> list[int]:
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in found if match)
@@ -110,7 +106,7 @@ class PublishingRight:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Keep other instances from opening and removing these files, also inside _take()."""
+        """Keep other instances from opening and removing these files, also inside take()."""
         descriptor = os.open(
             self._folder / _GUARD_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )

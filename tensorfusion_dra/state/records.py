@@ -1,12 +1,14 @@
 """Records as stored on disk: a JSON text and a checksum that reveals damage to it.
 
 Beside its row in the ledger, each record has a copy in a file of its own, from which a damaged
-ledger is rebuilt.
+ledger is rebuilt. Every function that reads raises DamageError if a record differs from what was
+written, and sqlite3.Error if the database cannot be read.
 """
 
 import hashlib
 import json
 import os
+import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +22,9 @@ from tensorfusion_dra.state import atomic
 FOLDER_NAME: Final = "records"
 _SUFFIX: Final = ".record"
 _MODE: Final = 0o600
+UID_BYTES: Final = "coalesce(CAST(uid AS BLOB), x'')"
+"""As bytes, because a damaged value need not be valid text, and a damaged UID may even be NULL."""
+_SELECT: Final = f"SELECT {UID_BYTES}, CAST(record AS BLOB), CAST(seal AS BLOB) FROM claims"  # noqa: S608
 
 
 class DamageError(Exception):
@@ -42,19 +47,12 @@ class Record:
 
 def of_claim(claim: PreparedClaim) -> Record:
     """Return the record of a claim."""
-    return checksummed(claim.ref.uid, json.dumps(claim.as_json()))
-
-
-def checksummed(uid: str, text: str) -> Record:
-    """Return the record of this text, with its checksum."""
+    uid, text = claim.ref.uid, json.dumps(claim.as_json())
     return Record(uid=uid, text=text, checksum=_checksum(uid.encode(), text.encode()))
 
 
 def read(uid: bytes, text: bytes | None, checksum: bytes | None) -> Record:
     """Return the record after comparing it with its checksum.
-
-    Args:
-        checksum: None for a record of version 1, which has none; then the text is parsed instead.
 
     Raises:
         DamageError: The record is missing or differs from what was written.
@@ -62,15 +60,9 @@ def read(uid: bytes, text: bytes | None, checksum: bytes | None) -> Record:
     if text is None:
         raise DamageError(f"record of {uid!r}: found none")
     expected = _checksum(uid, text)
-    if checksum is not None and checksum != expected.encode():
+    if checksum != expected.encode():
         raise DamageError(f"record of {uid!r}: found a text that does not match its checksum")
-    try:
-        found = Record(uid=uid.decode(), text=text.decode(), checksum=expected)
-    except UnicodeDecodeError as error:
-        raise DamageError(f"record of {uid!r}: {error}") from error
-    if checksum is None:
-        claim(found)
-    return found
+    return Record(uid=uid.decode(), text=text.decode(), checksum=expected)
 
 
 def claim(record: Record) -> PreparedClaim:
@@ -88,6 +80,44 @@ def claim(record: Record) -> PreparedClaim:
             f"record of {record.uid!r}: found UID {found.ref.uid!r}, expected the same one"
         )
     return found
+
+
+def has(connection: sqlite3.Connection, record: Record) -> bool:
+    """Return True if this is its claim's present record."""
+    row = connection.execute(
+        "SELECT 1 FROM claims WHERE uid = ? AND seal = ?", (record.uid, record.checksum)
+    ).fetchone()
+    return row is not None
+
+
+def fetch(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
+    """Return the record of a claim; None if there is none."""
+    row = connection.execute(f"{_SELECT} WHERE uid = ?", (claim_uid,)).fetchone()
+    return None if row is None else read(*row)
+
+
+def fetch_claim(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
+    """Return the claim from its record; None if there is none."""
+    found = fetch(connection, claim_uid)
+    return None if found is None else claim(found)
+
+
+def fetch_claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
+    """Return all claims, sorted by UID."""
+    return [claim(read(*row)) for row in rows(connection)]
+
+
+def rows(connection: sqlite3.Connection) -> list[tuple[bytes, bytes | None, bytes | None]]:
+    """Return UID, text and checksum of every record, sorted by UID, for read()."""
+    return connection.execute(f"{_SELECT} ORDER BY uid").fetchall()
+
+
+def insert(connection: sqlite3.Connection, record: Record) -> None:
+    """Add the record, whose claim has none."""
+    connection.execute(
+        "INSERT INTO claims (uid, record, seal) VALUES (?, ?, ?)",
+        (record.uid, record.text, record.checksum),
+    )
 
 
 def _checksum(uid: bytes, text: bytes) -> str:
@@ -117,35 +147,22 @@ class RecordCopies:
         path = self._path(record.uid)
         try:
             return atomic.stage(path, _content(record), mode=_MODE, durable=False)
-        except (FileNotFoundError, NotADirectoryError):
-            self._clear_folder()
+        except FileNotFoundError:
             self.folder.mkdir(parents=True, exist_ok=True)
             return atomic.stage(path, _content(record), mode=_MODE, durable=False)
 
     def commit(self, uid: str, file: str) -> None:
         """Make a staged file the copy; replace an older one."""
-        try:
-            atomic.move(file, self._path(uid))
-        except IsADirectoryError:
-            self.quarantine(uid, moment=datetime.now(UTC))
-            atomic.move(file, self._path(uid))
+        os.rename(file, self._path(uid))  # noqa: PTH104 - see atomic.stage()
 
-    def ensure(self, record: Record) -> bool:
-        """Write the copy unless it exists and is correct; return True if it was written."""
-        try:
-            if self._read(record.uid) == _content(record):
-                return False
-        except DamageError:
-            self.quarantine(record.uid, moment=datetime.now(UTC))
-        self.put(record)
-        return True
+    def ensure(self, record: Record) -> None:
+        """Write the copy unless it exists and is correct."""
+        if self._read(record.uid) != _content(record):
+            self.put(record)
 
     def remove(self, uid: str) -> None:
         """Remove the copy; do nothing if there is none."""
-        try:
-            self._path(uid).unlink(missing_ok=True)
-        except IsADirectoryError:
-            self.quarantine(uid, moment=datetime.now(UTC))
+        self._path(uid).unlink(missing_ok=True)
 
     def uids(self) -> frozenset[str]:
         """Return the UIDs of the claims that have a copy."""
@@ -156,28 +173,24 @@ class RecordCopies:
         names = (name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
         return frozenset(name for name in names if claims.is_uid(name))
 
-    def get(self, uid: str) -> Record | None:
-        """Return the record from its copy; None if there is no copy.
+    def get(self, uid: str) -> Record:
+        """Return the record from its copy.
 
         Raises:
-            DamageError: The copy differs from what was written.
+            DamageError: The copy is missing, or differs from what was written.
         """
-        content = self._read(uid)
-        if content is None:
-            return None
-        checksum, _, text = content.removesuffix(b"\n").partition(b"\n")
+        checksum, _, text = (self._read(uid) or b"").removesuffix(b"\n").partition(b"\n")
         record = read(uid.encode(), text, checksum)
         claim(record)
         return record
 
-    def quarantine(self, uid: str, *, moment: datetime) -> None:
+    def quarantine(self, uid: str) -> None:
         """Rename a damaged copy to ``<uid>-damaged-<time>``."""
-        path = self._path(uid)
+        path, moment = self._path(uid), datetime.now(UTC)
         path.rename(path.with_name(f"{uid}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"))
 
     def remove_unfinished(self) -> None:
         """Remove temporary files that a crash left; call it only while no copy is being written."""
-        self._clear_folder()
         if self.folder.is_dir():
             for path in atomic.unfinished(self.folder, prefix="", suffix=_SUFFIX):
                 path.unlink(missing_ok=True)
@@ -190,17 +203,6 @@ class RecordCopies:
             return self._path(uid).read_bytes()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            if error.errno in atomic.NO_FILE:
-                raise DamageError(f"{self._path(uid)}: {error.strerror}") from error
-            raise
-
-    def _clear_folder(self) -> None:
-        """Rename a file or link that is in the place of the folder."""
-        if os.path.lexists(self.folder) and not self.folder.is_dir():
-            moment = datetime.now(UTC)
-            name = f"{self.folder.name}-damaged-{moment:%Y%m%dT%H%M%S.%fZ}"
-            self.folder.rename(self.folder.with_name(name))
 
     def _path(self, uid: str) -> Path:
         return self.folder / f"{uid}{_SUFFIX}"

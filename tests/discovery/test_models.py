@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.devices.gpu import TflopsSource
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.discovery import estimate, gpu_models, model_names, models
+from tensorfusion_dra.discovery import gpu_models, models
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 
 PACKAGED = models.load()
@@ -93,9 +93,9 @@ def test_name_without_a_row_has_no_compute(product_name: str) -> None:
 
 
 def test_short_name_never_applies_to_cards_with_different_compute() -> None:
-    shorts = {model_names.key(row.model): row for row in PACKAGED.packaged}
+    shorts = {models.name_key(row.model): row for row in PACKAGED.packaged}
     for row in PACKAGED.packaged:
-        named = shorts.get(model_names.key(model_names.short_model(row.full_name)))
+        named = shorts.get(models.name_key(models.short_model(row.full_name)))
 
         assert named is None or named.milli_tflops == row.milli_tflops, row.full_name
 
@@ -258,7 +258,7 @@ def test_all_rows_of_one_name_have_one_figure() -> None:
     figures: dict[str, int] = {}
     for row in ROWS:
         for name in (row.model, row.full_name):
-            found = figures.setdefault(model_names.key(name), row.milli_tflops)
+            found = figures.setdefault(models.name_key(name), row.milli_tflops)
 
             assert found == row.milli_tflops, name
 
@@ -310,12 +310,12 @@ def test_all_rows_of_one_name_have_one_figure() -> None:
     ],
 )
 def test_short_name_of_known_products(product_name: str, short: str) -> None:
-    assert model_names.short_model(product_name) == short
+    assert models.short_model(product_name) == short
 
 
 @given(st.text(max_size=200))
 def test_every_short_name_has_1_to_64_ascii_bytes(product_name: str) -> None:
-    short = model_names.short_model(product_name)
+    short = models.short_model(product_name)
 
     assert 1 <= len(short.encode()) <= 64
     assert short.isascii()
@@ -324,17 +324,17 @@ def test_every_short_name_has_1_to_64_ascii_bytes(product_name: str) -> None:
 
 @given(st.text(max_size=100))
 def test_mobile_card_never_has_the_short_name_of_the_desktop_card(product_name: str) -> None:
-    mobile = model_names.short_model(f"{product_name} Laptop GPU")
+    mobile = models.short_model(f"{product_name} Laptop GPU")
 
-    assert mobile != model_names.short_model(product_name)
+    assert mobile != models.short_model(product_name)
 
 
 @given(st.text(max_size=100))
 def test_comparison_key_is_lower_case_and_ignores_the_vendor(name: str) -> None:
-    key = model_names.key(name)
+    key = models.name_key(name)
 
     assert key == key.lower()
-    assert model_names.key("NVIDIA " + name.strip()) in (key, "nvidia", f"nvidia {key}")
+    assert models.name_key("NVIDIA " + name.strip()) in (key, "nvidia", f"nvidia {key}")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_estimate_at_the_datasheet_clock_equals_the_datasheet_figure(
     known = models.load().lookup(product_name)
     assert known is not None
 
-    estimated = estimate.rating(
+    estimated = models.estimated(
         product_name,
         cores=cores,
         max_sm_clock_mhz=boost_clock_mhz,
@@ -387,7 +387,7 @@ def test_estimate_at_the_datasheet_clock_equals_the_datasheet_figure(
 def test_unknown_architecture_counts_one_fma_per_core_and_clock(
     compute_capability: tuple[int, int] | None,
 ) -> None:
-    estimated = estimate.rating(
+    estimated = models.estimated(
         "NVIDIA X1",
         cores=1000,
         max_sm_clock_mhz=1500,
@@ -402,7 +402,7 @@ def test_unknown_architecture_counts_one_fma_per_core_and_clock(
     ("cores", "clock"), [(None, 1500), (1000, None), (0, 1500), (1000, 0), (-1, -1), (1, 1)]
 )
 def test_no_estimate_without_cores_or_clock(cores: int | None, clock: int | None) -> None:
-    estimated = estimate.rating(
+    estimated = models.estimated(
         "NVIDIA X1", cores=cores, max_sm_clock_mhz=clock, compute_capability=(8, 0)
     )
 

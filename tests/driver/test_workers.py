@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.enforcement.hypervisor import registered_folder
+from tensorfusion_dra.enforcement.hypervisor import shared_memory
 from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.driver.test_status import StatusAtServer
@@ -333,14 +333,14 @@ def test_annotations_that_cannot_be_put_back_are_noted_until_they_are_right(
 
     keeper.note_pods(node.pods.stored.values())
     keeper.follow(node.workers)
-    _, trouble = registered_folder.noted(note)
+    _, trouble = shared_memory.noted(note)
     assert trouble.startswith("tensor-fusion.ai/tflops-limit: found 312; the driver cannot")
 
     if by_a_lost_answer:
         node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "tflops-limit")
     node.pods.refuses_marks = False
     keeper.follow(node.workers)
-    assert registered_folder.noted(note)[1] == ""
+    assert shared_memory.noted(note)[1] == ""
     assert ruling(node) == RULED
 
 

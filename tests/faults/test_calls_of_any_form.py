@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -156,26 +155,3 @@ def test_health_is_streamed_for_arbitrary_requests(served: Node, tally: Tally) -
                 served.log(),
             )
             tally[INPUTS_FUZZED] += 1
-
-
-def test_unknown_methods_are_unimplemented(served: Node) -> None:
-    for path in (served.dra_socket, served.registration_socket):
-        with grpc.insecure_channel(f"unix:{path}") as channel:
-            for method in (f"{DRA_V1}/NodeResources", "v1.DRAPlugin/NodePrepareResources", "a/b"):
-                assert answered(channel, method, b"") is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_bytes_that_are_not_http_2_do_not_disturb_other_clients(served: Node, tally: Tally) -> None:
-    chance = random.Random(SEED)
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    for path in (served.dra_socket, served.registration_socket):
-        for begin in (b"", preface, preface + b"\0\0\0\4\0\0\0\0\0", b"GET / HTTP/1.1\r\n\r\n"):
-            for _ in range(10):
-                with socket.socket(socket.AF_UNIX) as stranger:
-                    stranger.settimeout(5)
-                    stranger.connect(str(path))
-                    stranger.sendall(begin + chance.randbytes(chance.randrange(200)))
-                tally[INPUTS_FUZZED] += 1
-
-    with PluginClient(served.registration_socket) as kubelet:
-        assert kubelet.plugin_info().endpoint == str(served.dra_socket)

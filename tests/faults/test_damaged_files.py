@@ -19,10 +19,8 @@ from tensorfusion_dra.app.shared import node_settings
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.discovery import models, sysfs
-from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
-from tensorfusion_dra.discovery.host.sizes import HostSizes
-from tensorfusion_dra.discovery.host.toolkit_specs import ToolkitSpecs
+from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.host import HostDriverFiles, HostSizes
 from tensorfusion_dra.discovery.simulated import profile
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
@@ -91,7 +89,7 @@ def read_kubeconfig(file: Path) -> object:
 
 
 def read_toolkit_spec(file: Path) -> str | None:
-    return ToolkitSpecs([file.parent]).device(CARD)
+    return HostDriverFiles(Path("/nowhere"), cdi_folders=[file.parent]).toolkit_device(CARD)
 
 
 def read_meminfo(file: Path) -> object:
@@ -157,22 +155,6 @@ def test_damaged_toolkit_spec_is_read_or_ignored(
         tally[INPUTS_DAMAGED] += 1
 
 
-def test_damaged_numa_node_is_a_number_or_unknown(tmp_path: Path, tally: Tally) -> None:
-    device = tmp_path / "devices" / "pci0000:3a" / "0000:3b:00.0"
-    device.mkdir(parents=True)
-    links = tmp_path / "bus" / "pci" / "devices"
-    links.mkdir(parents=True)
-    (links / device.name).symlink_to(device)
-    for damage in damaged(b"1\n", flips=40):
-        (device / "numa_node").write_bytes(damage)
-
-        place = sysfs.place(tmp_path, device.name)
-
-        assert place.pcie_root == "pci0000:3a"
-        assert place.numa_node is None or place.numa_node >= 0
-        tally[INPUTS_DAMAGED] += 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -216,57 +198,6 @@ def test_pathological_yaml_is_refused(tmp_path: Path, tally: Tally, read: Read, 
         assert str(file) in error or re.match("[a-z-]+: found", error)
         assert len(error) < 1500
     tally[INPUTS_DAMAGED] += 1
-
-
-def put(path: Path, what: str) -> None:
-    """Create an object of this kind at the path of a library."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if what == "a loop of links":
-        path.symlink_to(path.name)
-    elif what == "a dangling link":
-        path.symlink_to("/nowhere")
-    elif what == "a link above the root":
-        path.symlink_to("../../../../../../../../../proc/version")
-    elif what == "a folder":
-        path.mkdir()
-    elif what == "a name that is no UTF-8":
-        odd = path.with_name("libcuda.so.\udcff\udcfe")
-        odd.touch()
-        path.symlink_to(odd.name)
-    else:
-        path.write_text("a library")
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        "a loop of links",
-        "a dangling link",
-        "a link above the root",
-        "a folder",
-        "a name that is no UTF-8",
-        "a file",
-    ],
-)
-@pytest.mark.parametrize("library", ["libcuda.so.1", "libnvidia-ml.so.1", "libnvcuvid.so.1"])
-def test_odd_driver_root_gives_valid_mounts_or_an_error(
-    tmp_path: Path, tally: Tally, library: str, what: str
-) -> None:
-    folder = tmp_path / "usr" / "lib64"
-    for name in {"libcuda.so.1", "libnvidia-ml.so.1"} - {library}:
-        put(folder / name, "a file")
-    put(folder / library, what)
-
-    error = refusal(mounts, tmp_path, RetryableError)
-
-    assert error is None or str(tmp_path) in error
-    tally[INPUTS_DAMAGED] += 1
-
-
-def mounts(root: Path) -> None:
-    found = HostDriverFiles(root, cdi_folders=[]).mounts()
-    assert all(Path(mount.host_path).is_relative_to(root) for mount in found)
-    json.dumps([mount.as_cdi() for mount in found]).encode()
 
 
 def test_damaged_nvml_answers_give_an_inventory_or_a_retryable_error(

@@ -8,8 +8,7 @@ import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.state import ledger_schema
-from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
 from tests.support.ledgers import GPU_0, holders, opened, put, recorded_claim
 from tests.support.tally import EFFORT
 
@@ -77,7 +76,7 @@ def test_flipped_bit_in_the_database_loses_no_claim(
     for offset in sampled(content, HEADER_BYTES, seed=mask):
         damaged = flipped(content, offset, mask)
         version = int.from_bytes(bytes(damaged[each] for each in VERSION_BYTES), signed=True)
-        if version > ledger_schema.VERSION:
+        if version > VERSION:
             with pytest.raises(FatalError, match=r"found version \d+, expected at most \d+:"):
                 claims_after(closed, FILE_NAME, damaged, tmp_path / "ledger")
         else:

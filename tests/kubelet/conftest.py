@@ -1,14 +1,78 @@
-"""Folders for sockets."""
+"""One instance of the node plugin on its sockets."""
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
+from tensorfusion_dra.cluster.api import RetriedReads
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.kubelet import sockets
+from tensorfusion_dra.kubelet.dra import DraService
+from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers
+from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tests.support.prepared_node import Setup
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+class Instance:
+    """One instance on its sockets; reads of claims wait while go_on is cleared.
+
+    Attributes:
+        fatal: Errors that would end the process.
+        reading: Claims whose reads were sent to the API server, in order.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.setup = Setup(folder)
+        self.paths = sockets.paths(
+            registry_folder=folder / "r", data_folder=folder / "d", pod_uid="one"
+        )
+        self.fatal: list[Exception] = []
+        self.servers = PluginServers(
+            self.paths,
+            Registration(str(self.paths.dra)),
+            DraService(self.setup.preparer, CallsInFlight(), self.fatal.append),
+            HealthService(self.setup.catalog),
+        )
+        self.stopping = Event()
+        self.reading: list[str] = []
+        self.go_on = Event()
+        self.go_on.set()
+        fetch, reads = self.setup.claims.fetch, RetriedReads()
+
+        def slow_fetch(ref: ClaimRef, *, wait_seconds: float) -> Any:
+            def request(_seconds: float) -> Any:
+                self.reading.append(ref.name)
+                self.go_on.wait(PATIENCE_SECONDS)
+                return fetch(ref, wait_seconds=wait_seconds)
+
+            return reads.with_retries(f"claim {ref}", request, wait_seconds=wait_seconds)
+
+        self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
+
+    def stop(self, drain_seconds: float = 5) -> None:
+        self.servers.stop(drain_seconds=drain_seconds, stop_now=Event().is_set)
+
+    def socket_names(self) -> list[str]:
+        folder = self.paths.dra.parent.parent
+        return sorted(path.name for path in folder.rglob("*") if path.is_socket())
+
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a short path; pytest's own paths are too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="tf-") as path:
-        yield Path(path)
+def instance() -> Iterator[Instance]:
+    # Pytest's own paths are too long for a socket. A cancelled call may still write while the
+    # folder is removed.
+    with tempfile.TemporaryDirectory(prefix="tf-", ignore_cleanup_errors=True) as folder:
+        made = Instance(Path(folder))
+        made.servers.serve()
+        made.servers.announce()
+        yield made
+        made.go_on.set()
+        made.stop()
+        made.setup.ledger.close()

@@ -1,11 +1,10 @@
 """An instance's sockets are rebound if they vanish, and removed when no call is in flight."""
 
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import grpc
@@ -13,96 +12,42 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.kubelet import plugin_servers, sockets
-from tensorfusion_dra.kubelet.dra import DraService
-from tensorfusion_dra.kubelet.health import HealthService
-from tensorfusion_dra.kubelet.plugin_servers import PluginServers
-from tensorfusion_dra.kubelet.registration import Registration
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
+from tests.kubelet.conftest import Instance
 from tests.support.kubelet import PluginClient
-from tests.support.prepared_node import Setup, put_claim, share_result
+from tests.support.prepared_node import put_claim, share_result
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
-
-
-def fail(error: FatalError) -> None:
-    raise AssertionError(error)
-
-
-class Instance:
-    """One instance on its sockets; reads of claims wait while go_on is cleared."""
-
-    def __init__(self, folder: Path) -> None:
-        self.setup = Setup(folder)
-        self.paths = sockets.paths(
-            registry_folder=folder / "r", data_folder=folder / "d", pod_uid="one"
-        )
-        self.registration = Registration(str(self.paths.dra))
-        self.servers = PluginServers(
-            self.paths,
-            self.registration,
-            DraService(self.setup.preparer, CallsInFlight(), fail),
-            HealthService(self.setup.catalog),
-        )
-        self.stop_now = Event()
-        self.stopping = Event()
-        self.fetching, self.go_on = Event(), Event()
-        self.go_on.set()
-        fetch = self.setup.claims.fetch
-
-        def slow_fetch(ref: ClaimRef, *, wait_seconds: float) -> Any:
-            self.fetching.set()
-            self.go_on.wait(PATIENCE_SECONDS)
-            return fetch(ref, wait_seconds=wait_seconds)
-
-        self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
-
-    def stop(self, drain_seconds: float = 5) -> None:
-        self.servers.stop(drain_seconds=drain_seconds, stop_now=self.stop_now.is_set)
-
-    def socket_names(self) -> list[str]:
-        folder = self.paths.dra.parent.parent
-        return sorted(path.name for path in folder.rglob("*") if path.is_socket())
-
-
-@pytest.fixture
-def instance() -> Iterator[Instance]:
-    # A cancelled call may still write while the folder is removed.
-    with tempfile.TemporaryDirectory(prefix="tf-", ignore_cleanup_errors=True) as folder:
-        made = Instance(Path(folder))
-        made.servers.serve()
-        made.servers.announce()
-        yield made
-        made.go_on.set()
-        made.stop()
-        made.setup.ledger.close()
-
 
 BOTH = ["dra-one.sock", "tensor-fusion.ai.dra-driver-one-reg.sock"]
 
 
 @contextmanager
-def call_in_flight(instance: Instance, ref: ClaimRef) -> Iterator[list[Any]]:
-    """Keep a prepare call in flight until go_on is set; yield a list for its answer or error."""
-    answers: list[Any] = []
+def calls_in_flight(instance: Instance, *refs: ClaimRef) -> Iterator[dict[int, Any]]:
+    """Prepare the claims in calls of their own; yield answers or errors by position.
 
-    def call() -> None:
+    Reads of claims wait until go_on is set.
+    """
+    answers: dict[int, Any] = {}
+
+    def call(number: int, ref: ClaimRef) -> None:
         with PluginClient(instance.paths.dra) as kubelet:
             try:
-                answers.append(kubelet.prepare(ref))
+                answers[number] = kubelet.prepare(ref, seconds=60)
             except grpc.RpcError as error:
-                answers.append(error)
+                answers[number] = error
 
-    instance.fetching.clear()
     instance.go_on.clear()
-    calling = Thread(target=call)
-    calling.start()
+    threads = [Thread(target=call, args=each) for each in enumerate(refs)]
+    for thread in threads:
+        thread.start()
     try:
-        assert instance.fetching.wait(PATIENCE_SECONDS)
+        assert eventually(lambda: bool(instance.reading))
         yield answers
     finally:
         instance.go_on.set()
-        calling.join(PATIENCE_SECONDS)
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -116,7 +61,7 @@ def stopping(instance: Instance, drain_seconds: float = FOREVER) -> Iterator[Thr
 
 def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    with call_in_flight(instance, ref) as answers, stopping(instance) as thread:
+    with calls_in_flight(instance, ref) as answers, stopping(instance) as thread:
         thread.join(0.5)
         assert thread.is_alive()
         assert instance.socket_names() == BOTH
@@ -133,13 +78,15 @@ def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> No
         put_claim(instance.setup, "a", share_result()),
         put_claim(instance.setup, "b", share_result()),
     )
-    with PluginClient(instance.paths.dra) as kubelet:
-        instance.setup.prepare(second)
-        with call_in_flight(instance, first) as answers, stopping(instance) as thread:
-            thread.join(0.3)
+    with (
+        PluginClient(instance.paths.dra) as kubelet,
+        calls_in_flight(instance, first) as answers,
+        stopping(instance) as thread,
+    ):
+        thread.join(0.3)
 
-            late = kubelet.unprepare(second)
-            instance.go_on.set()
+        late = kubelet.unprepare(second)
+        instance.go_on.set()
 
     assert late.claims[second.uid].error == ""
     assert answers[0].claims[first.uid].error == ""
@@ -147,7 +94,7 @@ def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> No
 
 def test_calls_longer_than_the_drain_are_cancelled_and_counted(instance: Instance) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    with call_in_flight(instance, ref) as answers, capture_logs() as logs:
+    with calls_in_flight(instance, ref) as answers, capture_logs() as logs:
         instance.stop(drain_seconds=0.3)
         assert eventually(lambda: bool(answers))
 
@@ -168,6 +115,47 @@ def test_open_health_streams_do_not_delay_the_stop(instance: Instance) -> None:
             assert not thread.is_alive()
 
         assert list(reports) == []
+
+
+EXCESS = 20
+"""Number of calls beyond a bound."""
+
+
+@pytest.mark.parametrize(
+    ("claims", "calls", "reason"),
+    [
+        (MOST_READING + EXCESS, 1, f"{MOST_READING} other calls wait for the API server already"),
+        (
+            1,
+            1 + MOST_WAITING_FOR_A_CLAIM + EXCESS,
+            f"{MOST_WAITING_FOR_A_CLAIM} other calls wait for another call's claim already",
+        ),
+    ],
+    ids=["each for its read", "all for one claim"],
+)
+def test_waiting_calls_leave_workers_for_calls_that_need_no_read(
+    instance: Instance, claims: int, calls: int, reason: str
+) -> None:
+    known, *new = (
+        put_claim(instance.setup, f"claim-{number}", share_result(tflops="1", vram="512Mi"))
+        for number in range(1 + claims)
+    )
+    instance.setup.prepare(known)
+
+    with calls_in_flight(instance, *new * calls) as answers:
+        assert eventually(lambda: len(answers) == EXCESS)
+        refused = [answers[number].claims for number in list(answers)]
+        with PluginClient(instance.paths.dra) as kubelet:
+            assert next(kubelet.watch_health()).devices
+            assert kubelet.unprepare(known).claims[known.uid].error == ""
+        instance.servers.check()
+
+    assert {claim.error.endswith(reason) for found in refused for claim in found.values()} == {True}
+    assert all(
+        not claim.error
+        for number in list(answers)[EXCESS:]
+        for claim in answers[number].claims.values()
+    )
 
 
 @pytest.fixture
@@ -194,7 +182,7 @@ def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) 
         put_claim(kept.setup, "a", share_result()),
         put_claim(kept.setup, "b", share_result()),
     )
-    with call_in_flight(kept, first) as answers:
+    with calls_in_flight(kept, first) as answers:
         kept.paths.dra.unlink()
         assert eventually(kept.paths.dra.is_socket)
 
@@ -230,7 +218,9 @@ def test_kubelet_that_missed_the_socket_gets_a_new_one(
     before = kept.paths.registration.stat().st_ino
     monkeypatch.setattr(plugin_servers, "_SILENCE_SECONDS", 0.2)
 
-    assert eventually(lambda: inode(kept.paths.registration) not in (0, before))
+    with capture_logs() as logs:
+        assert eventually(lambda: inode(kept.paths.registration) not in (0, before))
+    assert "kubelet_awaited" in [line["event"] for line in logs]
 
     # The lock of those who bind: the socket is not replaced under the kubelet's call.
     with (

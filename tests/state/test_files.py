@@ -3,16 +3,17 @@
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import cdi, documents
+from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
-from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.state import boot, claim_files, folders
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state import claim_files, folders
+from tensorfusion_dra.state.claim_files import ClaimFiles
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.allocations import allocation
@@ -34,13 +35,6 @@ UID = "uid-a"
 FILE = "tensor-fusion.ai-vgpu_uid-a.json"
 
 
-@pytest.fixture
-def narrow_umask() -> Iterator[None]:
-    before = os.umask(0o077)
-    yield
-    os.umask(before)
-
-
 def spec(number: int = 1) -> dict[str, Any]:
     found = cdi.spec(claim_record("a", allocation(DEVICE, number), on=NODE), ENFORCER)
     assert found is not None
@@ -51,100 +45,65 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_spec_is_written_under_the_claims_uid(tmp_path: Path) -> None:
+def test_spec_is_written_if_it_differs_and_removed(tmp_path: Path) -> None:
     specs = claim_files.cdi_specs(tmp_path)
-
+    assert specs.ensure(UID, spec(2))
     assert specs.ensure(UID, spec())
-
-    assert names(tmp_path) == [FILE]
-    assert json.loads((tmp_path / FILE).read_text()) == spec()
-    assert specs.claim_uids() == {UID}
-
-
-def test_claim_uids_are_derived_from_file_names(tmp_path: Path) -> None:
-    others = ["nvidia.yaml", FILE.replace("json", "yaml"), f"{FILE}.tmp", f".{FILE}"]
-    for name in (FILE, "tensor-fusion.ai-other_uid-1.json", ".json", *others):
-        (tmp_path / name).touch()
-
-    assert claim_files.cdi_specs(tmp_path).claim_uids() == {UID}
-
-
-@pytest.mark.usefixtures("narrow_umask")
-def test_limits_are_readable_for_all_and_writable_for_none(tmp_path: Path) -> None:
-    document = documents.limits_document(claim_record("a", allocation(DEVICE, 1), on=NODE))
-    assert document is not None
-    folder = tmp_path / "limits"
-    limits = claim_files.limits(folder)
-
-    assert limits.ensure(UID, document)
-    assert not limits.ensure(UID, document)
-    assert limits.ensure(UID, {**document, "enforcer": "other"})
-
-    assert names(folder) == ["uid-a.json"]
-    assert limits.claim_uids() == {UID}
-    assert stat.S_IMODE((folder / "uid-a.json").stat().st_mode) == 0o444
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
-    limits.remove(UID)
-    assert limits.claim_uids() == frozenset()
-
-
-def test_unchanged_spec_is_not_written_again(tmp_path: Path) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    specs.ensure(UID, spec())
     before = (tmp_path / FILE).stat()
 
     assert not specs.ensure(UID, spec())
 
     after = (tmp_path / FILE).stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_spec_with_different_content_is_replaced(tmp_path: Path) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    specs.ensure(UID, spec(1))
-
-    assert specs.ensure(UID, spec(2))
-
     assert names(tmp_path) == [FILE]
-    assert json.loads((tmp_path / FILE).read_text()) == spec(2)
+    assert json.loads((tmp_path / FILE).read_text()) == spec()
+    assert specs.claim_uids() == {UID}
+    specs.remove(UID)
+    specs.remove(UID)
+    assert names(tmp_path) == []
 
 
-@pytest.mark.usefixtures("narrow_umask")
-def test_missing_folder_is_created_readable_for_runtimes(tmp_path: Path) -> None:
-    folder = tmp_path / "cdi"
-    specs = claim_files.cdi_specs(folder)
-    assert specs.claim_uids() == frozenset()
-
-    specs.ensure(UID, spec())
-
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
-    assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o644
-
-
-def test_files_of_other_programs_are_neither_counted_nor_touched(tmp_path: Path) -> None:
-    foreign = ["nvidia.yaml", "tensor-fusion.ai-other_x.json", ".abc.tmp", "uid-a.json"]
-    for name in foreign:
+def test_only_our_files_are_counted_and_only_our_unfinished_ones_are_removed(
+    tmp_path: Path,
+) -> None:
+    others = [
+        *("nvidia.yaml", "tensor-fusion.ai-other_x.json", "uid-a.json", ".json", f".{FILE}"),
+        *(FILE.replace("json", "yaml"), f"{FILE}.tmp", f".{FILE}.swp", ".nvidia.json.x1.tmp"),
+    ]
+    for name in (FILE, f".{FILE}.x1y2z3a4.tmp", *others):
         (tmp_path / name).write_text(name)
     specs = claim_files.cdi_specs(tmp_path)
 
-    specs.ensure(UID, spec())
+    claim_files.cdi_specs(tmp_path / "missing").remove_unfinished()
+    specs.remove_unfinished()
+
+    assert names(tmp_path) == sorted([FILE, *others])
     assert specs.claim_uids() == {UID}
     specs.remove(UID)
-
-    assert names(tmp_path) == sorted(foreign)
-    assert all((tmp_path / name).read_text() == name for name in foreign)
-
-
-def test_only_our_temporary_files_of_a_crash_are_removed(tmp_path: Path) -> None:
-    left = f".{FILE}.x1y2z3a4.tmp"
-    others = [FILE, ".nvidia.json.x1y2z3a4.tmp", f".{FILE}.swp", f"{FILE}.tmp", ".tmp"]
-    for name in (left, *others):
-        (tmp_path / name).touch()
-
-    claim_files.cdi_specs(tmp_path).remove_unfinished()
-    claim_files.cdi_specs(tmp_path / "missing").remove_unfinished()
-
     assert names(tmp_path) == sorted(others)
+    assert all((tmp_path / name).read_text() == name for name in others)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(
+    ("files", "mode"),
+    [
+        (claim_files.cdi_specs, 0o644),
+        (claim_files.limits, 0o444),
+        (claim_files.device_metadata, 0o644),
+    ],
+)
+def test_files_and_their_new_folder_have_modes_for_their_readers(
+    tmp_path: Path, files: Callable[[Path], ClaimFiles], mode: int
+) -> None:
+    folder = tmp_path / "new"
+    assert files(folder).claim_uids() == frozenset()
+
+    files(folder).ensure(UID, spec())
+
+    (file,) = folder.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
 def test_read_only_folder_fails_until_it_is_writable(reachable: Path) -> None:
@@ -174,28 +133,20 @@ def test_file_in_place_of_the_folder_fails_every_call_with_the_path(tmp_path: Pa
             call()
 
 
-@pytest.mark.parametrize("kind", ["empty folder", "loop"])
-def test_empty_folder_or_link_loop_at_the_path_is_replaced(tmp_path: Path, kind: str) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    specs.ensure("a", {})
-    (file,) = tmp_path.iterdir()
-
-    for step in (lambda: specs.ensure("a", {}), lambda: specs.remove("a")):
+@pytest.mark.parametrize("act", [lambda specs: specs.ensure(UID, {}), lambda s: s.remove(UID)])
+def test_only_an_empty_folder_or_a_link_at_the_path_is_replaced(
+    tmp_path: Path, act: Callable[[ClaimFiles], None]
+) -> None:
+    specs, file = claim_files.cdi_specs(tmp_path), tmp_path / FILE
+    for kind in ("folder", "loop"):
+        file.mkdir() if kind == "folder" else file.symlink_to(file)
+        act(specs)
+        assert file.is_file() or names(tmp_path) == []
         file.unlink(missing_ok=True)
-        file.mkdir() if kind == "empty folder" else file.symlink_to(file)
-        step()
-        assert file.is_file() or not list(tmp_path.iterdir())
 
-
-def test_non_empty_folder_at_the_path_is_an_error_with_the_path(tmp_path: Path) -> None:
-    specs = claim_files.cdi_specs(tmp_path)
-    specs.ensure("a", {})
-    (file,) = tmp_path.iterdir()
-    file.unlink()
     (file / "something").mkdir(parents=True)
-
     with pytest.raises(RetryableError, match=f"CDI spec {file}: Directory not empty"):
-        specs.ensure("a", {})
+        act(specs)
 
 
 FILES = HostFiles(Path("/nowhere"))
@@ -225,43 +176,30 @@ def test_folder_gets_its_exact_mode_and_readable_parents(tmp_path: Path, wanted:
     assert mode(tmp_path / "a") == mode(tmp_path / "a" / "b") == 0o755
 
 
-def test_existing_folder_keeps_its_content_and_gets_its_mode(tmp_path: Path) -> None:
-    (tmp_path / "claim").mkdir(mode=0o700)
-    (tmp_path / "claim" / "gpu.cache").write_text("kept")
+def test_existing_folder_keeps_its_content_and_its_parents_their_modes(tmp_path: Path) -> None:
+    parent, claim = tmp_path / "root", tmp_path / "root" / "claim"
+    claim.mkdir(mode=0o700, parents=True)
+    (claim / "gpu.cache").write_text("kept")
+    parent.chmod(0o711)
 
-    FILES.provide(folder(tmp_path / "claim"))
-    FILES.provide(folder(tmp_path / "claim"))
+    FILES.provide(folder(claim))
 
-    assert mode(tmp_path / "claim") == 0o777
-    assert (tmp_path / "claim" / "gpu.cache").read_text() == "kept"
-
-
-def test_existing_parents_keep_their_mode(tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root").chmod(0o711)
-
-    FILES.provide(folder(tmp_path / "root" / "claim"))
-
-    assert mode(tmp_path / "root") == 0o711
+    assert (mode(parent), mode(claim)) == (0o711, 0o777)
+    assert (claim / "gpu.cache").read_text() == "kept"
 
 
-def test_required_files_may_be_of_any_kind(tmp_path: Path) -> None:
+def test_required_files_may_be_of_any_kind_and_a_missing_one_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "control")
     (tmp_path / "library").write_bytes(b"")
     (tmp_path / "link").symlink_to("library")
     files = (tmp_path, tmp_path / "control", tmp_path / "library", tmp_path / "link")
 
     assert FILES.missing(Needs(files=tuple(map(str, files)))) == ""
+    missing = tmp_path / "libvgpu.so.1"
+    found = FILES.missing(Needs(files=(str(tmp_path), str(missing))))
+    assert found == f"{missing}: No such file or directory"
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["control", "library", "link"]
-
-
-def test_missing_file_is_named_with_its_path(tmp_path: Path) -> None:
-    missing = tmp_path / "libvgpu.so.1"
-
-    found = FILES.missing(Needs(files=(str(missing),)))
-
-    assert found == f"{missing}: No such file or directory"
 
 
 def test_link_in_place_of_a_folder_is_refused_and_not_followed(tmp_path: Path) -> None:
@@ -297,20 +235,13 @@ def test_text_is_written_for_every_user_to_read_and_changed_when_it_differs(tmp_
 
     FILES.provide(text(file, "/old.so\n"))
     FILES.provide(text(file))
-
-    assert file.read_text() == "/limiter.so\n"
-    assert (mode(file), mode(file.parent)) == (0o644, 0o755)
-    assert [each.name for each in file.parent.iterdir()] == ["ld.so.preload"]
-
-
-def test_text_that_is_right_is_not_written_again(tmp_path: Path) -> None:
-    file = tmp_path / "ld.so.preload"
-    FILES.provide(text(file))
     before = file.stat().st_ino
-
     FILES.provide(text(file))
 
     assert file.stat().st_ino == before
+    assert file.read_text() == "/limiter.so\n"
+    assert (mode(file), mode(file.parent)) == (0o644, 0o755)
+    assert [each.name for each in file.parent.iterdir()] == ["ld.so.preload"]
 
 
 @pytest.fixture
@@ -338,26 +269,13 @@ def test_files_folders_and_links_are_removed_but_not_the_targets_of_links(
     (claim / "deep" / "link").symlink_to(elsewhere)
     os.mkfifo(claim / "pipe")
 
-    folders.remove(claim)
+    (root / "uid-b").symlink_to(elsewhere)
 
-    assert list(root.iterdir()) == []
+    for path in (claim, root / "uid-b", root / "missing", root / "none" / "uid-c"):
+        folders.remove(path)
+
+    assert list(root.iterdir()) == [root / "uid-b"]
     assert (elsewhere / "kept").read_text() == "kept"
-
-
-def test_removing_a_missing_folder_does_nothing(root: Path) -> None:
-    folders.remove(root / "uid-a")
-    folders.remove(root / "none" / "uid-a")
-
-    assert list(root.iterdir()) == []
-
-
-def test_link_in_place_of_the_folder_is_not_followed(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    (root / "uid-a").symlink_to(tmp_path / "kept")
-
-    folders.remove(root / "uid-a")
-
-    assert (tmp_path / "kept").is_dir()
 
 
 def test_tree_deeper_than_the_path_limit_is_removed(root: Path) -> None:
@@ -379,7 +297,7 @@ def test_tree_deeper_than_the_path_limit_is_removed(root: Path) -> None:
 
 def test_large_folder_leaves_its_path_at_once_and_is_deleted_later(root: Path) -> None:
     for _ in range(2):  # another one may be there by then
-        claim = root / "uid-a"
+        claim = root / ("a" * 255)  # the longest name
         (claim / "deep").mkdir(parents=True)
         for number in range(800):
             (claim / f"{number}").touch()
@@ -391,14 +309,6 @@ def test_large_folder_leaves_its_path_at_once_and_is_deleted_later(root: Path) -
     assert len(removed(root)) == 2
 
     assert folders.delete_removed(removed(root)) == []
-
-    assert list(root.iterdir()) == []
-
-
-def test_name_of_the_greatest_length_can_be_removed(root: Path) -> None:
-    (root / ("a" * 255)).mkdir()
-
-    folders.remove(root / ("a" * 255))
 
     assert list(root.iterdir()) == []
 
@@ -467,26 +377,3 @@ def test_failed_write_is_a_retryable_error(tmp_path: Path) -> None:
 
     with pytest.raises(RetryableError, match="saved state"):
         SavedState(folder, CARDS).save({})
-
-
-def test_boot_id_is_the_text_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "boot_id"
-    file.write_text("705ab4f5-6393-11e8-b7cc-42010a800002\n")
-
-    assert boot.boot_id(file) == "705ab4f5-6393-11e8-b7cc-42010a800002"
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("", "found nothing, expected the ID of this boot"),
-        ("a" * 129, "found more than 128 bytes, expected the ID of this boot"),
-        ("é", "'ascii' codec"),
-    ],
-)
-def test_another_file_is_an_input_error(tmp_path: Path, text: str, error: str) -> None:
-    file = tmp_path / "boot_id"
-    file.write_text(text)
-
-    with pytest.raises(InputError, match=f"^boot-id-file {file}: {error}"):
-        boot.boot_id(file)

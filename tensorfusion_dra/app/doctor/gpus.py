@@ -14,7 +14,7 @@ from tensorfusion_dra.core.doctor import gpus as rules
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.doctor.gpus import Access
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 
 

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.doctor.records import SpecFile
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
-from tensorfusion_dra.state import ledger_reading, ledger_schema
+from tensorfusion_dra.state import ledger_file, ledger_reading
 
 _SUFFIXES: Final = (".json", ".yaml")
 _MOST_BYTES: Final = 16 * 2**20
@@ -23,7 +23,7 @@ _MOST_BYTES: Final = 16 * 2**20
 def records(context: Context) -> Iterator[Finding]:
     """Check that the ledger and the CDI specs can be read and agree with each other."""
     facts = ledger_reading.facts(context.settings.data_folder)
-    yield from rules.ledger(facts, version=ledger_schema.VERSION)
+    yield from rules.ledger(facts, version=ledger_file.VERSION)
     claims = {} if not facts.exists else facts.claims
     yield from rules.specs(list(_files(context)), None if facts.damage else claims)
 

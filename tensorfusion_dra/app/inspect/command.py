@@ -31,7 +31,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.verdicts import Standing, State
 from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.observed import document
-from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.ports.discovery import Discovery

@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
-from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers.provider_runner import Outcome, State
 from tensorfusion_dra.driver.providers.providers import Report

@@ -9,7 +9,7 @@ from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.discovery.host.sizes import HostSizes
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.node_files import NodeFiles

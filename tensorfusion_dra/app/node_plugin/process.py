@@ -122,7 +122,6 @@ def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
     _follow_cards(settings, supervisor, base, on_change=publish.publisher.wake)
     servers.announce()  # the kubelet may call as soon as it finds the sockets
     supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
-    supervisor.run("registration", lambda: registration.await_kubelet(supervisor.stopping))
 
     api.connect()
     process_memory.finish_start()

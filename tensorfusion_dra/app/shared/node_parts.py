@@ -27,15 +27,14 @@ from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
-from tensorfusion_dra.discovery import models
-from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
-from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
+from tensorfusion_dra.discovery import host, models
+from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers.third_party import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
-from tensorfusion_dra.state import boot, saved_state
+from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) 
             overcommit_limits=settings.overcommit_limits == "true",
             enforcers=every,
         ),
-        boot_id=boot.boot_id(Path(settings.boot_id_file)),
+        boot_id=host.boot_id(Path(settings.boot_id_file)),
         describes_devices=settings.device_metadata == "true",
         metadata_folder=str(settings.data_folder / names.METADATA_FOLDER),
     )
@@ -200,7 +199,7 @@ def health_tracker(
     return CardHealthTracker(
         health_rules(settings),
         records=SavedState(settings.data_folder, saved_state.CARDS, durable=True),
-        boot_id=boot.boot_id(Path(settings.boot_id_file)),
+        boot_id=host.boot_id(Path(settings.boot_id_file)),
         claims=claims,
         saves=saves,
     )

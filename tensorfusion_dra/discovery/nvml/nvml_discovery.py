@@ -1,26 +1,29 @@
 """Discovery of the node's cards through NVML."""
 
 import contextlib
+import ctypes
 import functools
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pynvml
 
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.discovery import estimate, recording, sysfs
+from tensorfusion_dra.discovery import models, recording
+from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS
 from tensorfusion_dra.discovery.models import ModelTable, Rating
-from tensorfusion_dra.discovery.nvml import nvml_library
 from tensorfusion_dra.discovery.nvml.events import NvmlEvents
-from tensorfusion_dra.discovery.nvml.nvml_library import LoadedLibrary
-from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
+from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 
-T = TypeVar("T")
+SONAME: Final = "libnvidia-ml.so.1"
+_ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 WAIT_SECONDS: Final = 30.0
 """Longest reading. Opening a card takes seconds while the driver initialises it."""
@@ -95,7 +98,7 @@ class NvmlDiscovery:
                 names what is missing.
             FatalError: The library was replaced; only a new process can load the new one.
         """
-        bound = sysfs.bound(self._sysfs)
+        bound = bound_devices(self._sysfs)
         last, self._last = self._last, None
         if last is None or bound != self._bound or self._needs_restart(last):
             with self.events.paused():
@@ -133,7 +136,7 @@ class NvmlDiscovery:
             self.events.update_indices({})
             raise
         return recording.inventory(
-            made, rate=self._rate, place=lambda bus: sysfs.place(self._sysfs, bus)
+            made, rate=self._rate, place=lambda bus: pci_place(self._sysfs, bus)
         )
 
     def _recording(self) -> Recording:
@@ -151,20 +154,41 @@ class NvmlDiscovery:
 
     def _rate(self, answers: GpuAnswers) -> Rating | None:
         name = "" if isinstance(answers.name, Refusal) else answers.name
-        return self._models.lookup(name) or estimate.rating(
+        return self._models.lookup(name) or models.estimated(
             name,
-            cores=_or_none(answers.cores),
-            max_sm_clock_mhz=_or_none(answers.max_sm_clock_mhz),
-            compute_capability=_or_none(answers.compute_capability),
+            cores=recording.known(answers.cores),
+            max_sm_clock_mhz=recording.known(answers.max_sm_clock_mhz),
+            compute_capability=recording.known(answers.compute_capability),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LoadedLibrary:
+    """A library in this process, and the file from which it was loaded.
+
+    Attributes:
+        name: Its path; the soname if the loader found it and /proc does not show its path.
+        version: Identity of the file at that path; None if the path is unknown.
+    """
+
+    name: str
+    calls: ctypes.CDLL
+    version: tuple[int, int, int] | None
+
+    def is_replaced(self) -> bool:
+        """Return True if the path now leads to another file, or to none.
+
+        The loader never loads the new file into a process that has the old one.
+        """
+        return self.version is not None and self.version != _file_version(self.name)
 
 
 class _Reader:
     """All calls of NVML, for use in one thread; other threads may call pending_query() only."""
 
     def __init__(self, library: Path | None, driver_root: Path) -> None:
-        self._candidates = functools.partial(nvml_library.candidates, library, driver_root)
-        self._loaded: LoadedLibrary | None = None
+        self._candidates = functools.partial(_candidates, library, driver_root)
+        self._loaded: _LoadedLibrary | None = None
         self._pending: tuple[str, float] | None = None  # read by other threads; replaced as a whole
 
     def pending_query(self) -> tuple[str, float]:
@@ -267,11 +291,11 @@ class _Reader:
         with self._tracked("nvmlShutdown"), contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
-    def _load(self) -> LoadedLibrary:
+    def _load(self) -> _LoadedLibrary:
         """Return the library of this process, and make pynvml call it."""
         if self._loaded is None:
             with self._tracked("loading the library"):
-                self._loaded = nvml_library.load(self._candidates())
+                self._loaded = _loaded_library(self._candidates())
             # Otherwise pynvml would load the library from the loader's path.
             pynvml.nvmlLib = self._loaded.calls
         return self._loaded
@@ -295,5 +319,88 @@ def _recovery_action(card: Any) -> int:
     return int(answer.value.uiVal)
 
 
-def _or_none(answer: T | Refusal) -> T | None:
-    return None if isinstance(answer, Refusal) else answer
+def _candidates(library: Path | None, driver_root: Path) -> tuple[str, ...]:
+    """Return the given library; otherwise those below the root, then the soname for the loader."""
+    if library is not None:
+        return (str(library),)
+    files = (driver_root / folder / SONAME for folder in LIBRARY_FOLDERS)
+    return (*(str(file) for file in files if file.is_file()), SONAME)
+
+
+def _loaded_library(names: Iterable[str]) -> _LoadedLibrary:
+    """Load the first of these that is an NVML library.
+
+    Raises:
+        RetryableError: None of them is; the text has the reason for each.
+    """
+    reasons: list[str] = []
+    for name in names:
+        version = _file_version(name)
+        try:
+            calls = ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(" ".join(str(error).split()))
+            continue
+        if hasattr(calls, "nvmlInitWithFlags"):
+            if "/" in name:
+                return _LoadedLibrary(name=name, calls=calls, version=version)
+            path = _mapped(name)
+            return _LoadedLibrary(name=path, calls=calls, version=_file_version(path))
+        reasons.append(f"{name}: found no function nvmlInitWithFlags, expected NVML")
+    raise RetryableError(f"NVML: {'; '.join(reasons)}; waiting for the NVIDIA driver's {SONAME}")
+
+
+def _mapped(soname: str) -> str:
+    """Return the path of a library that the loader found; its soname if /proc lacks it."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return soname
+    stem = soname.removesuffix(".1")
+    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if f"/{stem}" in line)
+    return next(paths, soname)
+
+
+def _file_version(name: str) -> tuple[int, int, int] | None:
+    if "/" not in name:
+        return None
+    try:
+        status = Path(name).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def pci_place(sysfs: Path, bus_id: str) -> PciPlace:
+    """Return the place of the device ``dddd:bb:ss.f``; a field that cannot be read is None.
+
+    The root is found as in Kubernetes' deviceattribute package: the first root complex in the path
+    of the device to which /sys/bus/pci/devices links.
+    """
+    link = sysfs / "bus" / "pci" / "devices" / bus_id
+    return PciPlace(pcie_root=_pcie_root(link), numa_node=_numa_node(link / "numa_node"))
+
+
+def bound_devices(sysfs: Path, driver: str = "nvidia") -> frozenset[str]:
+    """Return the bus IDs of the devices bound to a driver; none if they cannot be read."""
+    try:
+        names = [entry.name for entry in (sysfs / "bus" / "pci" / "drivers" / driver).iterdir()]
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in names if recording.bus_id_in_sysfs(name) == name)
+
+
+def _pcie_root(link: Path) -> str | None:
+    try:
+        device = link.resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError: a loop of links
+        return None
+    return next((part for part in device.parts if _ROOT_COMPLEX.fullmatch(part)), None)
+
+
+def _numa_node(file: Path) -> int | None:
+    try:
+        node = int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None

@@ -1,19 +1,17 @@
-"""Profiles of simulated nodes, from a shorthand such as ``8xA100-SXM4-80GB`` or a YAML file."""
+"""Simulated cards and nodes, from a shorthand such as ``8xA100-SXM4-80GB`` or a YAML profile."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import is_number, is_whole_number
-from tensorfusion_dra.discovery import yaml_file
-from tensorfusion_dra.discovery.simulated import cards
-from tensorfusion_dra.discovery.simulated.cards import Card
+from tensorfusion_dra.discovery import models, yaml_file
 from tensorfusion_dra.discovery.yaml_file import shown
 
 MAX_GPUS: Final = 256
@@ -39,6 +37,69 @@ GPU_FIELDS: Final = (
     "appears_after_seconds",
 )
 _MAX_NUMBER: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """NVML's data of a card model.
+
+    Attributes:
+        product_name: NVML's name.
+        vram_bytes: As NVML reports it, usually a little less than the size in the name.
+        compute_capability: (0, 0) if it is not known.
+    """
+
+    product_name: str
+    vram_bytes: int
+    compute_capability: tuple[int, int] = (0, 0)
+
+
+def _known_card(product_name: str, memory_mib: int, compute_capability: tuple[int, int]) -> Card:
+    return Card(
+        product_name=product_name,
+        vram_bytes=memory_mib * MIB,
+        compute_capability=compute_capability,
+    )
+
+
+CARDS: Final = (
+    _known_card("Tesla P100-PCIE-16GB", 16384, (6, 0)),
+    _known_card("Tesla P40", 24576, (6, 1)),
+    _known_card("Tesla V100-SXM2-16GB", 16384, (7, 0)),
+    _known_card("Tesla V100-SXM2-32GB", 32768, (7, 0)),
+    _known_card("Tesla V100-PCIE-16GB", 16384, (7, 0)),
+    _known_card("Tesla V100S-PCIE-32GB", 32768, (7, 0)),
+    _known_card("Tesla T4", 15360, (7, 5)),
+    _known_card("NVIDIA A100-SXM4-40GB", 40960, (8, 0)),
+    _known_card("NVIDIA A100-SXM4-80GB", 81920, (8, 0)),
+    _known_card("NVIDIA A100-PCIE-40GB", 40960, (8, 0)),
+    _known_card("NVIDIA A100 80GB PCIe", 81920, (8, 0)),
+    _known_card("NVIDIA A800-SXM4-80GB", 81920, (8, 0)),
+    _known_card("NVIDIA A30", 24576, (8, 0)),
+    _known_card("NVIDIA A10", 23028, (8, 6)),
+    _known_card("NVIDIA A10G", 23028, (8, 6)),
+    _known_card("NVIDIA A40", 46068, (8, 6)),
+    _known_card("NVIDIA RTX A6000", 49140, (8, 6)),
+    _known_card("NVIDIA GeForce RTX 3080", 10240, (8, 6)),
+    _known_card("NVIDIA GeForce RTX 3090", 24576, (8, 6)),
+    _known_card("NVIDIA L4", 23034, (8, 9)),
+    _known_card("NVIDIA L40", 46068, (8, 9)),
+    _known_card("NVIDIA L40S", 46068, (8, 9)),
+    _known_card("NVIDIA RTX 6000 Ada Generation", 49140, (8, 9)),
+    _known_card("NVIDIA GeForce RTX 4090", 24564, (8, 9)),
+    _known_card("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
+    _known_card("NVIDIA H100 PCIe", 81559, (9, 0)),
+    _known_card("NVIDIA H100 NVL", 95830, (9, 0)),
+    _known_card("NVIDIA H20", 97871, (9, 0)),
+    _known_card("NVIDIA H200", 143771, (9, 0)),
+    _known_card("NVIDIA GH200 480GB", 97871, (9, 0)),
+    _known_card("NVIDIA B200", 183359, (10, 0)),
+    _known_card("NVIDIA GeForce RTX 5090", 32607, (12, 0)),
+    _known_card("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0)),
+)
+
+# nvmlDeviceArchitecture_t by the major compute capability; (7, 5) and (8, 9) are exceptions.
+_ARCHITECTURES: Final = {6: 4, 7: 5, 8: 7, 9: 9, 10: 10, 12: 10}
 
 
 class Fault(StrEnum):
@@ -110,7 +171,8 @@ def from_shorthand(text: str) -> NodeProfile:
                 f"simulated GPUs: found {shown(part.strip())}, expected one like 8xA100-SXM4-80GB "
                 f"or the path of a YAML file"
             )
-        gpus.extend([GpuProfile(card=_card(match["name"], "simulated GPUs"))] * int(match["count"]))
+        card = _card(match["name"], "simulated GPUs")
+        gpus.extend([GpuProfile(card=card)] * int(match["count"]))
     return NodeProfile(gpus=_checked(gpus, "simulated GPUs"))
 
 
@@ -127,121 +189,160 @@ def from_file(file: Path) -> NodeProfile:
     gpus: list[GpuProfile] = []
     for number, entry in enumerate(entries, start=1):
         gpus.extend(_gpus(entry, f"{file}: gpus: entry {number}"))
-    version = fields.get("driver_version", DRIVER_VERSION)
-    if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise InputError(
-            f"{file}: driver_version: found {shown(version)}, expected a text such as '580.95.05'"
-        )
-    hangs = fields.get("hangs", False)
-    if not isinstance(hangs, bool):
-        raise InputError(f"{file}: hangs: found {shown(hangs)}, expected true or false")
     return NodeProfile(
         gpus=_checked(gpus, str(file)),
-        hangs=hangs,
-        driver_version=version,
+        hangs=_value(
+            fields,
+            "hangs",
+            str(file),
+            default=False,
+            is_valid=lambda value: isinstance(value, bool),
+            expected="true or false",
+        ),
+        driver_version=_value(
+            fields,
+            "driver_version",
+            str(file),
+            default=DRIVER_VERSION,
+            is_valid=lambda value: isinstance(value, str) and _VERSION.fullmatch(value),
+            expected="a text such as '580.95.05'",
+        ),
         driver_missing_for_seconds=_seconds(fields, "driver_missing_for_seconds", str(file)),
     )
 
 
 def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
     fields = _mapping(entry, GPU_FIELDS, where)
-    count = fields.get("count", 1)
-    if not is_whole_number(count) or not 0 <= count <= MAX_GPUS:
-        raise InputError(f"{where}: count: found {shown(count)}, expected 0 to {MAX_GPUS}")
-    uuid = fields.get("uuid")
-    if uuid is not None and (not isinstance(uuid, str) or not _UUID.fullmatch(uuid)):
-        raise InputError(f"{where}: uuid: found {shown(uuid)}, expected GPU- and a lower-case UUID")
-    tflops = fields.get("tflops")
-    card = _card_of(fields, where)
+    count = _value(
+        fields,
+        "count",
+        where,
+        default=1,
+        is_valid=lambda value: is_whole_number(value) and 0 <= value <= MAX_GPUS,
+        expected=f"0 to {MAX_GPUS}",
+    )
+    product = _value(
+        fields,
+        "product",
+        where,
+        is_valid=lambda value: isinstance(value, str) and value.strip(),
+        expected="a card's name",
+    )
+    vram = _amount(fields, "vram", where)
+    if vram is None:
+        card = _card(product, where)
+    elif vram < MIB * NANO:
+        raise InputError(f"{where}: vram: found {shown(fields['vram'])}, expected at least 1Mi")
+    else:
+        known = card_named(product)
+        card = Card(
+            product_name=known.product_name if known else " ".join(product.split()),
+            vram_bytes=vram // NANO,
+            compute_capability=known.compute_capability if known else (0, 0),
+        )
+    reserved = _amount(fields, "reserved", where) or 0
+    if not 0 <= reserved <= (card.vram_bytes - MIB) * NANO:
+        raise InputError(
+            f"{where}: reserved: found {shown(fields['reserved'])}, expected 0 or more, and less "
+            f"than the card's memory"
+        )
+    tflops = _amount(fields, "tflops", where)
+    milli_tflops = None if tflops is None else tflops * 1000 // NANO
+    if milli_tflops is not None and milli_tflops < 1:
+        raise InputError(f"{where}: tflops: found {shown(fields['tflops'])}, expected more than 0")
+    fault = _value(
+        fields,
+        "fault",
+        where,
+        is_valid=lambda value: value is None or value in tuple(Fault),
+        expected=f"one of {', '.join(Fault)}",
+    )
     gpu = GpuProfile(
         card=card,
-        reserved_bytes=_reserved(fields.get("reserved"), card, where),
-        milli_tflops=None if tflops is None else _milli(tflops, where),
-        uuid=uuid,
-        fault=_fault(fields.get("fault"), where),
-        xid=None if fields.get("xid") is None else _number(fields, "xid", where),
-        recovery_action=_number(fields, "recovery_action", where),
+        reserved_bytes=reserved // NANO,
+        milli_tflops=milli_tflops,
+        uuid=_value(
+            fields,
+            "uuid",
+            where,
+            is_valid=lambda value: (
+                value is None or (isinstance(value, str) and _UUID.fullmatch(value))
+            ),
+            expected="GPU- and a lower-case UUID",
+        ),
+        fault=Fault(fault) if fault else None,
+        xid=_number(fields, "xid", where),
+        recovery_action=_number(fields, "recovery_action", where) or 0,
         appears_after_seconds=_seconds(fields, "appears_after_seconds", where),
     )
     return [gpu] * count
 
 
-def _card_of(fields: Mapping[str, object], where: str) -> Card:
-    product = fields.get("product")
-    if not isinstance(product, str) or not product.strip():
-        raise InputError(f"{where}: product: found {shown(product)}, expected a card's name")
-    vram = fields.get("vram")
-    if vram is None:
-        return _card(product, where)
-    size = _quantity(vram, f"{where}: vram").nano // NANO
-    if size < MIB:
-        raise InputError(f"{where}: vram: found {shown(vram)}, expected at least 1Mi")
-    known = cards.named(product)
-    return Card(
-        product_name=known.product_name if known else " ".join(product.split()),
-        vram_bytes=size,
-        compute_capability=known.compute_capability if known else (0, 0),
-    )
-
-
-def _reserved(reserved: object, card: Card, where: str) -> int:
-    if reserved is None:
-        return 0
-    size = _quantity(reserved, f"{where}: reserved").nano // NANO
-    if not 0 <= size <= card.vram_bytes - MIB:
-        raise InputError(
-            f"{where}: reserved: found {shown(reserved)}, expected 0 or more, and less than the "
-            f"card's memory"
-        )
-    return size
-
-
 def _card(name: str, where: str) -> Card:
-    card = cards.named(name)
+    card = card_named(name)
     if card is None:
-        similar = ", ".join(cards.similar_names(name)) or "A100-SXM4-80GB"
         raise InputError(
-            f"{where}: found no card {shown(name)}, expected one like {similar}, "
+            f"{where}: found no card {shown(name)}, expected one like A100-SXM4-80GB, "
             f"or a profile that gives its vram"
         )
     return card
 
 
-def _milli(tflops: object, where: str) -> int:
-    milli = _quantity(tflops, f"{where}: tflops").nano * 1000 // NANO
-    if milli < 1:
-        raise InputError(f"{where}: tflops: found {shown(tflops)}, expected more than 0")
-    return milli
-
-
-def _quantity(value: object, where: str) -> Quantity:
+def _amount(fields: Mapping[str, object], name: str, where: str) -> int | None:
+    """Return a quantity in billionths; None if the field is missing."""
+    value = fields.get(name)
+    if value is None:
+        return None
     # A YAML fraction is a float; str() returns the digits as written.
     try:
-        return quantity.parse(str(value) if isinstance(value, float) else value)
+        return quantity.parse(str(value) if isinstance(value, float) else value).nano
     except QuantityError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{where}: {name}: {error}") from error
 
 
-def _fault(value: object, where: str) -> Fault | None:
-    if value is None or value in tuple(Fault):
-        return None if value is None else Fault(str(value))
-    raise InputError(f"{where}: fault: found {shown(value)}, expected one of {', '.join(Fault)}")
-
-
-def _number(fields: Mapping[str, object], name: str, where: str) -> int:
-    value = fields.get(name, 0)
-    if not is_whole_number(value) or not 0 <= value <= _MAX_NUMBER:
-        raise InputError(f"{where}: {name}: found {shown(value)}, expected a number from 0")
-    return value
+def _number(fields: Mapping[str, object], name: str, where: str) -> Any:
+    return _value(
+        fields,
+        name,
+        where,
+        is_valid=lambda value: (
+            value is None or (is_whole_number(value) and 0 <= value <= _MAX_NUMBER)
+        ),
+        expected="a number from 0",
+    )
 
 
 def _seconds(fields: Mapping[str, object], name: str, where: str) -> float:
-    value = fields.get(name, 0)
-    if not is_number(value) or not 0 <= value <= _MAX_SECONDS:
-        raise InputError(
-            f"{where}: {name}: found {shown(value)}, expected 0 to {_MAX_SECONDS} seconds"
-        )
+    value = _value(
+        fields,
+        name,
+        where,
+        default=0,
+        is_valid=lambda value: is_number(value) and 0 <= value <= _MAX_SECONDS,
+        expected=f"0 to {_MAX_SECONDS} seconds",
+    )
     return float(value)
+
+
+def _value(
+    fields: Mapping[str, object],
+    name: str,
+    where: str,
+    *,
+    default: object = None,
+    is_valid: Callable[[Any], object],
+    expected: str,
+) -> Any:
+    """Return the field's value, or the default if it is missing or null.
+
+    Raises:
+        InputError: The value is not valid.
+    """
+    value = fields.get(name)
+    value = default if value is None else value
+    if not is_valid(value):
+        raise InputError(f"{where}: {name}: found {shown(value)}, expected {expected}")
+    return value
 
 
 def _mapping(value: object, known: Iterable[str], where: str) -> Mapping[str, object]:
@@ -262,3 +363,39 @@ def _checked(gpus: Sequence[GpuProfile], where: str) -> tuple[GpuProfile, ...]:
             f"{where}: uuid: found the same UUID on several cards, expected unique ones"
         )
     return tuple(gpus)
+
+
+def card_named(name: str) -> Card | None:
+    """Return the card of that name; None if there is none, or several with the same short name.
+
+    The name is NVML's, with or without ``NVIDIA``, or the short one. Blanks, dashes and case do not
+    matter, so that a shorthand may use ``H100-80GB-HBM3``.
+    """
+    wanted = _squeezed(name)
+    exact = [card for card in CARDS if _squeezed(card.product_name) == wanted]
+    short = [card for card in CARDS if models.short_model(card.product_name).lower() == wanted]
+    found = exact or short
+    return found[0] if len(found) == 1 else None
+
+
+def brand(product_name: str) -> int:
+    """Return the nvmlBrandType_t of a card with that name."""
+    words = product_name.upper().split()
+    if "GEFORCE" in words:
+        return 5
+    if "TESLA" in words:
+        return 2
+    return 13 if "RTX" in words else 14
+
+
+def architecture(compute_capability: tuple[int, int]) -> int | None:
+    """Return the nvmlDeviceArchitecture_t; None for an unknown capability."""
+    if compute_capability == (7, 5):
+        return 6
+    if compute_capability == (8, 9):
+        return 8
+    return _ARCHITECTURES.get(compute_capability[0])
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\s_-]", "", models.name_key(name.replace("-", " ").replace("_", " ")))

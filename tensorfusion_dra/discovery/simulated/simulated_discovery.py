@@ -17,10 +17,9 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import models, recording
 from tensorfusion_dra.discovery.models import ModelTable, Rating
-from tensorfusion_dra.discovery.recording import GpuAnswers, Recording, Refusal
-from tensorfusion_dra.discovery.simulated import cards, profile
+from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
+from tensorfusion_dra.discovery.simulated import profile
 from tensorfusion_dra.discovery.simulated.profile import Fault, GpuProfile, NodeProfile
-from tensorfusion_dra.discovery.sysfs import PciPlace
 from tensorfusion_dra.driver.ports.discovery import HungError
 
 log = structlog.get_logger()
@@ -110,28 +109,26 @@ class SimulatedDiscovery:
 
     def __init__(
         self,
-        node: NodeProfile,
+        live: Callable[[], NodeProfile],
         *,
         node_name: str,
         table: ModelTable,
         clock: Callable[[], float] = time.monotonic,
-        reload: Callable[[], NodeProfile] | None = None,
     ) -> None:
         """Start the clock of the simulation.
 
         Args:
-            node: Profile of the node at the start.
+            live: Returns the current profile.
             node_name: Seed of the UUIDs, so that a node has the same ones after a restart.
             table: Compute of the cards for which the profile has none.
             clock: Returns seconds from an arbitrary origin.
-            reload: Returns the current profile; None if the profile never changes.
         """
-        self._node = node
+        self._live = live
+        self._node = live()
         self._node_name = node_name
         self._table = table
         self._clock = clock
         self._start = clock()
-        self._reload = reload or (lambda: node)
         self.events: Final = SimulatedEvents(self._xids)
 
     def read(self) -> Inventory:
@@ -141,7 +138,7 @@ class SimulatedDiscovery:
             HungError: The driver hangs according to the profile.
             RetryableError: The driver is not loaded yet according to the profile.
         """
-        self._node = self._reload()
+        self._node = self._live()
         if self._node.hangs:
             raise HungError("simulated GPUs: the driver hangs", "simulated call")
         present = self._present()
@@ -188,7 +185,7 @@ class SimulatedDiscovery:
     def _answers(self, position: int, index: int) -> GpuAnswers:
         gpu = self._node.gpus[position]
         card, fault = gpu.card, gpu.fault
-        architecture = cards.architecture(card.compute_capability)
+        architecture = profile.architecture(card.compute_capability)
         memory: int | Refusal = card.vram_bytes
         if fault in (Fault.NO_MEMORY, Fault.LOST):
             memory = _LOST if fault is Fault.LOST else _NOT_SUPPORTED
@@ -202,7 +199,7 @@ class SimulatedDiscovery:
             reserved_bytes=gpu.reserved_bytes,
             bus_id=_bus_id(position),
             minor=_NOT_SUPPORTED,
-            brand=cards.brand(card.product_name),
+            brand=profile.brand(card.product_name),
             architecture=_NOT_SUPPORTED if architecture is None else architecture,
             compute_capability=card.compute_capability,
             mig_mode=(mig, mig),
@@ -218,7 +215,7 @@ class SimulatedDiscovery:
         """Return the XIDs in the current profile, by the UUIDs of their cards."""
         return {
             self._uuid(position, gpu): gpu.xid
-            for position, gpu in enumerate(self._reload().gpus)
+            for position, gpu in enumerate(self._live().gpus)
             if gpu.xid is not None
         }
 
@@ -235,9 +232,7 @@ def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> 
         InputError: The text is neither, or contains an unknown field or name.
     """
     live = LiveProfile(text)
-    return SimulatedDiscovery(
-        live.current(), node_name=node_name, table=table or models.load(), reload=live.current
-    )
+    return SimulatedDiscovery(live.current, node_name=node_name, table=table or models.load())
 
 
 # As in an eight-card server: two cards per root complex, four per NUMA node. Each PCI domain has

@@ -12,17 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import workers
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 
-log = structlog.get_logger()
-
-_SHOWN: Final = 200
-"""Characters of an answer that are logged."""
 ALLOCATE: Final = "/v1beta1.DevicePlugin/Allocate"
 
 
@@ -65,11 +60,8 @@ class DevicePlugin:
                 f"1 for worker index {index}; check the hypervisor's release"
             )
         (container,) = answer.container_responses
-        # A NVIDIA card's device nodes and libraries are in the CDI spec already. The hypervisor
-        # lists mounts for other vendors only, whose cards this driver does not have.
-        if container.mounts:
-            found = [mount.host_path for mount in container.mounts]
-            log.warning("hypervisor_mounts_ignored", error=", ".join(found)[:_SHOWN])
+        # The container's mounts are not used: a NVIDIA card's device nodes and libraries are in the
+        # CDI spec already, and the hypervisor lists mounts for other vendors only.
         cards = container.envs.get(names.ENV_NVIDIA_VISIBLE_DEVICES, "")
         return frozenset(uuid.lower() for uuid in cards.split(",") if uuid)
 
@@ -91,19 +83,15 @@ def _call(
         try:
             answer: pb.AllocateResponse = allocate(request, timeout=max(0.1, wait_seconds))
         except grpc.RpcError as error:
-            raise RetryableError(_text(socket, error, index, wait_seconds)) from error
+            code = error.code()
+            if code is grpc.StatusCode.UNAVAILABLE:
+                found = "no answer, expected Tensor Fusion's hypervisor to serve there"
+            elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                found = (
+                    f"no answer within {wait_seconds:.0f} s for worker index {index}, expected the "
+                    f"hypervisor to see the pod with this index"
+                )
+            else:
+                found = f"{error.details()}, expected cards for worker index {index}"
+            raise RetryableError(f"{socket}: found {found}") from error
     return answer
-
-
-def _text(socket: Path, error: grpc.RpcError, index: int, wait_seconds: float) -> str:
-    code = error.code()
-    if code is grpc.StatusCode.UNAVAILABLE:
-        found = "no answer, expected Tensor Fusion's hypervisor to serve there"
-    elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        found = (
-            f"no answer within {wait_seconds:.0f} s for worker index {index}, expected the "
-            f"hypervisor to see the pod with this index"
-        )
-    else:
-        found = f"{error.details()}, expected cards for worker index {index}"
-    return f"{socket}: found {found}"

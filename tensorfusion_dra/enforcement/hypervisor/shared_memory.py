@@ -1,5 +1,10 @@
 """The shared memory that Tensor Fusion's hypervisor keeps for each pod: read, and its limits set.
 
+It is in a folder with the pod's name, so a new pod of the same name could be taken for the old one.
+Therefore a note of each registered pod has its folder's device and inode, which tmpfs gives to no
+other folder until a reboot, and behind it why the pod's limits do not hold, as far as the driver
+knows.
+
 Layout, version 2, little-endian, 35504 bytes (NexusGPU/tensor-fusion,
 pkg/hypervisor/worker/state/soft_limiter_shm.go; NexusGPU/vgpu.rs,
 crates/utils/src/shared_memory/mod.rs):
@@ -23,6 +28,7 @@ would end this process by a signal.
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims import verdicts
@@ -31,44 +37,36 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.enforcement import written_files
 
 SIZE: Final = 35_504
-_BEGINNING: Final = 2_200
-_VERSION: Final = struct.Struct("<I")
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
 _VERSION_2: Final = 1
 _ENTRIES_AT: Final = 8
 _ENTRIES: Final = 16
 _ENTRY: Final = struct.Struct("<64sI4xQ48xI4x")
-_PERCENT: Final = struct.Struct("<I")
 _PERCENT_AT: Final = 64
-_BYTES: Final = struct.Struct("<Q")
 _BYTES_AT: Final = 72
-_HEARTBEAT: Final = struct.Struct("<Q")
 _HEARTBEAT_AT: Final = 2_192
-_COUNT: Final = struct.Struct("<Q")
 _COUNT_AT: Final = 34_976
 _MOST_PROCESSES: Final = 2_048
-_SHORTER: Final = "it became shorter while it was read"
 
 
 def read(path: str) -> SharedMemory:
     """Return what is in the shared memory at this path; never raises."""
     try:
-        with written_files.opened(path) as (descriptor, size):
-            beginning = _beginning(descriptor, size)
-            count = os.pread(descriptor, _COUNT.size, _COUNT_AT)
+        with written_files.opened(path) as descriptor:
+            content = _content(descriptor)
     except FileNotFoundError:
         return SharedMemory(path=path, found=False)
     except OSError as error:
         return SharedMemory(path=path, trouble=error.strerror or str(error))
     except ValueError as error:
         return SharedMemory(path=path, trouble=str(error))
-    if len(count) < _COUNT.size:
-        return SharedMemory(path=path, trouble=_SHORTER)
-    (heartbeat,) = _HEARTBEAT.unpack_from(beginning, _HEARTBEAT_AT)
-    (processes,) = _COUNT.unpack(count)
+    (heartbeat,) = _U64.unpack_from(content, _HEARTBEAT_AT)
+    (processes,) = _U64.unpack_from(content, _COUNT_AT)
     return SharedMemory(
         path=path,
         heartbeat=heartbeat,
-        limits=_limits(beginning),
+        limits={uuid: limit for _, uuid, limit in _entries(content)},
         processes=min(processes, _MOST_PROCESSES),
     )
 
@@ -81,8 +79,8 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
         ValueError: It has another layout, or lacks a GPU.
     """
     changed = False
-    with written_files.opened(path, access=os.O_RDWR) as (descriptor, size):
-        content = _beginning(descriptor, size)
+    with written_files.opened(path, access=os.O_RDWR) as descriptor:
+        content = _content(descriptor)
         places = {verdicts.plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
         for uuid, limit in limits.items():
             at = places.get(verdicts.plain_uuid(uuid))
@@ -90,8 +88,8 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
                 found = ", ".join(places) or "none"
                 raise ValueError(f"GPUs: found {found}, expected {uuid} as well")
             for place, value in (
-                (at + _PERCENT_AT, _PERCENT.pack(limit.sm_percent)),
-                (at + _BYTES_AT, _BYTES.pack(limit.vram_bytes)),
+                (at + _PERCENT_AT, _U32.pack(limit.sm_percent)),
+                (at + _BYTES_AT, _U64.pack(limit.vram_bytes)),
             ):
                 if content[place : place + len(value)] != value:
                     os.pwrite(descriptor, value, place)
@@ -99,26 +97,39 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
     return changed
 
 
-def _beginning(descriptor: int, size: int) -> bytes:
-    """Return the file up to its heartbeat, of the layout above.
+def folder_identity(folder: str) -> str:
+    """Return the identity of the folder at this path; "" if there is none."""
+    try:
+        found = Path(folder).lstat()
+    except OSError:
+        return ""
+    return f"{found.st_dev} {found.st_ino}"
+
+
+def noted(note: str) -> tuple[str, str]:
+    """Return the identity and the trouble in a note; empty if there is no note, or a broken one."""
+    try:
+        folder, _, trouble = Path(note).read_text("utf-8").partition("\n")
+    except (OSError, ValueError):
+        return "", ""
+    return folder, trouble
+
+
+def _content(descriptor: int) -> bytes:
+    """Return the whole file.
 
     Raises:
         OSError: It cannot be read.
         ValueError: It has another layout.
     """
-    if size != SIZE:
+    content = os.pread(descriptor, SIZE + 1, 0)
+    if len(content) != SIZE:
+        size = os.fstat(descriptor).st_size
         raise ValueError(f"found {size} bytes, expected {SIZE}")
-    content = os.pread(descriptor, _BEGINNING, 0)
-    if len(content) < _BEGINNING:
-        raise ValueError(_SHORTER)
-    (version,) = _VERSION.unpack_from(content)
+    (version,) = _U32.unpack_from(content)
     if version != _VERSION_2:
         raise ValueError(f"found version {version + 1}, expected 2")
     return content
-
-
-def _limits(content: bytes) -> dict[str, Limit]:
-    return {uuid: limit for _, uuid, limit in _entries(content)}
 
 
 def _entries(content: bytes) -> Iterator[tuple[int, str, Limit]]:

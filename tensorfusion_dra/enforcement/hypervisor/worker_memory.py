@@ -8,7 +8,7 @@ containers are.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -19,8 +19,8 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLDER, SHM_FILE
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.enforcement.hypervisor import registered_folder, shared_memory
-from tensorfusion_dra.state import atomic, folders
+from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.state import atomic, folders, host_files
 
 _POLL_SECONDS: Final = 0.05
 
@@ -28,43 +28,31 @@ _POLL_SECONDS: Final = 0.05
 class WorkerMemory:
     """The files below one folder; implements ports.hypervisor.WorkerMemory."""
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        now: Callable[[], float] = time.time,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, root: Path) -> None:
         """Read nothing yet.
 
         Args:
             root: Folder with a folder for each namespace.
-            now: Returns the time since the epoch, in seconds.
-            pause: Waits this many seconds, between two looks at a file.
         """
         self._root = root
-        self._now = now
-        self._pause = pause
 
     def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
         return self.is_of(pod) and not self._missing(pod, gpu_ids)
 
     def is_of(self, pod: PodRef) -> bool:
-        noted, _ = registered_folder.noted(str(self._note(pod)))
+        noted, _ = shared_memory.noted(str(self._note(pod)))
         return noted != "" and noted == self._present(pod)
 
     def is_replaced(self, pod: PodRef) -> bool:
-        noted, _ = registered_folder.noted(str(self._note(pod)))
+        noted, _ = shared_memory.noted(str(self._note(pod)))
         return noted != "" and noted != self._present(pod)
 
     def note_registered(self, pod: PodRef) -> None:
-        try:
+        with host_files.errors(self._note(pod)):
             self._write_note(pod, self._present(pod))
-        except OSError as error:
-            raise RetryableError(f"{self._note(pod)}: {error.strerror or error}") from error
 
     def note_trouble(self, pod: PodRef, text: str) -> None:
-        noted, trouble = registered_folder.noted(str(self._note(pod)))
+        noted, trouble = shared_memory.noted(str(self._note(pod)))
         if noted and trouble != text:
             with suppress(OSError):
                 self._write_note(pod, f"{noted}\n{text}")
@@ -74,7 +62,7 @@ class WorkerMemory:
         while missing := self._missing(pod, gpu_ids):
             if time.monotonic() >= deadline:
                 raise RetryableError(f"{missing} within {wait_seconds:.0f} s")
-            self._pause(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def set_limits(self, pod: PodRef, limits: Mapping[str, Limit]) -> bool:
         path = self._file(pod)
@@ -92,30 +80,19 @@ class WorkerMemory:
 
     def remove(self, pod: PodRef) -> None:
         folder = self._file(pod).parent
-        try:
+        with host_files.errors(folder):
             folders.remove(folder)
-        except OSError as error:
-            raise RetryableError(f"{folder}: {error.strerror or error}") from error
         self.forget(pod)
 
     def forget(self, pod: PodRef) -> None:
-        note = self._note(pod)
-        try:
-            note.unlink(missing_ok=True)
-        except OSError as error:
-            raise RetryableError(f"{note}: {error.strerror or error}") from error
+        with host_files.errors(self._note(pod)):
+            self._note(pod).unlink(missing_ok=True)
 
     def forget_others(self, used: Collection[str]) -> None:
-        for note in self._notes():
-            if claims.is_uid(note.name) and note.name not in used:
-                with suppress(OSError):
+        with suppress(OSError):
+            for note in (self._root / REGISTERED_FOLDER).iterdir():
+                if claims.is_uid(note.name) and note.name not in used:
                     note.unlink()
-
-    def _notes(self) -> Sequence[Path]:
-        try:
-            return list((self._root / REGISTERED_FOLDER).iterdir())
-        except OSError:
-            return ()
 
     def _missing(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> str:
         """Return what is not as expected; "" if nothing."""
@@ -129,7 +106,7 @@ class WorkerMemory:
         )
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"
-        now = self._now()
+        now = time.time()
         if not verdicts.is_fresh(memory, now):
             age = now - memory.heartbeat
             return (
@@ -150,4 +127,4 @@ class WorkerMemory:
         atomic.write(note, text.encode(), mode=0o600, durable=False)
 
     def _present(self, pod: PodRef) -> str:
-        return registered_folder.present(str(self._file(pod).parent))
+        return shared_memory.folder_identity(str(self._file(pod).parent))

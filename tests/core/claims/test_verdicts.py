@@ -352,10 +352,8 @@ NOT_ENFORCED: Final = {
 
 def reasons() -> set[str]:
     """Return every reason that the code has for a share."""
-    constants = {name: value for name, value in vars(verdicts).items() if name.isupper()}
-    return {
-        each for each in constants.values() if str(each).isalnum() and not callable(each)
-    } - OF_NODES
+    texts = [value for name, value in vars(verdicts).items() if name.isupper()]
+    return {each for each in texts if isinstance(each, str) and each.isalnum()} - OF_NODES
 
 
 def documented() -> dict[str, str]:

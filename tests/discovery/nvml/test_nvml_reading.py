@@ -17,15 +17,6 @@ GPU_IS_LOST = "!15"
 NO_PERMISSION = "!4"
 
 
-def subjects(inventory: Any) -> list[str]:
-    return [left["subject"] for left in inventory["left_out"]]
-
-
-def reason(inventory: Any) -> str:
-    (left,) = inventory["left_out"]
-    return str(left["reason"])
-
-
 def test_every_field_of_a_card_is_read(machine: Machine) -> None:
     machine.put_in_sysfs("0000:3a:00.0", "pci0000:39/0000:39:01.0/0000:3a:00.0", numa_node="1")
 
@@ -63,22 +54,31 @@ def test_node_without_cards_has_an_empty_inventory(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "field", "value"),
+    ("own", "field", "value"),
     [
-        ("minor", "minor", None),
-        ("pci", "pci_bus_id", None),
-        ("brand", "brand", ""),
-        ("architecture", "architecture", ""),
-        ("compute_capability", "compute_capability", [0, 0]),
-        ("mig", "model", "A100"),
-        ("cores", "milli_tflops", 312_000),
-        ("clock", "milli_tflops", 312_000),
+        ({"minor": NOT_SUPPORTED}, "minor", None),
+        ({"pci": NOT_SUPPORTED}, "pci_bus_id", None),
+        ({"pci": "00010000:E1:00.0"}, "pci_bus_id", "10000:e1:00.0"),
+        ({"brand": NOT_SUPPORTED}, "brand", ""),
+        ({"architecture": NOT_SUPPORTED}, "architecture", ""),
+        ({"compute_capability": NOT_SUPPORTED}, "compute_capability", [0, 0]),
+        ({"mig": NOT_SUPPORTED}, "model", "A100"),
+        ({"mig": "0 1"}, "model", "A100"),  # MIG mode is pending
+        ({"cores": NOT_SUPPORTED}, "milli_tflops", 312_000),
+        ({"clock": NOT_SUPPORTED}, "milli_tflops", 312_000),
+        ({"name": "NVIDIA A999"}, "milli_tflops", 6912 * 1410 * 32 // 1000),
+        ({"name": "NVIDIA A999"}, "tflops_source", "estimate"),
+        ({"name": "NVIDIA \udcff"}, "product_name", ""),  # not UTF-8
+        ({"name": "NVIDIA \udcff"}, "model", "unknown"),
+        ({"reserved": str(450 * MIB + 7)}, "reserved_bytes", 450 * MIB + 7),
+        ({"reserved": NOT_SUPPORTED}, "reserved_bytes", 0),
+        ({"reserved": str(450 * MIB)}, "vram_bytes", 81920 * MIB),
     ],
 )
-def test_unsupported_query_affects_only_its_field_and_card(
-    machine: Machine, question: str, field: str, value: object
+def test_unusual_answer_affects_only_its_field_and_card(
+    machine: Machine, own: dict[str, str], field: str, value: object
 ) -> None:
-    inventory = machine.read(answers(card(0, **{question: NOT_SUPPORTED}), card(1)))
+    inventory = machine.read(answers(card(0, **own), card(1)))
 
     assert inventory["gpus"][0][field] == value
     assert [gpu["uuid"] for gpu in inventory["gpus"]] == [uuid(0), uuid(1)]
@@ -94,119 +94,44 @@ def test_unsupported_version_queries_leave_the_versions_empty(machine: Machine) 
 def test_library_without_newer_functions_works(machine: Machine, old_library: Path) -> None:
     machine.library = old_library
 
-    (gpu,) = machine.read(answers(card(0)))["gpus"]
+    (gpu,) = machine.read(answers(card(0, reserved=str(450 * MIB))))["gpus"]
 
-    assert gpu["vram_bytes"] == 81920 * MIB
+    assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, 0)
     assert gpu["architecture"] == ""
     assert gpu["compute_capability"] == [8, 0]
 
 
 @pytest.mark.parametrize(
-    ("reserved", "expected"), [(str(450 * MIB + 7), 450 * MIB + 7), ("0", 0), (NOT_SUPPORTED, 0)]
+    ("own", "subject", "reason"),
+    [
+        ({"reserved": str(81920 * MIB)}, uuid(0), "are reserved, expected at least 1 MiB to hand"),
+        ({"mig": "1 1"}, uuid(0), "found MIG on, expected off"),
+        ({"memory": NOT_SUPPORTED}, uuid(0), "memory: found "),
+        ({"memory": "0"}, uuid(0), "memory: found "),
+        ({"handle": NO_PERMISSION}, "GPU 0", "handle: found NVML_ERROR_NO_PERMISSION, expected"),
+        ({"uuid": "!999"}, "GPU 0", "uuid: found NVML_ERROR_UNKNOWN, expected GPU-..."),
+        ({"uuid": "!77"}, "GPU 0", "uuid: found NVML_ERROR_77, expected GPU-..."),
+        # A lost card still answers most queries.
+        ({"handle": GPU_IS_LOST}, "GPU 0", "NVML_ERROR_GPU_IS_LOST, expected a working card"),
+        ({"uuid": GPU_IS_LOST}, "GPU 0", "NVML_ERROR_GPU_IS_LOST, expected a working card"),
+        ({"memory": GPU_IS_LOST}, uuid(0), "NVML_ERROR_GPU_IS_LOST, expected a working card"),
+        ({"clock": GPU_IS_LOST}, uuid(0), "NVML_ERROR_GPU_IS_LOST, expected a working card"),
+        (
+            {"name": "NVIDIA A999", "cores": NOT_SUPPORTED},
+            uuid(0),
+            "tflops: found 'NVIDIA A999' in no model table",
+        ),
+    ],
 )
-def test_reserved_memory_is_read_if_the_driver_reports_it(
-    machine: Machine, reserved: str, expected: int
+def test_unusable_card_is_left_out_and_others_stay(
+    machine: Machine, own: dict[str, str], subject: str, reason: str
 ) -> None:
-    (gpu,) = machine.read(answers(card(0, reserved=reserved)))["gpus"]
+    inventory = machine.read(answers(card(0, **own), card(1)))
 
-    assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, expected)
-
-
-def test_library_without_memory_info_v2_reports_no_reserved_memory(
-    machine: Machine, old_library: Path
-) -> None:
-    machine.library = old_library
-
-    (gpu,) = machine.read(answers(card(0, reserved=str(450 * MIB))))["gpus"]
-
-    assert (gpu["vram_bytes"], gpu["reserved_bytes"]) == (81920 * MIB, 0)
-
-
-def test_card_without_usable_memory_is_left_out(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, reserved=str(81920 * MIB)), card(1)))
-
-    assert subjects(inventory) == [uuid(0)]
-    assert "are reserved, expected at least 1 MiB to hand out" in reason(inventory)
-
-
-def test_card_in_mig_mode_is_left_out(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, mig="1 1"), card(1)))
-
-    assert subjects(inventory) == [uuid(0)]
-    assert "found MIG on, expected off" in reason(inventory)
-    assert [gpu["uuid"] for gpu in inventory["gpus"]] == [uuid(1)]
-
-
-def test_card_with_pending_mig_mode_is_listed(machine: Machine) -> None:
-    assert len(machine.read(answers(card(0, mig="0 1")))["gpus"]) == 1
-
-
-@pytest.mark.parametrize("memory", [NOT_SUPPORTED, "0"])
-def test_card_without_a_memory_size_is_left_out(machine: Machine, memory: str) -> None:
-    inventory = machine.read(answers(card(0, memory=memory), card(1)))
-
-    assert subjects(inventory) == [uuid(0)]
-    assert reason(inventory).startswith("memory: found ")
-    assert len(inventory["gpus"]) == 1
-
-
-def test_card_that_cannot_be_opened_does_not_affect_others(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, handle=NO_PERMISSION), card(1)))
-
-    assert subjects(inventory) == ["GPU 0"]
-    assert reason(inventory) == (
-        "handle: found NVML_ERROR_NO_PERMISSION, expected access to the card"
-    )
-    assert inventory["gpus"][0]["index"] == 1
-
-
-def test_card_without_a_uuid_is_left_out(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, uuid="!999"), card(1)))
-
-    assert subjects(inventory) == ["GPU 0"]
-    assert reason(inventory) == "uuid: found NVML_ERROR_UNKNOWN, expected GPU-..."
-
-
-@pytest.mark.parametrize("question", ["handle", "uuid", "memory", "clock"])
-def test_lost_card_is_left_out_even_if_it_answers_most_queries(
-    machine: Machine, question: str
-) -> None:
-    inventory = machine.read(answers(card(0, **{question: GPU_IS_LOST}), card(1)))
-
-    assert "NVML_ERROR_GPU_IS_LOST, expected a working card" in reason(inventory)
-    assert [gpu["uuid"] for gpu in inventory["gpus"]] == [uuid(1)]
-
-
-def test_error_number_unknown_to_pynvml_is_shown_as_a_number(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, uuid="!77")))
-
-    assert reason(inventory) == "uuid: found NVML_ERROR_77, expected GPU-..."
-
-
-def test_unknown_model_is_estimated_from_cores_and_clock(machine: Machine) -> None:
-    (gpu,) = machine.read(answers(card(0, name="NVIDIA A999")))["gpus"]
-
-    assert gpu["tflops_source"] == "estimate"
-    assert gpu["milli_tflops"] == 6912 * 1410 * 32 // 1000
-
-
-def test_unknown_model_that_cannot_be_estimated_is_left_out(machine: Machine) -> None:
-    inventory = machine.read(answers(card(0, name="NVIDIA A999", cores=NOT_SUPPORTED)))
-
-    assert reason(inventory).startswith("tflops: found 'NVIDIA A999' in no model table")
-
-
-def test_name_that_is_not_utf_8_is_empty(machine: Machine) -> None:
-    (gpu,) = machine.read(answers(card(0, name="NVIDIA \udcff")))["gpus"]
-
-    assert (gpu["product_name"], gpu["model"]) == ("", "unknown")
-    assert gpu["tflops_source"] == "estimate"
-
-
-def test_pci_domain_above_16_bits_is_kept(machine: Machine) -> None:
-    (gpu,) = machine.read(answers(card(0, pci="00010000:E1:00.0")))["gpus"]
-
-    assert gpu["pci_bus_id"] == "10000:e1:00.0"
+    (left,) = inventory["left_out"]
+    assert left["subject"] == subject
+    assert reason in left["reason"]
+    assert [(gpu["uuid"], gpu["index"]) for gpu in inventory["gpus"]] == [(uuid(1), 1)]
 
 
 def test_root_complex_is_the_first_in_the_device_path(machine: Machine) -> None:
@@ -255,31 +180,19 @@ def test_missing_library_is_a_retryable_error_with_its_path(machine: Machine) ->
     assert error["text"].endswith("waiting for the NVIDIA driver's libnvidia-ml.so.1")
 
 
-@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/x86_64-linux-gnu", "lib"])
-def test_library_is_found_under_the_driver_root(machine: Machine, folder: str) -> None:
-    assert machine.library is not None
-    found = machine.folder / "root" / folder / "libnvidia-ml.so.1"
-    found.parent.mkdir(parents=True)
-    shutil.copy(machine.library, found)
-    machine.library, machine.driver_root = None, machine.folder / "root"
-
-    (raw,) = machine.run(answers(card(0)), ["raw"])
-
-    assert raw["library"] == str(found)
-
-
-def test_file_that_is_not_a_library_is_skipped(machine: Machine) -> None:
+@pytest.mark.parametrize("folder", ["usr/lib/x86_64-linux-gnu", "lib64", "lib"])
+def test_first_library_under_the_driver_root_is_loaded(machine: Machine, folder: str) -> None:
     assert machine.library is not None
     root = machine.folder / "root"
-    for folder in ("usr/lib64", "lib64"):
-        (root / folder).mkdir(parents=True)
-    (root / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"a text")
-    shutil.copy(machine.library, root / "lib64/libnvidia-ml.so.1")
+    for each in ("usr/lib64", folder):
+        (root / each).mkdir(parents=True)
+    (root / "usr/lib64/libnvidia-ml.so.1").write_bytes(b"no library")
+    shutil.copy(machine.library, root / folder / "libnvidia-ml.so.1")
     machine.library, machine.driver_root = None, root
 
     (raw,) = machine.run(answers(card(0)), ["raw"])
 
-    assert raw["library"] == str(root / "lib64/libnvidia-ml.so.1")
+    assert raw["library"] == str(root / folder / "libnvidia-ml.so.1")
 
 
 def test_library_without_nvml_functions_is_refused(machine: Machine) -> None:

@@ -1,8 +1,6 @@
 """The services as the kubelet uses them: real gRPC over real unix sockets."""
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -12,53 +10,40 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.kubelet.dra import DraService
-from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.health import MOST_STREAMS
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
-from tensorfusion_dra.kubelet.server import UnixServer
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
-from tensorfusion_dra.state import ledger_schema
-from tensorfusion_dra.state.ledger_file import FILE_NAME
+from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
+from tests.kubelet.conftest import Instance
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited
-from tests.support.prepared_node import GPU_0, GPU_1, Setup, put_claim, share_result
+from tests.support.prepared_node import GPU_0, GPU_1, put_claim, share_result
 from tests.support.waiting import eventually
 
-MOST_STREAMS = 3
 
+def test_registration_announces_every_service_with_v1_first(instance: Instance) -> None:
+    with PluginClient(instance.paths.registration) as kubelet, capture_logs() as logs:
+        info = kubelet.plugin_info()
+        kubelet.notify(registered=False, error="plugin validation failed")
+        kubelet.notify(registered=True)
 
-class Plugin:
-    """The DRA services of one node on a socket."""
-
-    def __init__(self, folder: Path) -> None:
-        self.setup = Setup(folder)
-        self.fatal: list[FatalError] = []
-        self.health = HealthService(self.setup.catalog, most_streams=MOST_STREAMS)
-        dra = DraService(self.setup.preparer, CallsInFlight(), self.fatal.append)
-        services = (*dra.services(), *self.health.services())
-        self.socket = folder / "dra.sock"
-        self.server = UnixServer(self.socket, services, workers=8)
-        self.server.start()
-
-    def stop(self, grace_seconds: float = 2) -> None:
-        self.health.stop()
-        self.server.stop(grace_seconds=grace_seconds)
-        self.setup.ledger.close()
-
-
-@pytest.fixture
-def plugin(folder: Path) -> Iterator[Plugin]:
-    served = Plugin(folder)
-    yield served
-    served.stop()
+    assert (info.type, info.name) == ("DRAPlugin", "tensor-fusion.ai.dra-driver")
+    assert info.endpoint == str(instance.paths.dra)
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    ]
+    assert [line["event"] for line in logs] == ["registration_refused", "registered"]
+    assert logs[0]["error"] == "plugin validation failed"
 
 
 @pytest.mark.parametrize("service", [DRA_V1, DRA_V1BETA1])
-def test_each_claim_of_a_call_gets_devices_or_its_own_error(plugin: Plugin, service: str) -> None:
-    good = put_claim(plugin.setup, "good", share_result(request="gpu/large"))
+def test_each_claim_gets_devices_or_its_own_error(instance: Instance, service: str) -> None:
+    good = put_claim(instance.setup, "good", share_result(request="gpu/large"))
     bad = ClaimRef(namespace="default", name="missing", uid="uid-missing")
-    with PluginClient(plugin.socket) as kubelet:
+    with PluginClient(instance.paths.dra) as kubelet:
         answer = kubelet.prepare(good, bad, service=service)
 
         assert set(answer.claims) == {good.uid, bad.uid}
@@ -71,9 +56,9 @@ def test_each_claim_of_a_call_gets_devices_or_its_own_error(plugin: Plugin, serv
         assert "default/missing" in answer.claims[bad.uid].error
 
 
-def test_v1beta1_client_reads_the_answer(plugin: Plugin) -> None:
-    ref = put_claim(plugin.setup, "a", share_result())
-    with PluginClient(plugin.socket) as kubelet:
+def test_v1beta1_client_reads_the_answer(instance: Instance) -> None:
+    ref = put_claim(instance.setup, "a", share_result())
+    with PluginClient(instance.paths.dra) as kubelet:
         answer = kubelet.prepare(
             ref, service=DRA_V1BETA1, answer=dra_v1beta1_pb2.NodePrepareResourcesResponse
         )
@@ -81,19 +66,19 @@ def test_v1beta1_client_reads_the_answer(plugin: Plugin) -> None:
         assert answer.claims[ref.uid].devices[0].device_name == GPU_0
 
 
-def test_exclusively_allocated_device_has_no_share_id(plugin: Plugin) -> None:
+def test_exclusively_allocated_device_has_no_share_id(instance: Instance) -> None:
     ref = put_claim(
-        plugin.setup, "a", {**share_result(), "shareID": None, "consumedCapacity": None}
+        instance.setup, "a", {**share_result(), "shareID": None, "consumedCapacity": None}
     )
-    with PluginClient(plugin.socket) as kubelet:
+    with PluginClient(instance.paths.dra) as kubelet:
         answer = kubelet.prepare(ref)
 
         assert not answer.claims[ref.uid].devices[0].HasField("share_id")
 
 
-def test_claim_without_devices_of_this_driver_is_answered_too(plugin: Plugin) -> None:
-    ref = put_claim(plugin.setup, "a", {**share_result(), "driver": "another.example.com"})
-    with PluginClient(plugin.socket) as kubelet:
+def test_claim_without_devices_of_this_driver_is_answered_too(instance: Instance) -> None:
+    ref = put_claim(instance.setup, "a", {**share_result(), "driver": "another.example.com"})
+    with PluginClient(instance.paths.dra) as kubelet:
         answer = kubelet.prepare(ref)
 
         assert [*answer.claims] == [ref.uid]
@@ -101,10 +86,10 @@ def test_claim_without_devices_of_this_driver_is_answered_too(plugin: Plugin) ->
         assert not answer.claims[ref.uid].error
 
 
-def test_unprepare_succeeds_for_known_and_unknown_claims(plugin: Plugin) -> None:
-    known = put_claim(plugin.setup, "a", share_result())
+def test_unprepare_succeeds_for_known_and_unknown_claims(instance: Instance) -> None:
+    known = put_claim(instance.setup, "a", share_result())
     unknown = ClaimRef(namespace="default", name="never", uid="uid-never")
-    with PluginClient(plugin.socket) as kubelet:
+    with PluginClient(instance.paths.dra) as kubelet:
         kubelet.prepare(known)
         answer = kubelet.unprepare(known, unknown)
 
@@ -115,37 +100,34 @@ def test_unprepare_succeeds_for_known_and_unknown_claims(plugin: Plugin) -> None
 
 
 def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
-    plugin: Plugin,
+    instance: Instance,
 ) -> None:
-    ref = put_claim(plugin.setup, "a", share_result())
-    with PluginClient(plugin.socket) as kubelet:
+    ref = put_claim(instance.setup, "a", share_result())
+    ledger_file = instance.setup.folder / "plugin" / FILE_NAME
+    with PluginClient(instance.paths.dra) as kubelet:
         kubelet.prepare(ref)
-        for file in ledger_of(plugin).parent.glob(f"{FILE_NAME}*"):
+        for file in ledger_file.parent.glob(f"{FILE_NAME}*"):
             file.unlink()
-        edited(ledger_of(plugin), f"PRAGMA user_version = {ledger_schema.VERSION + 1}")
+        edited(ledger_file, f"PRAGMA user_version = {VERSION + 1}")
 
         with pytest.raises(grpc.RpcError) as caught:
             kubelet.prepare(ref)
 
     assert caught.value.code() == grpc.StatusCode.INTERNAL
-    assert [type(error) for error in plugin.fatal] == [FatalError]
-
-
-def ledger_of(plugin: Plugin) -> Path:
-    return plugin.setup.folder / "plugin" / FILE_NAME
+    assert [type(error) for error in instance.fatal] == [FatalError]
 
 
 @pytest.mark.parametrize("service", ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"])
 def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
-    plugin: Plugin, service: str
+    instance: Instance, service: str
 ) -> None:
-    with PluginClient(plugin.socket) as kubelet:
+    with PluginClient(instance.paths.dra) as kubelet:
         reports = kubelet.watch_health(service)
         first = next(reports)
-        cards = plugin.setup.discovery.inventory
+        cards = instance.setup.discovery.inventory
         assert cards is not None
-        plugin.setup.discovery.inventory = Inventory(gpus=cards.gpus[:1])
-        plugin.setup.catalog.refresh()
+        instance.setup.discovery.inventory = Inventory(gpus=cards.gpus[:1])
+        instance.setup.catalog.refresh()
         second = next(reports)
         reports.close()  # type: ignore[attr-defined]
 
@@ -160,33 +142,32 @@ def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
     assert {d.device.pool_name for d in first.devices} == {"default/node-01"}
 
 
-def test_reader_that_disconnects_frees_its_worker_at_once(plugin: Plugin) -> None:
-    for _ in range(20):  # more readers than workers
-        with PluginClient(plugin.socket) as kubelet:
+def test_reader_that_disconnects_frees_its_worker_at_once(instance: Instance) -> None:
+    for _ in range(2 * MOST_STREAMS):
+        with PluginClient(instance.paths.dra) as kubelet:
             reports = kubelet.watch_health()
             next(reports)
             reports.close()  # type: ignore[attr-defined]
-    ref = put_claim(plugin.setup, "a", share_result())
+    ref = put_claim(instance.setup, "a", share_result())
 
-    with PluginClient(plugin.socket) as kubelet:
+    with PluginClient(instance.paths.dra) as kubelet:
         answer = kubelet.prepare(ref)
 
     assert answer.claims[ref.uid].error == ""
 
 
-def test_excess_stream_is_refused_while_others_and_claims_go_on(plugin: Plugin) -> None:
-    ref = put_claim(plugin.setup, "a", share_result())
-    with PluginClient(plugin.socket) as kubelet:
+def test_excess_stream_is_refused_while_others_and_claims_go_on(instance: Instance) -> None:
+    ref = put_claim(instance.setup, "a", share_result())
+    with PluginClient(instance.paths.dra) as kubelet:
         streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
         for stream in streams:
             next(stream)
 
-        with capture_logs() as logs, pytest.raises(grpc.RpcError) as caught:
+        with pytest.raises(grpc.RpcError) as caught:
             next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
 
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "found 3 open" in str(caught.value.details())
-        assert [line["event"] for line in logs] == ["health_stream_refused"]
+        assert f"found {MOST_STREAMS} open" in str(caught.value.details())
         assert kubelet.prepare(ref).claims[ref.uid].error == ""
         for stream in streams:
             stream.close()  # type: ignore[attr-defined]

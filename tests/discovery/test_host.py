@@ -1,6 +1,8 @@
-"""The driver's libraries for containers: devices of NVIDIA's toolkit, and mounts."""
+"""The host as containers with a card need it: device nodes, driver libraries, sizes, boot ID."""
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,8 +10,78 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.discovery import host
+from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles, HostSizes
+
+NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia0")
+
+
+def make_nodes(folder: Path, names: Sequence[str] = NODES) -> Path:
+    """Create a folder with these nodes, all of them character devices."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).symlink_to("/dev/null")
+    return folder
+
+
+def test_nodes_have_their_paths_on_the_host(tmp_path: Path) -> None:
+    dev = make_nodes(tmp_path / "dev", (*NODES, "nvidia-uvm-tools"))
+
+    nodes = HostDeviceNodes(dev)
+
+    assert nodes.of_card(0) == (f"{dev}/nvidia0",)
+    assert nodes.common() == tuple(
+        f"{dev}/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
+    )
+
+
+def test_nodes_of_the_driver_container_have_their_paths_on_the_host(tmp_path: Path) -> None:
+    make_nodes(tmp_path / "dev")
+
+    nodes = HostDeviceNodes(driver_root=tmp_path, root_on_host=Path("/run/nvidia/driver"))
+
+    assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
+    assert nodes.common() == (
+        "/run/nvidia/driver/dev/nvidiactl",
+        "/run/nvidia/driver/dev/nvidia-uvm",
+    )
+    assert nodes.folder() == tmp_path / "dev"
+
+
+def test_host_has_the_nodes_until_the_driver_container_starts(tmp_path: Path) -> None:
+    nodes = HostDeviceNodes(driver_root=tmp_path)
+    (tmp_path / "dev").mkdir()
+    before = nodes.folder()
+
+    make_nodes(tmp_path / "dev")
+
+    assert (before, nodes.folder()) == (Path("/dev"), tmp_path / "dev")
+
+
+def test_configured_folder_takes_precedence(tmp_path: Path) -> None:
+    named = make_nodes(tmp_path / "named")
+    make_nodes(tmp_path / "driver" / "dev")
+
+    nodes = HostDeviceNodes(named, driver_root=tmp_path / "driver")
+
+    assert nodes.of_card(0) == (f"{named}/nvidia0",)
+
+
+def test_missing_node_and_plain_file_are_errors_with_the_path(tmp_path: Path) -> None:
+    dev = make_nodes(tmp_path / "dev", ("nvidiactl",))
+    (dev / "nvidia1").touch()
+    nodes = HostDeviceNodes(dev)
+
+    with pytest.raises(RetryableError, match=r"device node .*/dev/nvidia0: No such file"):
+        nodes.of_card(0)
+    with pytest.raises(
+        RetryableError, match=r"device node .*/dev/nvidia1: found another kind of file"
+    ):
+        nodes.of_card(1)
+    with pytest.raises(RetryableError, match=r"device node .*/dev/nvidia-uvm: No such file"):
+        nodes.common()
+
 
 UUID: Final = "GPU-8f3a0000-0000-4000-8000-00000000000A"
 VERSION: Final = "550.54.15"
@@ -62,6 +134,7 @@ def test_card_named_by_uuid_in_a_toolkit_spec_has_a_toolkit_device(
     tmp_path: Path, cdi: Path, name: str
 ) -> None:
     document = spec("0", UUID, "all")
+    document["devices"] += [None, {}, {"name": 7}]
     text = json.dumps(document) if name.endswith("json") else yaml.safe_dump(document)
     (cdi / name).write_text(text)
 
@@ -137,20 +210,13 @@ def test_malformed_spec_is_logged_once_and_does_not_affect_others(
     files = driver(tmp_path, cdi)
 
     with capture_logs() as logs:
-        found = {files.toolkit_device(UUID) for _ in range(3)}
+        found = [files.toolkit_device(name) for name in (UUID, "another", "another")]
 
-    assert found == {f"nvidia.com/gpu={UUID}"}
+    assert found == [f"nvidia.com/gpu={UUID}", None, None]
     assert [(line["event"], line["log_level"]) for line in logs] == [
         ("toolkit_spec_skipped", "warning")
     ]
     assert str(cdi / name) in logs[0]["error"]
-
-
-def test_devices_without_a_name_are_skipped(tmp_path: Path, cdi: Path) -> None:
-    document = {**spec(UUID), "devices": [None, {}, {"name": 7}, {"name": UUID}]}
-    (cdi / "nvidia.json").write_text(json.dumps(document))
-
-    assert driver(tmp_path, cdi).toolkit_device(UUID) == f"nvidia.com/gpu={UUID}"
 
 
 def test_file_in_place_of_the_folder_is_logged_once(tmp_path: Path) -> None:
@@ -252,3 +318,43 @@ def test_dangling_and_circular_links_are_skipped(tmp_path: Path) -> None:
     (tmp_path / DEBIAN / "libnvcuvid.so.1").symlink_to("libnvcuvid.so.1")
 
     assert not any("nvvm" in path or "nvcuvid" in path for path in mounted(driver(tmp_path)))
+
+
+def test_memory_is_memtotal_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:       16 kB\nMemFree:        8 kB\n")
+
+    assert HostSizes(tmp_path, proc=tmp_path).memory_bytes() == 16 * 1024
+
+
+def test_disk_size_is_that_of_the_whole_file_system(tmp_path: Path) -> None:
+    disk = os.statvfs(tmp_path)
+
+    assert HostSizes(tmp_path).disk_bytes() == disk.f_frsize * disk.f_blocks
+
+
+def test_missing_size_is_an_error_with_its_path_or_setting(tmp_path: Path) -> None:
+    sizes = HostSizes(tmp_path / "none", proc=tmp_path)
+
+    with pytest.raises(RetryableError, match=f"{tmp_path}/meminfo: No such file"):
+        sizes.memory_bytes()
+    with pytest.raises(RetryableError, match=f"data disk: {tmp_path}/none: No such.*data-dir"):
+        sizes.disk_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"705ab4f5-6393-11e8-b7cc-42010a800002\n", None),
+        (b"\n", "found nothing, expected the ID of this boot"),
+        ("é".encode(), "'ascii' codec"),
+    ],
+)
+def test_boot_id_is_the_text_of_its_file(tmp_path: Path, content: bytes, error: str | None) -> None:
+    file = tmp_path / "boot_id"
+    file.write_bytes(content)
+
+    if error is None:
+        assert host.boot_id(file) == content.decode().strip()
+    else:
+        with pytest.raises(InputError, match=f"^boot-id-file {file}: {error}"):
+            host.boot_id(file)

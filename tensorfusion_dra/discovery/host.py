@@ -1,0 +1,365 @@
+"""The host as containers with a card need it: device nodes, driver libraries, sizes, boot ID."""
+
+import json
+import math
+import os
+import platform
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.discovery import yaml_file
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+
+log = structlog.get_logger()
+
+_DEV: Final = Path("/dev")
+_CONTROL: Final = "nvidiactl"
+_REQUIRED_NODES: Final = (_CONTROL, "nvidia-uvm")
+"""Nodes without which no CUDA program starts."""
+_OPTIONAL_NODES: Final = ("nvidia-uvm-tools", "nvidia-modeset")
+
+# 64-bit folders first, because /usr/lib has 32-bit libraries on some distributions. The last three
+# are for Talos, GKE's driver installer and WSL.
+LIBRARY_FOLDERS: Final = (
+    "usr/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib",
+    "lib",
+    "usr/local/glibc/usr/lib",
+    "home/kubernetes/bin/nvidia/lib64",
+    "usr/lib/wsl/lib",
+)
+PROGRAM_FOLDERS: Final = ("usr/bin", "usr/local/bin", "bin", "home/kubernetes/bin/nvidia/bin")
+
+_MOST_LINKS: Final = 40
+"""The kernel's limit."""
+
+_CUDA: Final = "libcuda.so.1"
+_REQUIRED: Final = (_CUDA, "libnvidia-ml.so.1")
+_OPTIONAL: Final = (
+    "libcudadebugger.so.1",
+    "libnvcuvid.so.1",
+    "libnvidia-allocator.so.1",
+    "libnvidia-cfg.so.1",
+    "libnvidia-encode.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-opencl.so.1",
+    "libnvidia-opticalflow.so.1",
+    "libnvidia-ptxjitcompiler.so.1",
+)
+_VERSIONED: Final = ("libnvidia-compiler", "libnvidia-gpucomp", "libnvidia-nvvm70")
+"""Libraries that the driver's other libraries load under a name with the driver's version."""
+
+_ALIASES: Final = {_CUDA: ("libcuda.so",)}
+"""Names without a version that programs open; a driver without the toolkit lacks them."""
+
+_PROGRAM: Final = "nvidia-smi"
+
+TOOLKIT_KIND: Final = "nvidia.com/gpu"
+"""Kind of nvidia-ctk's specs. The device plugin's kind is not used: its specs go when it goes."""
+_SPEC_SUFFIXES: Final = (".json", ".yaml")
+"""Suffixes of the files that runtimes read."""
+
+_MEMORY: Final = re.compile(r"^MemTotal: +([0-9]+) kB$", re.MULTILINE)
+
+
+class HostDeviceNodes:
+    """Device nodes in the host's /dev, or in the dev folder of the driver root.
+
+    NVIDIA's driver container creates the nodes in its own /dev, below its root folder, and the
+    host's /dev often has none. NVIDIA's device plugin and container toolkit also use the nodes
+    below the driver root.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        driver_root: Path = Path("/"),
+        root_on_host: Path | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            folder: Folder of the nodes, here and on the host. None means the dev folder of the
+                driver root while it has the control device, and /dev otherwise.
+            driver_root: Root folder of the driver in this process.
+            root_on_host: Path of that folder on the host; the same path if None.
+        """
+        self._chosen: Final = folder
+        self._driver_root: Final = driver_root
+        self._root_on_host: Final = root_on_host or driver_root
+
+    def folder(self) -> Path:
+        """Return the folder that has the nodes now, under its path in this process."""
+        if self._chosen is not None:
+            return self._chosen
+        of_driver = self._driver_root / "dev"
+        return of_driver if (of_driver / _CONTROL).is_char_device() else _DEV
+
+    def of_card(self, minor: int) -> tuple[str, ...]:
+        """Return the paths on the host of a card's own nodes.
+
+        Raises:
+            RetryableError: A node is missing or not a character device.
+        """
+        return (self._required(self.folder() / f"nvidia{minor}"),)
+
+    def common(self) -> tuple[str, ...]:
+        """Return the paths on the host of the nodes that every container with a card needs.
+
+        Raises:
+            RetryableError: A node that every CUDA program needs is missing.
+        """
+        folder = self.folder()
+        required = tuple(self._required(folder / name) for name in _REQUIRED_NODES)
+        optional = (folder / name for name in _OPTIONAL_NODES)
+        return (*required, *(self._on_host(path) for path in optional if path.is_char_device()))
+
+    def _required(self, path: Path) -> str:
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise RetryableError(f"device node {path}: {error.strerror}") from error
+        if not stat.S_ISCHR(mode):
+            raise RetryableError(
+                f"device node {path}: found another kind of file, expected a character device"
+            )
+        return self._on_host(path)
+
+    def _on_host(self, path: Path) -> str:
+        is_own = self._chosen is None and path.is_relative_to(self._driver_root / "dev")
+        return str(self._root_on_host / "dev" / path.name if is_own else path)
+
+
+class HostDriverFiles:
+    """Libraries below the driver root, and cards in the CDI specs of NVIDIA's container toolkit.
+
+    Without NVIDIA's toolkit nothing runs ldconfig in a container, so the loader finds a library
+    only in the folders that are compiled into it: /usr/lib/<machine>-linux-gnu on Debian and
+    /usr/lib64 on other distributions. The driver does not know which one an image uses, so it
+    mounts each library into both; the runtime creates a missing folder. With LD_LIBRARY_PATH one
+    folder would be enough, but it would replace the image's own value.
+
+    Each library is mounted under its soname, which programs load, and under its file name, which
+    the driver's other libraries load: bind mounts cannot reproduce the symbolic links.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        root_on_host: Path | None = None,
+        cdi_folders: Sequence[Path],
+        machine: str | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            root: Root folder of the driver in this process.
+            root_on_host: Path of that folder on the host; the same path if None.
+            cdi_folders: Folders that may have specs of NVIDIA's toolkit.
+            machine: Machine name (uname) of the containers; that of this process if None.
+        """
+        self._root: Final = root
+        self._root_on_host: Final = root_on_host or root
+        self._cdi_folders: Final = tuple(cdi_folders)
+        self._unreadable: Final = LogThrottle(quiet_seconds=math.inf)
+        triplet = f"{machine or platform.machine()}-linux-gnu"
+        self._folders: Final = (f"/usr/lib/{triplet}", "/usr/lib64")
+
+    def toolkit_device(self, gpu_uuid: str) -> str | None:
+        """Return the card's qualified CDI device of NVIDIA's toolkit; None if it has none.
+
+        A spec is read again when it changes, so a lookup costs one stat() for each file.
+        """
+        for folder in self._cdi_folders:
+            for path, version in self._specs(folder):
+                if gpu_uuid in _toolkit_devices(path, version):
+                    return f"{TOOLKIT_KIND}={gpu_uuid}"
+        return None
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return the mounts of the libraries and of nvidia-smi.
+
+        Raises:
+            RetryableError: A library that every CUDA program needs is missing.
+        """
+        files = dict(self._libraries())
+        mounts = [
+            self._mount(file, f"{folder}/{name}")
+            for folder in self._folders
+            for name, file in files.items()
+        ]
+        program = self._find(_PROGRAM, PROGRAM_FOLDERS)
+        if program is not None:
+            mounts.append(self._mount(program, f"/usr/bin/{_PROGRAM}"))
+        return tuple(mounts)
+
+    def _libraries(self) -> Iterator[tuple[str, Path]]:
+        """Yield every library under each of its names."""
+        found = {soname: self._required(soname) for soname in _REQUIRED}
+        for soname in _OPTIONAL:
+            file = self._library(soname)
+            if file is not None:
+                found[soname] = file
+        for soname, file in found.items():
+            for name in (soname, file.name, *_ALIASES.get(soname, ())):
+                yield name, file
+        version = found[_CUDA].name.removeprefix("libcuda.so.")
+        for stem in _VERSIONED:
+            file = self._library(f"{stem}.so.{version}")
+            if file is not None:
+                yield f"{stem}.so.{version}", file
+
+    def _specs(self, folder: Path) -> list[tuple[Path, tuple[int, ...]]]:
+        """Return the specs of other programs in a folder, with a value that changes with each."""
+        found: list[tuple[Path, tuple[int, ...]]] = []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    # Our own specs may be many, one for each claim.
+                    ours = entry.name.startswith(names.CDI_FILE_PREFIX)
+                    if entry.name.endswith(_SPEC_SUFFIXES) and not ours and entry.is_file():
+                        with suppress(FileNotFoundError):  # DRA drivers remove specs at any time
+                            status = entry.stat()
+                            times = (status.st_mtime_ns, status.st_ctime_ns)
+                            found.append(
+                                (Path(entry.path), (status.st_ino, status.st_size, *times))
+                            )
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            trouble = error.strerror or str(error)
+            if self._unreadable.is_new(trouble, key=str(folder)):
+                log.warning("toolkit_specs_unreadable", path=str(folder), error=trouble)
+        return found
+
+    def _required(self, soname: str) -> Path:
+        file = self._library(soname)
+        if file is None:
+            folders = ", ".join(LIBRARY_FOLDERS)
+            raise RetryableError(
+                f"{soname}: found in no library folder of {self._root} ({folders}), and no CDI "
+                "spec of NVIDIA's container toolkit names the card; expected either"
+            )
+        return file
+
+    def _library(self, name: str) -> Path | None:
+        return self._find(name, LIBRARY_FOLDERS)
+
+    def _find(self, name: str, folders: Sequence[str]) -> Path | None:
+        """Return the target file, because a package update may redirect a link; None if missing."""
+        files = (_target(self._root / folder / name, self._root) for folder in folders)
+        return next((file for file in files if file is not None), None)
+
+    def _mount(self, file: Path, container_path: str) -> Mount:
+        on_host = self._root_on_host / file.relative_to(self._root)
+        return Mount(host_path=str(on_host), container_path=container_path)
+
+
+class HostSizes:
+    """Reader of /proc/meminfo and of the data disk's file system."""
+
+    def __init__(self, data_folder: Path, *, proc: Path = Path("/proc")) -> None:
+        """Read nothing yet.
+
+        Args:
+            data_folder: Any folder on the data disk.
+            proc: The machine's /proc.
+        """
+        self._data_folder: Final = data_folder
+        self._proc: Final = proc
+
+    def memory_bytes(self) -> int:
+        """Return the machine's memory, regardless of this container's limit.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the file.
+        """
+        file = self._proc / "meminfo"
+        try:
+            found = _MEMORY.search(file.read_text(encoding="ascii", errors="replace"))
+        except OSError as error:
+            raise RetryableError(f"host memory: {file}: {error.strerror}") from error
+        if found is None:
+            raise RetryableError(f"host memory: {file}: found no line MemTotal, expected one")
+        return int(found[1]) * 1024
+
+    def disk_bytes(self) -> int:
+        """Return the size of the data disk's file system, used or not.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the folder.
+        """
+        try:
+            disk = os.statvfs(self._data_folder)
+        except OSError as error:
+            raise RetryableError(
+                f"data disk: {self._data_folder}: {error.strerror}, expected a folder on the disk "
+                f"into which memory is expanded (setting data-dir)"
+            ) from error
+        return disk.f_frsize * disk.f_blocks
+
+
+def boot_id(file: Path) -> str:
+    """Return the boot ID, which stays the same until the machine reboots (random(4)).
+
+    Raises:
+        InputError: The file cannot be read, or is empty.
+    """
+    try:
+        found = file.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"boot-id-file {file}: {error}") from error
+    if not found:
+        raise InputError(f"boot-id-file {file}: found nothing, expected the ID of this boot")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _toolkit_devices(path: Path, _version: tuple[int, ...]) -> frozenset[str]:
+    """Return the names of the devices in a spec; none if it is of another kind or malformed."""
+    try:
+        is_json = path.suffix == ".json"
+        document = json.loads(yaml_file.read(path)) if is_json else yaml_file.content(path)
+    except InputError as error:
+        trouble = str(error)
+    except (ValueError, RecursionError) as error:
+        trouble = f"{path}: {error}"
+    else:
+        if isinstance(document, Mapping):
+            devices = document.get("devices") if document.get("kind") == TOOLKIT_KIND else []
+            if isinstance(devices, list):
+                named = (device.get("name") for device in devices if isinstance(device, Mapping))
+                return frozenset(name for name in named if isinstance(name, str))
+        trouble = f"{path}: found another structure, expected a CDI spec"
+    log.warning("toolkit_spec_skipped", error=trouble)
+    return frozenset()
+
+
+def _target(path: Path, root: Path) -> Path | None:
+    """Return the file at a path with links resolved within this root; None if there is none.
+
+    Otherwise an absolute link, such as one to /etc/alternatives, would lead out of the root.
+    """
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            return path if path.is_file() else None
+        link = path.readlink()
+        path = root / link.relative_to("/") if link.is_absolute() else path.parent / link
+    return None
