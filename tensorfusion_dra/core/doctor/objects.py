@@ -14,9 +14,11 @@ from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, war
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import node_selector
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 _SETTING: Final = "TENSORFUSION_DRA_"
+WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
+"""Domain of this driver's webhooks; the end of each of their names."""
 _SEE: Final = "see docs/install.md, Your nodes"
 
 
@@ -399,3 +401,9 @@ def _keeps(version: object, field: str) -> bool:
         found = as_map(found.get(name))
     keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
     return keeps_unknown or field in as_map(found.get("properties"))
+
+
+def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of this driver's webhooks among all configured ones."""
+    every = [each for found in configurations for each in as_list(found.get("webhooks"))]
+    return [name for name in map(name_of, every) if name.endswith(f".{WEBHOOK_DOMAIN}")]

@@ -39,7 +39,7 @@ def context(
         service_account=service_account,
         place=place,
         in_pod=in_pod,
-        api=api,
+        api=api or Api(folder / "no-kubeconfig"),
     )
 
 

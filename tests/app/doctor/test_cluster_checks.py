@@ -11,6 +11,7 @@ from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tests.app.doctor.here import context
+from tests.support import findings
 from tests.support.canned_api import CannedApi, served
 
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -124,15 +125,6 @@ def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     assert "get pods" in missing.subject
 
 
-def test_in_a_pod_a_forbidden_dry_run_of_a_claim_is_a_note(canned: CannedApi, here: Here) -> None:
-    canned.answers[f"POST {RESOURCE}/namespaces/default/resourceclaims"] = (403, "forbidden")
-
-    (in_pod,) = kubernetes.claim_gates(here(in_pod=True))
-    (outside,) = kubernetes.claim_gates(here())
-
-    assert (in_pod.level, outside.level) == (Level.NOTE, Level.COULD_NOT_LOOK)
-
-
 def test_a_node_name_without_a_node_object_is_a_problem(here: Here) -> None:
     (finding,) = kubernetes.nodes(here())
 
@@ -194,13 +186,6 @@ def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here
     assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
 
 
-def test_a_webhook_that_is_not_reached_is_a_problem(canned: CannedApi, here: Here) -> None:
-    configured(canned)
-    canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
-
-    assert [each.level for each in webhook_findings(here())] == [Level.OK, Level.PROBLEM]
-
-
 def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, here: Here) -> None:
     (finding,) = webhook_findings(here())
 
@@ -236,3 +221,15 @@ def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: 
     (granted,) = rights.of_node_plugin(here(service_account=("a", "b")))
 
     assert "a/b" in granted.subject
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "text"),
+    [
+        (webhook.admitted(webhook.trial_pod("default")), Level.PROBLEM, "added no claim"),
+        (webhook.refused("500: failed calling webhook: refused"), Level.PROBLEM, "port 9443"),
+        (webhook.refused("403: exceeded quota"), Level.WARNING, "exceeded quota"),
+    ],
+)
+def test_refused_or_unchanged_pod_is_reported(found: Finding, level: Level, text: str) -> None:
+    findings.check([found], [(level, text)])

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import limits
+from tensorfusion_dra.core.claims.enforcement import verdict
+from tensorfusion_dra.core.claims.enforcement.verdict import Verdict
 from tensorfusion_dra.core.doctor.finding import Level
 from tests.app.doctor.here import context
 from tests.support import enforcer_files
@@ -38,10 +40,24 @@ def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> N
     limiter_file.write_bytes(b"\x7fELF")
     limiter_file.chmod(0o644)
     (there,) = limits.files(here)
+    limiter_file.chmod(0o700)
+    (unloadable,) = limits.files(here)
+    limiter_file.unlink()
+    limiter_file.parent.rmdir()
+    limiter_file.parent.touch()
+    (unreadable,) = limits.files(here)
     (simulated,) = limits.files(context(folder))
 
-    assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
+    assert [each.level for each in (missing, there, unloadable, unreadable, simulated)] == [
+        *(Level.PROBLEM, Level.NOTE, Level.WARNING, Level.COULD_NOT_LOOK, Level.OK),
+    ]
     assert str(limiter_file) in missing.subject
+
+
+def test_enforcer_without_files_is_only_noted(folder: Path) -> None:
+    (finding,) = limits.files(context(folder, simulated_gpus="", isolation="shared"))
+
+    assert finding.level is Level.NOTE
 
 
 def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
@@ -132,3 +148,21 @@ def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
     assert (missing.level, "SharedMemoryMissing" in missing.found) == (Level.WARNING, True)
     assert (other.level, "LimitsDiffer" in other.found) == (Level.WARNING, True)
     assert (enforced.level, enforced.found) == (Level.OK, "shares that are Enforced: 1")
+
+
+@pytest.mark.parametrize(
+    ("found", "is_required", "level"),
+    [
+        (verdict.enforced("EnforcerAlive", "fresh heartbeat"), False, Level.OK),
+        (verdict.unknown("LibraryInstalled", "the library is there"), True, Level.NOTE),
+        (verdict.not_enforced("HypervisorMissing", "no sign"), False, Level.WARNING),
+        (verdict.not_enforced("HypervisorMissing", "no sign"), True, Level.PROBLEM),
+    ],
+)
+def test_dead_enforcer_is_a_problem_if_it_is_required(
+    found: Verdict, is_required: bool, level: Level
+) -> None:
+    finding = limits.life("tensor-fusion", found, is_required=is_required)
+
+    assert finding.level is level
+    assert found.text in finding.found

@@ -81,12 +81,6 @@ def kept_without(*dropped: str) -> Iterable[Finding]:
     return kubernetes.kept_of_slice(sent, stored)
 
 
-def claim_without_capacity() -> Any:
-    stored: Any = copy.deepcopy(dict(kubernetes.trial_claim("default")))
-    del stored["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
-    return stored
-
-
 SHARING = ("allowMultipleAllocations", "requestPolicy")
 SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
 
@@ -173,8 +167,6 @@ def test_trial_slice_is_valid() -> None:
         (kept_without("taints"), [(Level.NOTE, "DRADeviceTaints is off")]),
         (kept_without("taints", *SHARING), [SHARING_OFF, (Level.NOTE, "DRADeviceTaints is off")]),
         (kept_without("attributes"), [(Level.WARNING, "look for an admission webhook")]),
-        (kubernetes.kept_of_claim(kubernetes.trial_claim("default")), [OK]),
-        (kubernetes.kept_of_claim(claim_without_capacity()), [SHARING_OFF]),
     ],
 )
 def test_feature_gates_follow_from_the_fields_that_are_kept(

@@ -279,3 +279,14 @@ def exclusive() -> list[Any]:
 )
 def test_slices(found: Iterable[Finding], expected: Expected) -> None:
     findings.check(found, [expected])
+
+
+def test_this_drivers_webhooks_are_recognized_by_their_domain() -> None:
+    names = ("vpod.kb.io", "pods.dra.tensor-fusion.ai", "mpod-v1.kb.io.tensor-fusion.ai")
+    others = {"webhooks": [{"name": name} for name in names]}
+    ours = {"webhooks": [{"name": "claims.dra.tensor-fusion.ai"}]}
+
+    assert objects.webhooks([others, {"webhooks": None}, ours]) == [
+        names[1],
+        ours["webhooks"][0]["name"],
+    ]
