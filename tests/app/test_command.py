@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.app.shared import version
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
 
@@ -17,6 +18,13 @@ def command(*arguments: str, **environment: str) -> forks.Ended:
 def host_folders(root: Path) -> list[str]:
     """Return flags for the host folders that `inspect` reads."""
     return ["--kubelet-root", str(root / "kubelet"), "--cdi-dir", str(root / "cdi")]
+
+
+def test_version_flag_prints_name_and_version() -> None:
+    ended = command("--version")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == f"tensorfusion-dra {version.current()}\n"
 
 
 @pytest.mark.parametrize(

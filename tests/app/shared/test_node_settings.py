@@ -195,8 +195,6 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("qoss: low", "found 'qoss', expected qos"),
-        ("drain_seconds: 1", "found 'drain_seconds', expected drain-seconds"),
         ("1: low", "found 1, expected the name of a setting .--help lists them"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
@@ -277,3 +275,45 @@ def test_status_page_may_be_written_in_yaml_with_and_without_quotes(
 def test_the_data_disk_defaults_to_the_kubelets() -> None:
     assert str(given("--kubelet-root=/k").disk_folder) == "/k"
     assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
+
+
+def test_device_nodes_of_a_driver_container_have_their_paths_on_the_host(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia0"):
+        (tmp_path / "dev" / name).symlink_to("/dev/null")
+    settings = Settings(
+        node_name="node-01",
+        driver_root=str(tmp_path),
+        driver_root_on_host="/run/nvidia/driver",
+    )
+
+    nodes = node_parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
+
+
+def test_device_nodes_come_from_the_configured_folder(tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").symlink_to("/dev/null")
+    settings = Settings(node_name="node-01", dev_dir=str(tmp_path))
+
+    nodes = node_parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == (f"{tmp_path}/nvidia0",)
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
+)
+def test_node_offers_state_whether_the_enforcer_supports_hard_isolation(
+    tmp_path: Path, enforcer: str, *, enforces_hard: bool
+) -> None:
+    (tmp_path / "boot_id").write_text("boot-1\n")
+    settings = Settings(
+        node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
+    )
+
+    node_offers = node_parts.node_offers(settings)
+
+    assert (node_offers.enforcer, node_offers.enforces_hard) == (enforcer, enforces_hard)

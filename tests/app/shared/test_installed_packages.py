@@ -1,26 +1,48 @@
-"""Which providers are registered, in which order, and which of them are not used."""
+"""Providers and enforcers of installed packages: which are used, in which order, and which not."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.app.shared import providers
+from tensorfusion_dra.app.shared import enforcer_kinds, node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcement.verdict import State
 from tensorfusion_dra.core.devices.device import Reading
 from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers.third_party import Registered
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
 
-ATTRIBUTES = "tensorfusion_dra.attributes"
-CAPACITIES = "tensorfusion_dra.capacities"
+ATTRIBUTES, CAPACITIES = names.ATTRIBUTE_PROVIDERS, names.CAPACITY_PROVIDERS
 READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)
 RACK = "def rack(gpu, node):\n    return {'example.com/rack': __name__}\n"
+ENFORCERS = """
+from tests.support.another_enforcer import Another, variant
+
+Hard = variant(enforces_hard=True)
+"""
+NAMES_NO_PLACE = """
+from tests.support.another_enforcer import Another
+
+built = []
+
+class Placeless(Another):
+    def __init__(self, settings):
+        super().__init__(settings)
+        built.append(self)
+
+    def places(self, claim):
+        raise LookupError("no place for " + claim.ref.name)
+"""
 
 
 @pytest.fixture
@@ -29,15 +51,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def settings(*, disable_provider: str = "") -> Settings:
-    return Settings(node_name="node-01", disable_provider=disable_provider)
+def settings(**values: Any) -> Settings:
+    return Settings(node_name="node-01", **values)
 
 
 def registered(*, disable_provider: str = "") -> Sequence[Registered]:
     return providers.registered(settings(disable_provider=disable_provider))
 
 
-def names() -> list[tuple[str, str, str]]:
+def listed() -> list[tuple[str, str, str]]:
     return [(each.kind.value, each.name, each.package) for each in registered()]
 
 
@@ -45,7 +67,7 @@ def test_providers_are_ordered_by_kind_then_name(site: Path) -> None:
     install(site, "zeta", {ATTRIBUTES: {"alpha": "zeta:rack"}})
     install(site, "eta", {ATTRIBUTES: {"beta": "eta:rack"}, CAPACITIES: {"beta": "eta:slots"}})
 
-    assert names() == [
+    assert listed() == [
         ("attributes", "alpha", "zeta 1.0"),
         ("attributes", "beta", "eta 1.0"),
         ("capacities", "beta", "eta 1.0"),
@@ -134,3 +156,75 @@ def test_package_that_is_installed_twice_counts_once(
     (rack,) = registered()
 
     assert (rack.name, rack.package, rack.unused) == ("rack", "eta 1.0", "")
+
+
+def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
+    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
+
+    enforcer = node_parts.chosen_enforcer(settings(enforcer="another"))
+
+    assert enforcer.name == "another"
+    assert enforcer.claims_root == "/run/tensor-fusion/another/claims"
+
+
+def test_unknown_name_is_an_error_that_lists_all(site: Path) -> None:
+    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
+
+    with pytest.raises(InputError, match="tensor-fusion, hami-core, mps, another"):
+        settings(enforcer="anotherr")
+
+
+def test_enforcer_that_is_not_chosen_is_not_imported(site: Path) -> None:
+    install(site, "idle-one", {names.ENFORCERS: {"another": "idle_one:Another"}}, ENFORCERS)
+
+    built = node_parts.enforcers(settings(enforcer="mps"))
+
+    assert built["another"].claims_root
+    assert "idle_one" not in sys.modules
+
+
+def test_package_cannot_take_the_name_of_an_own_enforcer(site: Path) -> None:
+    install(site, "evil", {names.ENFORCERS: {"mps": "evil:Another"}}, ENFORCERS)
+
+    assert type(node_parts.chosen_enforcer(settings(enforcer="mps"))).__name__ == "Mps"
+
+
+def test_broken_or_disabled_enforcer_is_an_error_at_the_start(site: Path) -> None:
+    install(site, "broken-one", {names.ENFORCERS: {"another": "broken_one:Missing"}}, ENFORCERS)
+
+    with pytest.raises(InputError, match="enforcer: another: "):
+        node_parts.chosen_enforcer(settings(enforcer="another"))
+    with pytest.raises(InputError, match="which disable-provider turns off"):
+        node_parts.chosen_enforcer(settings(enforcer="another", disable_provider="another"))
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise RuntimeError", "x = "])
+def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
+    site: Path, code: str
+) -> None:
+    install(site, "broken-import", {names.ENFORCERS: {"another": "broken_import:Another"}}, code)
+
+    with pytest.raises(InputError, match="enforcer: another: "):
+        node_parts.chosen_enforcer(settings(enforcer="another"))
+    with pytest.raises(InputError, match="enforcer: another: "):
+        enforcer_kinds.enforces_hard("another")
+
+
+def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
+    entries = {"another": "hard_one:Hard"}
+    install(site, "hard-one", {names.ENFORCERS: entries}, ENFORCERS)
+
+    assert WebhookSettings(enforcer="another").enforcer == "another"
+    assert enforcer_kinds.enforces_hard("another")
+    assert not enforcer_kinds.expands_memory("another")
+
+
+def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
+    install(site, "lost-one", {names.ENFORCERS: {"another": "lost_one:Placeless"}}, NAMES_NO_PLACE)
+    chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
+    claim = node_parts.example_claim(chosen, isolation=Isolation.SOFT)
+
+    ((found,),) = node_parts.verdicts_now(chosen, [claim])
+
+    assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
+    assert len(sys.modules["lost_one"].built) == 1
