@@ -58,7 +58,7 @@ VERBS: Final = (
     ),
     Verb(
         "inspect",
-        module="inspect.command",
+        module="inspect",
         help="show this node's GPUs, devices and prepared claims",
     ),
     Verb("cel", module="cel.command", help="translate, check and explain device selectors"),
