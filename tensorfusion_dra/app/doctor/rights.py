@@ -1,14 +1,12 @@
 """Checks of the rights (RBAC) that the node plugin and the webhook need."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.doctor.checks import Context
-from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.setting_sources import variable
 from tensorfusion_dra.core.doctor import kubernetes
+from tensorfusion_dra.core.doctor import objects as cluster_objects
 from tensorfusion_dra.core.doctor import rights as rules
 from tensorfusion_dra.core.doctor.finding import Finding, note
 from tensorfusion_dra.core.doctor.rights import Answer, Right
@@ -30,7 +28,12 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
     if account is None and not context.in_pod:
         for installed in objects.installed(context)[:1]:
             account = _account(installed)
-            settings |= _settings(installed)
+            variables = cluster_objects.environment(installed)
+            settings |= {
+                name: variables[variable]
+                for name in _DECISIVE
+                if (variable := f"{cluster_objects.SETTING}{name.upper()}") in variables
+            }
     if account is not None:
         subject = f"service account {'/'.join(account)}"
     elif context.in_pod:
@@ -75,14 +78,3 @@ def _account(workload: Mapping[str, Any]) -> tuple[str, str]:
     """Return namespace and name of the service account of a workload's pods."""
     name = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
     return workload["metadata"]["namespace"], name
-
-
-def _settings(workload: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings on which rights depend, of those that a workload sets as variables."""
-    decisive = {variable(item): item.name for item in fields(Settings) if item.name in _DECISIVE}
-    return {
-        decisive[each["name"]]: str(each.get("value", ""))
-        for container in workload["spec"]["template"]["spec"].get("containers", ())
-        for each in container.get("env", ())
-        if each["name"] in decisive
-    }
