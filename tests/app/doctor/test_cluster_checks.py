@@ -163,31 +163,24 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
     assert "nodeName" not in requests[1]
 
 
-def configured(canned: CannedApi) -> None:
-    hook = {"name": "pods.dra.tensor-fusion.ai"}
+def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here: Here) -> None:
     canned.answers |= {
-        MUTATING: {"items": [{"webhooks": [hook]}]},
+        MUTATING: {"items": [{"webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}]},
         PODS: lambda pod: {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "gpu"}]}},
     }
 
+    healthy = [each.level for each in webhook.reachable(here())]
+    canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
+    unreached = [each.level for each in webhook.reachable(here())]
 
-def webhook_findings(here: Context) -> list[Finding]:
-    return list(webhook.reachable(here))
-
-
-def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here: Here) -> None:
-    configured(canned)
-
-    found = webhook_findings(here())
-
-    assert [each.level for each in found] == [Level.OK, Level.OK]
-    ((request, pod),) = [(name, body) for name, body in canned.requests if name.startswith("POST")]
+    assert (healthy, unreached) == ([Level.OK, Level.OK], [Level.OK, Level.PROBLEM])
+    request, pod = next(each for each in canned.requests if each[0].startswith("POST"))
     assert "dryRun=All" in request
     assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
 
 
 def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, here: Here) -> None:
-    (finding,) = webhook_findings(here())
+    (finding,) = webhook.reachable(here())
 
     assert finding.level is Level.NOTE
     assert requests_to(canned, PODS) == []
@@ -233,3 +226,50 @@ def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: 
 )
 def test_refused_or_unchanged_pod_is_reported(found: Finding, level: Level, text: str) -> None:
     findings.check([found], [(level, text)])
+
+
+DAEMONSET: Any = {
+    "metadata": {"namespace": "gpu", "name": "node-plugin"},
+    "spec": {
+        "template": {
+            "spec": {
+                "runtimeClassName": "nvidia",
+                "nodeSelector": {"nvidia.com/gpu.present": "true"},
+                "containers": [
+                    {"env": [{"name": "TENSORFUSION_DRA_POOL_SOURCE", "value": "node-labels"}]}
+                ],
+            }
+        }
+    },
+    "status": {"desiredNumberScheduled": 0},
+}
+NODES: Any = {"items": [{"metadata": {"name": "node-01"}}]}
+
+
+def test_label_and_runtime_class_of_a_daemonset_without_pods_are_named(
+    canned: CannedApi, here: Here
+) -> None:
+    canned.answers |= {DAEMONSETS: {"items": [DAEMONSET]}, "GET /api/v1/nodes": NODES}
+
+    found = list(objects.pods(here(place=Place.WORKSTATION)))
+
+    assert [each.level for each in found] == [Level.PROBLEM, Level.PROBLEM]
+    assert "RuntimeClass nvidia" in found[0].subject
+    assert "nvidia.com/gpu.present=true" in found[1].found
+
+
+@pytest.mark.parametrize("place", Place)
+def test_awaited_gpupool_is_named_in_place_of_the_missing_slices(
+    canned: CannedApi, here: Here, place: Place
+) -> None:
+    canned.answers |= {
+        DAEMONSETS: {"items": [DAEMONSET]},
+        "GET /api/v1/nodes": NODES,
+        "GET /api/v1/nodes/node-01": NODES["items"][0],
+        f"GET {RESOURCE}/resourceslices": {"items": []},
+    }
+
+    (found,) = objects.slices(here(place=place, pool_source="node-labels"))
+
+    assert found.subject == "GPUPool (pool-source=node-labels)"
+    assert found.found.startswith("the API server has no GPUPools")

@@ -35,16 +35,6 @@ def config(folder: Path, text: str) -> str:
     return f"--config={path}"
 
 
-def test_the_defaults_follow_the_kubelet_and_the_user_guide() -> None:
-    chosen = given()
-
-    assert chosen.gpupool == "default"
-    assert chosen.qos == "medium"
-    assert chosen.cdi_dir == "/var/run/cdi"
-    assert str(chosen.registry_folder) == "/var/lib/kubelet/plugins_registry"
-    assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
-
-
 @pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
 def test_the_node_name_defaults_to_the_host_name(
     env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

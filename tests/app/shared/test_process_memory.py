@@ -1,7 +1,6 @@
 """Garbage collector of a process that serves, each in a process of its own."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +12,7 @@ from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.plugin_process import Process, spawn_command
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
-from tests.support.waiting import PATIENCE_SECONDS, eventually
-
-COLLECTOR = """
-import gc, json
-from tensorfusion_dra.app.shared import process_memory
-states = [(gc.isenabled(), gc.get_freeze_count())]
-process_memory.prepare_start()
-states.append((gc.isenabled(), gc.get_freeze_count()))
-process_memory.finish_start()
-states.append((gc.isenabled(), gc.get_freeze_count()))
-print(json.dumps(states))
-"""
+from tests.support.waiting import eventually
 
 REPORTING = """
 import atexit, gc, json, pathlib, runpy, sys
@@ -34,19 +22,6 @@ atexit.register(
 )
 runpy.run_module("tensorfusion_dra", run_name="__main__", alter_sys=True)
 """
-
-
-def test_collector_pauses_during_the_start_and_then_skips_what_was_loaded() -> None:
-    command = [sys.executable, "-c", COLLECTOR]
-    printed = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=True)
-
-    before, starting, started = json.loads(printed.stdout)
-
-    (is_collecting, frozen_by_python) = before  # none, except in Python 3.12
-    assert is_collecting
-    assert starting == [False, frozen_by_python]
-    assert started[0] is True
-    assert started[1] > frozen_by_python + 1000
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpus
 from tests.support.findings import Expected
 
+OK = (Level.OK, "")
 CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
 
 
@@ -28,31 +29,17 @@ def definition(**spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", objects.DEFINITIONS)
-def test_projects_own_definitions_keep_the_field(name: str) -> None:
-    stored = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+def test_definition_keeps_the_field_that_turns_dra_on(name: str) -> None:
+    ours = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+    lenient = definition(**{"x-kubernetes-preserve-unknown-fields": True})
+    others = definition(properties={"qosConfig": {}})
 
-    assert stored["metadata"]["name"] == name
-    assert [found.level for found in objects.definition(name, stored)] == [Level.OK]
-
-
-@pytest.mark.parametrize("name", objects.DEFINITIONS)
-def test_definition_that_drops_the_field_is_a_note(name: str) -> None:
-    (found,) = objects.definition(name, definition(properties={"qosConfig": {}}))
-
-    assert found.level is Level.NOTE
-    assert f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it" in found.found
-    assert "tensor-fusion.ai/dra-enabled" in found.expected
-
-
-def test_definition_that_preserves_unknown_fields_keeps_the_field() -> None:
-    stored = definition(**{"x-kubernetes-preserve-unknown-fields": True})
-
-    for name in objects.DEFINITIONS:
-        assert [found.level for found in objects.definition(name, stored)] == [Level.OK]
-
-
-def test_cluster_without_tensor_fusion_has_no_findings() -> None:
-    assert not [found for name in objects.DEFINITIONS for found in objects.definition(name, None)]
+    assert ours["metadata"]["name"] == name
+    findings.check(objects.definition(name, ours), [OK])
+    findings.check(objects.definition(name, lenient), [OK])
+    dropped = f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it"
+    findings.check(objects.definition(name, others), [(Level.NOTE, dropped)])
+    findings.check(objects.definition(name, None), [])
 
 
 PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}
@@ -112,7 +99,6 @@ def test_pools_of_settings_beside_gpupools_of_other_names_are_a_warning(
 
 
 DRIVER = "tensor-fusion.ai.dra-driver"
-OK = (Level.OK, "")
 
 
 def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
