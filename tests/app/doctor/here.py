@@ -6,7 +6,8 @@ from typing import Any
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core import names
+from tests.support.prepared_node import Setup, put_claim, share_result, use_real_cards
 
 
 def context(
@@ -43,6 +44,13 @@ def context(
     )
 
 
-def worst(findings: list[Finding]) -> Level:
-    """Return the worst level."""
-    return max((finding.level for finding in findings), key=list(Level).index)
+def put_prepared_claim(folder: Path, *, has_real_cards: bool = False) -> None:
+    """Prepare one claim on a node whose folders the context names."""
+    setup = Setup(folder)
+    if has_real_cards:
+        use_real_cards(setup)
+    setup.prepare(put_claim(setup, "a", share_result()))
+    setup.ledger.close()
+    ours = folder / "kubelet" / "plugins" / names.DRIVER
+    ours.parent.mkdir(parents=True)
+    (folder / "plugin").rename(ours)

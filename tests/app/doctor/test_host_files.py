@@ -17,10 +17,9 @@ from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.ledger_reading import LedgerFacts
 from tensorfusion_dra.state.ledger_schema import VERSION
-from tests.app.doctor.here import context
+from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import findings
 from tests.support.findings import Expected
-from tests.support.prepared_node import Setup, put_claim, share_result
 
 
 @pytest.fixture
@@ -59,19 +58,8 @@ def test_mode_and_kind_of_a_folder_are_read(folder: Path) -> None:
     assert of(found, "hypervisor's folder").found == "not a folder"
 
 
-def prepared(folder: Path) -> Setup:
-    """Prepare one claim on a node whose folders the doctor's context names."""
-    setup = Setup(folder)
-    setup.prepare(put_claim(setup, "a", share_result()))
-    setup.ledger.close()
-    ours = folder / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
-    ours.parent.mkdir(parents=True)
-    (folder / "plugin").rename(ours)
-    return setup
-
-
 def test_a_prepared_claim_with_its_record_and_spec_is_ok(folder: Path) -> None:
-    prepared(folder)
+    put_prepared_claim(folder)
 
     ledger, specs = records.records(context(folder))
 
@@ -81,7 +69,7 @@ def test_a_prepared_claim_with_its_record_and_spec_is_ok(folder: Path) -> None:
 
 
 def test_a_missing_spec_and_a_leftover_spec_are_warnings(folder: Path) -> None:
-    prepared(folder)
+    put_prepared_claim(folder)
     (spec,) = (folder / "cdi").iterdir()
     spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
 

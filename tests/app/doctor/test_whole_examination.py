@@ -75,6 +75,7 @@ def test_a_healthy_node_has_no_problem_anywhere() -> None:
 def test_a_disabled_gate_is_found_by_the_dry_run_of_a_slice() -> None:
     with node(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
         output = report(cluster)
+        ended = command("doctor", *flags(cluster))
 
     dropped = [
         item for item in output["findings"] if "DRAConsumableCapacity is off" in item["found"]
@@ -82,29 +83,22 @@ def test_a_disabled_gate_is_found_by_the_dry_run_of_a_slice() -> None:
     assert output["exitCode"] == 1
     assert [item["lookedAt"] for item in dropped] == ["dry run of a ResourceSlice"]
     assert themes(output, "problem") == {"kubernetes", "slices"}
+    lines = ended.stdout.splitlines()
+    assert lines[:2] == [f"tensorfusion-dra {version.current()}", "On node node-01"]
+    assert "cure:     turn the feature gate DRAConsumableCapacity on" in ended.stdout
+    assert lines[-1].startswith("2 problem")
 
 
-def test_a_killed_node_plugin_is_found_by_its_dead_socket() -> None:
+def test_a_killed_node_plugin_is_found_by_its_dead_socket_and_nothing_changes() -> None:
     with node() as cluster:
         cluster.kill_plugin()
+        before, slices = sorted(cluster.folder.rglob("*")), cluster.slices()
 
         output = report(cluster)
 
-    assert themes(output, "problem") == {"sockets"}
-    assert themes(output, "warning") == {"sockets"}
-
-
-def test_doctor_changes_neither_files_nor_objects() -> None:
-    with node() as cluster:
-        before = sorted(cluster.folder.rglob("*"))
-        slices = cluster.slices()
-        cluster.server.requests.reset()
-
-        report(cluster)
-
-        assert cluster.slices() == slices
-        assert cluster.claims() == []
+        assert (cluster.slices(), cluster.claims()) == (slices, [])
         assert sorted(cluster.folder.rglob("*")) == before
+    assert themes(output, "problem") == themes(output, "warning") == {"sockets"}
 
 
 def test_without_a_kubeconfig_the_node_itself_is_still_checked(tmp_path: Path) -> None:
@@ -132,17 +126,6 @@ def test_an_unreachable_api_server_is_one_problem_and_not_one_per_check(
     output = json.loads(ended.stdout)
     assert ended.returncode == 1
     assert [item["lookedAt"] for item in output["findings"]] == ["API server"]
-
-
-def test_the_text_report_has_a_cure_and_a_summary() -> None:
-    with node(gates=DEFAULT_GATES - {"DRAConsumableCapacity"}) as cluster:
-        ended = command("doctor", *flags(cluster))
-
-    assert ended.returncode == 1
-    first = [f"tensorfusion-dra {version.current()}", "On node node-01"]
-    assert ended.stdout.splitlines()[:2] == first
-    assert "cure:     turn the feature gate DRAConsumableCapacity on" in ended.stdout
-    assert ended.stdout.splitlines()[-1].startswith("2 problem")
 
 
 def test_a_check_without_permission_is_reported_and_the_rest_is_checked() -> None:
