@@ -50,6 +50,12 @@ def requests_to(canned: CannedApi, request: str) -> list[Any]:
     return [body for name, body in canned.requests if name.split("?")[0] == request]
 
 
+def workload(account: str, **variables: str) -> dict[str, Any]:
+    env = [{"name": f"TENSORFUSION_DRA_{key}", "value": text} for key, text in variables.items()]
+    spec = {"serviceAccountName": account, "containers": [{"env": env}]}
+    return {"metadata": {"namespace": "gpu"}, "spec": {"template": {"spec": spec}}}
+
+
 def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[SELF] = allowed(refused="watch")
 
@@ -71,9 +77,7 @@ def test_a_right_that_the_release_does_not_know_is_not_required(
 
 
 def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
-    template = {"spec": {"serviceAccountName": "node-plugin"}}
-    daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
-    canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
+    canned.answers |= {DAEMONSETS: {"items": [workload("node-plugin")]}, OTHERS: allowed()}
 
     (granted,) = rights.of_node_plugin(here())
 
@@ -88,10 +92,7 @@ def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, h
 def test_the_settings_of_the_daemonset_decide_about_its_rights(
     canned: CannedApi, here: Here, variables: dict[str, str], is_asked: bool
 ) -> None:
-    env = [{"name": f"TENSORFUSION_DRA_{key}", "value": text} for key, text in variables.items()]
-    template = {"spec": {"serviceAccountName": "a", "containers": [{"env": env}]}}
-    daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
-    canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
+    canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
 
     list(rights.of_node_plugin(here()))
 
@@ -113,11 +114,8 @@ def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     canned: CannedApi, here: Here
 ) -> None:
     assert list(rights.of_webhook(here())) == []
-    deployment = {
-        "metadata": {"namespace": "gpu"},
-        "spec": {"template": {"spec": {"serviceAccountName": "webhook"}}},
-    }
-    canned.answers |= {DEPLOYMENTS: {"items": [deployment]}, OTHERS: allowed(refused="get")}
+    items = [workload("webhook")]
+    canned.answers |= {DEPLOYMENTS: {"items": items}, OTHERS: allowed(refused="get")}
 
     missing, granted = rights.of_webhook(here())
 

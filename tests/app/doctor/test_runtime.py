@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.app.doctor import runtime
 from tensorfusion_dra.app.doctor.runtime import Document
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
 from tensorfusion_dra.core.errors import RetryableError
 from tests.app.doctor.here import context
 from tests.support.canned_api import served
@@ -75,10 +75,6 @@ MAIN = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/gpu.toml"
 OLD = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
 NEW = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n"
-
-
-def worst(found: list[Finding]) -> Level:
-    return max((finding.level for finding in found), key=list(Level).index)
 
 
 def document(text: str, path: str = MAIN) -> Document:

@@ -256,10 +256,7 @@ def test_memory_expansion_is_refused_for_enforcers_that_cannot_expand(
 def test_status_page_may_be_written_in_yaml_with_and_without_quotes(
     tmp_path: Path, written: str, mode: str
 ) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"status-page: {written}\n")
-
-    assert given(f"--config={file}").status_page_mode == mode
+    assert given(config(tmp_path, f"status-page: {written}")).status_page_mode == mode
 
 
 def test_the_data_disk_defaults_to_the_kubelets() -> None:

@@ -126,6 +126,19 @@ OF_SUBREQUEST = {
 }
 
 
+def stored(count: int = 1) -> list[Any]:
+    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
+    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
+
+
+def exclusive() -> list[Any]:
+    """A slice of two devices that cannot be shared."""
+    (item,) = stored(2)
+    for device in item["spec"]["devices"]:
+        del device["allowMultipleAllocations"]
+    return [item]
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -150,9 +163,18 @@ OF_SUBREQUEST = {
         ),
         (objects.templates([OF_SUBREQUEST], classes=[]), [(Level.PROBLEM, "tensor-fusion.ai")]),
         (objects.templates([], classes=[]), [(Level.NOTE, "in no namespace")]),
+        (objects.published(stored(2)), [(Level.OK, "1 on 1 nodes, with 2 dev")]),
+        (objects.published([], node_name="a"), [(Level.PROBLEM, "of node a: none")]),
+        (objects.published(stored(130)), [OK]),
+        (objects.published([]), [(Level.PROBLEM, "none on any node")]),
+        (
+            objects.published(stored(130)[:1]),
+            [(Level.WARNING, "the scheduler ignores an incomplete pool")],
+        ),
+        (objects.published(exclusive()), [(Level.PROBLEM, "2 of 2 cannot be shared")]),
     ],
 )
-def test_class_and_templates(found: Iterable[Finding], expected: list[Expected]) -> None:
+def test_class_templates_and_slices(found: Iterable[Finding], expected: list[Expected]) -> None:
     findings.check(found, expected)
 
 
@@ -230,40 +252,6 @@ def test_pool_source_is_read_from_the_environment_of_the_pods() -> None:
 
     assert objects.pool_source(chosen) == Source(kind="object", gpupool="prod")
     assert objects.pool_source(installed()) == Source(kind="settings", gpupool="default")
-
-
-def stored(count: int = 1) -> list[Any]:
-    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
-    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
-
-
-def exclusive() -> list[Any]:
-    """A slice of two devices that cannot be shared."""
-    (item,) = stored(2)
-    for device in item["spec"]["devices"]:
-        del device["allowMultipleAllocations"]
-    return [item]
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (objects.published(stored(2)), (Level.OK, "1 on 1 nodes, with 2 dev")),
-        (objects.published([], node_name="a"), (Level.PROBLEM, "of node a: none")),
-        (objects.published(stored(130)), OK),
-        (objects.published([]), (Level.PROBLEM, "none on any node")),
-        (
-            objects.published(stored(130)[:1]),
-            (Level.WARNING, "the scheduler ignores an incomplete pool"),
-        ),
-        (
-            objects.published(exclusive()),
-            (Level.PROBLEM, "2 of 2 cannot be shared"),
-        ),
-    ],
-)
-def test_slices(found: Iterable[Finding], expected: Expected) -> None:
-    findings.check(found, [expected])
 
 
 def test_this_drivers_webhooks_are_recognized_by_their_domain() -> None:
