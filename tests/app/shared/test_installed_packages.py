@@ -59,15 +59,11 @@ def registered(*, disable_provider: str = "") -> Sequence[Registered]:
     return providers.registered(settings(disable_provider=disable_provider))
 
 
-def listed() -> list[tuple[str, str, str]]:
-    return [(each.kind.value, each.name, each.package) for each in registered()]
-
-
 def test_providers_are_ordered_by_kind_then_name(site: Path) -> None:
     install(site, "zeta", {ATTRIBUTES: {"alpha": "zeta:rack"}})
     install(site, "eta", {ATTRIBUTES: {"beta": "eta:rack"}, CAPACITIES: {"beta": "eta:slots"}})
 
-    assert listed() == [
+    assert [(each.kind.value, each.name, each.package) for each in registered()] == [
         ("attributes", "alpha", "zeta 1.0"),
         ("attributes", "beta", "eta 1.0"),
         ("capacities", "beta", "eta 1.0"),
