@@ -58,17 +58,6 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
     assert expected in ended.stderr
 
 
-def test_simulate_prints_one_screen_by_default() -> None:
-    ended = command("simulate")
-
-    lines = ended.stdout.splitlines()
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 100
-    assert "pod-4 waits: 0/1 nodes are available" in ended.stdout
-    assert lines[-1].startswith("Torn down, nothing left behind (")
-
-
 def test_simulate_verbose_adds_the_cdi_spec_and_the_whole_environment() -> None:
     ended = command("simulate", "-v", "--gpus", "1xT4", "--pods", "2", "--request", "whole")
 

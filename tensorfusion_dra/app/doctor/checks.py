@@ -35,8 +35,6 @@ class Context:
         host_root: Folder where the host's root is mounted.
         runtime_config: containerd's configuration file; None searches the usual paths.
         namespace: Namespace of the dry run of a pod.
-        service_account: Namespace and name of the account whose rights are checked. None takes
-            the pod's own, or outside of a pod the DaemonSet's.
     """
 
     settings: Settings
@@ -46,7 +44,6 @@ class Context:
     host_root: Path = Path("/")
     runtime_config: Path | None = None
     namespace: str = "default"
-    service_account: tuple[str, str] | None = None
 
     @property
     def probe(self) -> ClusterProbe:

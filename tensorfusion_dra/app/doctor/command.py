@@ -87,11 +87,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="default",
         help="namespace of a pod's dry run. Default: default.",
     )
-    parser.add_argument(
-        "--service-account",
-        metavar="NAMESPACE/NAME",
-        help="service account whose rights are checked; the DaemonSet's by default",
-    )
     node_settings.add_flags(parser)
 
 
@@ -132,14 +127,6 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
     Raises:
         InputError: A flag cannot be used.
     """
-    account = None
-    if flags.service_account is not None:
-        namespace, slash, name = flags.service_account.partition("/")
-        if not (namespace and slash and name):
-            raise InputError(
-                f"service-account: found {flags.service_account!r}, expected NAMESPACE/NAME"
-            )
-        account = (namespace, name)
     if flags.runtime_config and not Path(flags.runtime_config).is_file():
         raise InputError(f"runtime-config: {flags.runtime_config}: expected a file")
     in_pod = checks.in_pod()
@@ -155,7 +142,6 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         host_root=Path(flags.host_root),
         runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,
-        service_account=account,
     )
 
 

@@ -20,12 +20,12 @@ _DECISIVE: Final = frozenset({"pool_source", "read_pods", "hypervisor_sockets"})
 def of_node_plugin(context: Context) -> Iterator[Finding]:
     """Check each right that a node plugin with these settings uses.
 
-    The account is the one in the options, else the pod's own, else that of the DaemonSet, else
-    the user of the kubeconfig. With the DaemonSet's account its settings count, too.
+    The account is the pod's own, else that of the DaemonSet, else the user of the kubeconfig. With
+    the DaemonSet's account its settings count, too.
     """
     settings = {name: str(getattr(context.settings, name)) for name in _DECISIVE}
-    account = context.service_account
-    if account is None and not context.in_pod:
+    account = None
+    if not context.in_pod:
         for installed in objects.installed(context)[:1]:
             account = _account(installed)
             variables = cluster_objects.environment(installed)
@@ -43,7 +43,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
         yield note(
             "rights",
             "found no DaemonSet of this driver; those of the kubeconfig's user are checked",
-            cure="name the node plugin's account with --service-account NAMESPACE/NAME",
+            cure="install the DaemonSet, or run this in a pod with the node plugin's account",
         )
     wanted = rules.of_node_plugin(
         pool_source=settings["pool_source"],

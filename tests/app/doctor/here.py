@@ -17,7 +17,6 @@ def context(
     place: Place = Place.NODE,
     in_pod: bool = False,
     host_root: Path | None = None,
-    service_account: tuple[str, str] | None = None,
     **settings: Any,
 ) -> Context:
     """Return a context whose folders are all in this one, except for those that settings name."""
@@ -37,7 +36,6 @@ def context(
     return Context(
         settings=Settings(**{**given, **settings}),
         host_root=host_root or folder / "host",
-        service_account=service_account,
         place=place,
         in_pod=in_pod,
         api=api or Api(folder / "no-kubeconfig"),

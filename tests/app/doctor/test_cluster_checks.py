@@ -206,14 +206,6 @@ def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
     assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")
 
 
-def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
-    canned.answers[OTHERS] = allowed()
-
-    (granted,) = rights.of_node_plugin(here(service_account=("a", "b")))
-
-    assert "a/b" in granted.subject
-
-
 @pytest.mark.parametrize(
     ("found", "level", "text"),
     [

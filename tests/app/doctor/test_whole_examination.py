@@ -160,7 +160,6 @@ def test_a_check_that_raises_loses_only_its_own_findings(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--service-account", "a"], "service-account: found 'a'"),
         (["--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
         (["--on", "moon"], "moon"),
         (["--enforcer", "none"], "enforcer: found 'none'"),

@@ -1,6 +1,8 @@
-"""Garbage collector of a process that serves, each in a process of its own."""
+"""Garbage collector and arenas of a process that serves, each in a process of its own."""
 
+import ctypes
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +10,37 @@ from pathlib import Path
 import pytest
 
 from dra_simulator.apiserver import ApiServer
+from tensorfusion_dra.app.shared import process_memory
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.plugin_process import Process, spawn_command
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support.waiting import eventually
+
+# malloc_info() writes an element <heap nr="..."> for each arena.
+STARTING = """
+import ctypes, gc, json, sys, tempfile, threading
+from tensorfusion_dra.app.shared import process_memory
+if sys.argv[1] == "prepared":
+    process_memory.prepare_start()
+everyone = threading.Barrier(9)
+def allocate():
+    kept = [bytes(4096) for _ in range(100)]
+    everyone.wait()
+    everyone.wait()
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+everyone.wait()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+with tempfile.NamedTemporaryFile() as report:
+    stream = ctypes.c_void_p(libc.fopen(report.name.encode(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    print(json.dumps([report.read().decode().count("<heap nr="), gc.isenabled()]))
+everyone.wait()
+"""
 
 REPORTING = """
 import atexit, gc, json, pathlib, runpy, sys
@@ -22,6 +50,17 @@ atexit.register(
 )
 runpy.run_module("tensorfusion_dra", run_name="__main__", alter_sys=True)
 """
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="no glibc")
+def test_start_pauses_the_collector_and_lets_threads_share_arenas() -> None:
+    (usual, is_collecting), (prepared, is_collecting_then) = (
+        json.loads(subprocess.check_output([sys.executable, "-c", STARTING, how]))
+        for how in ("as usual", "prepared")
+    )
+
+    assert (usual > process_memory.ARENAS, is_collecting) == (True, True)
+    assert (prepared, is_collecting_then) == (process_memory.ARENAS, False)
 
 
 @pytest.fixture
