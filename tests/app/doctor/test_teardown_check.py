@@ -7,7 +7,7 @@ import pytest
 
 from dra_simulator.rest import CLAIMS, PODS, Conditions
 from tensorfusion_dra.core import names
-from tests.support import imports, objects
+from tests.support import objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
@@ -98,9 +98,3 @@ def test_foreign_finalizer_of_a_claim_is_a_warning(cluster: Cluster, capsys: Cap
     out = cluster.run(capsys, "teardown-check").out
 
     assert "warning: finalizers of claims: default/a (example.com/mine)" in out
-
-
-def test_teardown_check_loads_neither_grpc_nor_cel() -> None:
-    statement = "import tensorfusion_dra.app.doctor.teardown"
-
-    assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []

@@ -25,10 +25,8 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 def serving(
     question: Callable[[], None] = lambda: None,
     pages: Mapping[str, Page] | None = None,
-    *,
-    host: str = "127.0.0.1",
 ) -> Iterator[HealthEndpoint]:
-    endpoint = HealthEndpoint({"/healthz": question}, pages, host=host, port=0)
+    endpoint = HealthEndpoint({"/healthz": question}, pages, host="127.0.0.1", port=0)
     endpoint.start()
     try:
         yield endpoint

@@ -141,19 +141,6 @@ def test_setting_is_a_list_of_names(value: str) -> None:
         settings(disable_provider=value)
 
 
-def test_package_that_is_installed_twice_counts_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder in (tmp_path / "later", tmp_path / "first"):
-        folder.mkdir()
-        install(folder, "eta", {ATTRIBUTES: {"rack": f"eta:{folder.name}"}})
-        monkeypatch.syspath_prepend(folder)
-
-    (rack,) = registered()
-
-    assert (rack.name, rack.package, rack.unused) == ("rack", "eta 1.0", "")
-
-
 def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
     install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
 

@@ -56,12 +56,6 @@ def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
     assert [(right.namespace, right.vital) for right in events] == [("", False), ("default", False)]
 
 
-def test_no_right_is_listed_twice() -> None:
-    table = rights.of_node_plugin(pool_source="node-labels")
-
-    assert len({(r.verb, r.group, r.resource, r.namespace) for r in table}) == len(table)
-
-
 def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:
     table = rights.of_webhook()
 
