@@ -58,13 +58,13 @@ VERBS: Final = (
     ),
     Verb(
         "inspect",
-        module="inspect.command",
+        module="inspect",
         help="show this node's GPUs, devices and prepared claims",
     ),
     Verb("cel", module="cel.command", help="translate, check and explain device selectors"),
     Verb(
         "convert",
-        module="convert.command",
+        module="convert.convert",
         help="rewrite the user guide's YAML for API servers of 1.34 or later",
     ),
     Verb("doctor", module="doctor.command", help="find out what is wrong here and how to fix it"),
@@ -101,26 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         flags = _parser([chosen] if chosen else []).parse_args(given)
         return int(flags.run(flags))
-    except InputError as error:
+    except (InputError, RetryableError) as error:
         sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
-        return 2
-    except RetryableError as error:
-        sys.stderr.write(f"tensorfusion-dra: {' '.join(str(error).split())}\n")
-        return 1
-
-
-def complete() -> int:
-    """Print the words that may come next for `kubectl tensorfusion`, as kubectl asks for them."""
-    from tensorfusion_dra.app import completion  # noqa: PLC0415 - only here
-
-    words = sys.argv[1:]
-    chosen = [verb for verb in VERBS if words[:1] == [verb.name]]
-    try:
-        lines = completion.answer(_parser(chosen), words)
-    except InputError:  # an extra is missing
-        lines = [":4"]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+        return 2 if isinstance(error, InputError) else 1
 
 
 def _parser(chosen: Collection[Verb]) -> argparse.ArgumentParser:

@@ -1,8 +1,7 @@
-"""The verb `completion`: print a shell's completion, and answer kubectl's questions for one."""
+"""The verb `completion`: print a shell's completion."""
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tensorfusion_dra.core.errors import InputError
@@ -47,47 +46,3 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
             for below in dict.fromkeys(action.choices.values()):
                 found += _actions(below)
     return found
-
-
-_FILE_NAMES: Final = ":0"
-"""The shell completes file names if there is no word."""
-_NO_FILES: Final = ":4"
-
-
-def answer(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """Return the lines for kubectl.
-
-    Args:
-        words: The words after ``kubectl tensorfusion``; the last one is unfinished, maybe empty.
-    """
-    *before, last = words or [""]
-    awaited: argparse.Action | None = None
-    for word in before:
-        flag = parser._option_string_actions.get(word)
-        if awaited is not None:
-            awaited = None
-        elif flag is not None:
-            awaited = flag if flag.nargs != 0 else None
-        else:
-            parser = _below(parser).get(word, parser)
-    if awaited is not None:
-        choices = _matching(awaited.choices or (), last)
-        return [*choices, _NO_FILES if awaited.metavar != "FILE" else _FILE_NAMES]
-    if last.startswith("-"):
-        return [*_matching(parser._option_string_actions, last), _NO_FILES]
-    return [*_matching(_below(parser), last), _NO_FILES]
-
-
-def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the words that may come next."""
-    found: dict[str, argparse.ArgumentParser] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found |= action.choices
-        elif not action.option_strings and action.choices:
-            found |= dict.fromkeys(map(str, action.choices), parser)
-    return found
-
-
-def _matching(words: Iterable[object], start: str) -> list[str]:
-    return [text for text in map(str, words) if text.startswith(start)]

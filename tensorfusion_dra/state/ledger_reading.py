@@ -1,20 +1,39 @@
 """Read-only access to the ledger of a node plugin that may be running."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.doctor.records import LedgerFacts
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import ledger_file, records
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tensorfusion_dra.state.records import DamageError
 
 _WAIT_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFacts:
+    """State of the ledger.
+
+    Attributes:
+        trouble: Reason why it could not be opened; "" if it could.
+        damage: Damage that SQLite or a malformed record shows; "" for none.
+        version: Version of its schema.
+        claims: ``namespace/name`` of its claims, by UID; None if they could not be read.
+    """
+
+    path: str
+    exists: bool = True
+    trouble: str = ""
+    damage: str = ""
+    version: int = 0
+    size_bytes: int = 0
+    claims: Mapping[str, str] | None = None
 
 
 def claims(folder: Path) -> Sequence[PreparedClaim]:

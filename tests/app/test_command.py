@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.app.shared import version
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
 
@@ -17,6 +18,13 @@ def command(*arguments: str, **environment: str) -> forks.Ended:
 def host_folders(root: Path) -> list[str]:
     """Return flags for the host folders that `inspect` reads."""
     return ["--kubelet-root", str(root / "kubelet"), "--cdi-dir", str(root / "cdi")]
+
+
+def test_version_flag_prints_name_and_version() -> None:
+    ended = command("--version")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == f"tensorfusion-dra {version.current()}\n"
 
 
 @pytest.mark.parametrize(
@@ -48,28 +56,6 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
     assert ended.stderr.startswith("tensorfusion-dra: ")
     assert ended.stderr.count("\n") == 1
     assert expected in ended.stderr
-
-
-def test_a_malformed_file_is_a_one_line_error_with_exit_code_2(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.yaml"
-    broken.write_text("gpus: [}")
-
-    for flag in ("--simulated-gpus", "--gpu-models", "--config"):
-        ended = command("inspect", flag, str(broken))
-
-        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-        assert str(broken) in ended.stderr
-
-
-def test_simulate_prints_one_screen_by_default() -> None:
-    ended = command("simulate")
-
-    lines = ended.stdout.splitlines()
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 100
-    assert "pod-4 waits: 0/1 nodes are available" in ended.stdout
-    assert lines[-1].startswith("Torn down, nothing left behind (")
 
 
 def test_simulate_verbose_adds_the_cdi_spec_and_the_whole_environment() -> None:

@@ -72,33 +72,10 @@ def test_without_the_extra_the_error_names_it(
     assert "completion needs the extra 'completion'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["w"], ["webhook", "why", ":4"]),
-        (["top", "--wa"], ["--watch", ":4"]),
-        (["top", "-o", ""], ["table", "wide", "json", "yaml", ":4"]),
-        (["top", "--watch", "-o", "y"], ["yaml", ":4"]),
-        (["cel", ""], ["translate", "check", "explain", ":4"]),
-        (["cel", "explain", "--sl"], ["--slices", ":4"]),
-        (["why", "-f", ""], [":0"]),
-        (["completion", "z"], ["zsh", ":4"]),
-    ],
-)
-def test_kubectl_gets_the_words_that_may_come_next(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["kubectl_complete-tensorfusion", *words])
-
-    assert cli.complete() == 0
-    assert capsys.readouterr().out.splitlines() == expected
-
-
 def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
     assert scripts["kubectl-tensorfusion"] == "tensorfusion_dra.cli:main"
-    assert scripts["kubectl_complete-tensorfusion"] == "tensorfusion_dra.cli:complete"
 
 
 def test_plugin_shows_its_own_name(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

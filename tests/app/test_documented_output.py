@@ -66,15 +66,6 @@ def test_the_users_page_shows_what_cel_prints(tmp_path: Path) -> None:
     assert is_as_printed(explain, explained)
 
 
-def test_a_documented_line_that_is_not_printed_is_detected() -> None:
-    command = Command("make demo", ("a", "...", "d 1.2 s"))
-
-    assert is_as_printed(command, ["a", "b", "c", "d 3.4 s"])
-    assert is_as_printed(command, ["a", "d 3.4 s"])
-    assert not is_as_printed(command, ["a", "b", "d 3.4"])
-    assert not is_as_printed(command, ["a", "b", "d 3.4 s", "e"])
-
-
 def test_the_example_of_a_profile_of_simulated_gpus_works(tmp_path: Path) -> None:
     (text,) = [each for each in markdown.blocks(EXTEND, "yaml") if each.startswith("gpus:")]
     file = tmp_path / "gpus.yaml"

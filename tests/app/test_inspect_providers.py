@@ -112,15 +112,6 @@ def test_error_texts_have_no_escape_sequences_in_the_table(tmp_path: Path) -> No
     assert "\x1b" not in shown.stdout
 
 
-def test_yaml_has_the_same_content(tmp_path: Path) -> None:
-    install(tmp_path, "racks", {ATTRIBUTES: {"rack": "racks:rack"}}, CODE)
-
-    shown = inspected(tmp_path, "-o", "yaml")
-
-    (rack,) = by_name(yaml.safe_load(shown.stdout)).values()
-    assert rack["kind"] == "attributes"
-
-
 def test_problems_of_a_health_source_are_shown(tmp_path: Path) -> None:
     install(tmp_path, "racks", {SOURCES: {"fans": "racks:fans"}}, CODE)
 

@@ -7,7 +7,7 @@ import yaml
 
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import webhook
+from tensorfusion_dra.core.doctor import objects
 from tests.e2e.cluster import Cluster
 from tests.e2e.tenants import Tenants
 
@@ -22,7 +22,7 @@ DRA = {"tensor-fusion.ai/dra-enabled": "true"}
 @pytest.fixture
 def annotated(tenants: Tenants, cluster: Cluster) -> Tenants:
     """Namespace with the claim template, on a cluster with the webhook."""
-    assert webhook.ours(cluster.objects("MutatingWebhookConfiguration")), (
+    assert objects.webhooks(cluster.objects("MutatingWebhookConfiguration")), (
         "no webhook of this driver: apply daemonset/install/webhook.yaml, or deselect these tests "
         "with -m 'not webhook'"
     )

@@ -9,7 +9,7 @@ import pytest
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
-from tensorfusion_dra.core.doctor import webhook
+from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.e2e.cluster import RESOURCE, Cluster, Json
@@ -227,7 +227,7 @@ def test_invalid_parameters_are_rejected_at_creation_or_reported_as_event(
     config = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
     wrong = capacity_request("gpu", SMALL)
 
-    if webhook.ours(cluster.objects("ValidatingWebhookConfiguration")):
+    if objects.webhooks(cluster.objects("ValidatingWebhookConfiguration")):
         with pytest.raises(StatusError) as rejected:
             tenants.template("wrong", wrong, config=[config])
         message = str(rejected.value)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.app.shared import version
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -26,8 +27,8 @@ def checkout(tmp_path: Path) -> Path:
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    project = '[project]\nname = "tensorfusion-dra"\nversion = "1.2.3"\n'
-    (tmp_path / "pyproject.toml").write_text(project)
+    module = tmp_path / "tensorfusion_dra/app/shared/version.py"
+    module.write_text(module.read_text().replace(version.current(), "1.2.3"))
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 (2026-01-31)\n\n## 1.2.2\n")
     return tmp_path
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.doctor.webhook import trial_pod
+from tensorfusion_dra.app.doctor.webhook import trial_pod
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import Admission

@@ -5,19 +5,15 @@ before it. The edits here therefore leave such comments where they are when an e
 """
 
 import io
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import yaml
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import CommentMark, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.resolver import BaseResolver
-from ruamel.yaml.scalarstring import FoldedScalarString, LiteralScalarString
 from ruamel.yaml.tokens import CommentToken
 
 from tensorfusion_dra.core.cel import edits
@@ -52,8 +48,7 @@ class Document:
     """One document of a YAML text.
 
     Attributes:
-        root: Its content: mappings, lists and texts; None if it is empty or has a key twice.
-        repeated: Keys that are set more than once, each with its line and that of the first.
+        root: Its content: mappings, lists and texts; None if it is empty.
     """
 
     def __init__(self, text: str, first_line: int) -> None:
@@ -63,7 +58,7 @@ class Document:
             first_line: Number of its first line in the whole text, from 1.
 
         Raises:
-            InputError: The text is not YAML.
+            InputError: The text is not YAML, or sets a key twice.
         """
         self._newline: Final = "\r\n" if "\r\n" in text else "\n"
         text = text.replace("\r\n", "\n")
@@ -72,13 +67,11 @@ class Document:
         self._body: Final = text.removeprefix(self._start)
         self._first_line: Final = first_line + self._start.count("\n")
         self._yaml: Final = _round_trip(self._body)
-        self.repeated: tuple[tuple[str, int, int], ...] = ()
-        self.root: Any = None
         try:
-            self.root = self._yaml.load(self._body)
-        except DuplicateKeyError:
-            root = self._yaml.compose(io.StringIO(self._body))
-            self.repeated = tuple(self._repeated(root))
+            self.root: Any = self._yaml.load(self._body)
+        except DuplicateKeyError as error:
+            line = error.problem_mark.line + self._first_line
+            raise InputError(f"YAML: line {line}: {error.problem}") from error
         except YAMLError as error:
             raise InputError(f"YAML: {' '.join(str(error).split())}") from error
 
@@ -87,10 +80,6 @@ class Document:
         written = io.StringIO()
         self._yaml.dump(self.root, written)
         text = written.getvalue()
-        if _is_json(self._body):
-            indent = re.search(r"\n( +)", self._body)
-            content = yaml.safe_load(text)
-            text = json.dumps(content, indent=len(indent[1]) if indent else None) + "\n"
         if not self._body.endswith("\n"):
             text = text.removesuffix("\n")
         return (self._start + text).replace("\n", self._newline)
@@ -98,24 +87,6 @@ class Document:
     def line(self, part: Any, key: object) -> int:
         """Return the line of a mapping's key or of a list's item in the original text, from 1."""
         return int(part.lc.data[key][0]) + self._first_line
-
-    def line_in(self, part: Any, key: str, offset: int) -> int:
-        """Return the line of a character of a text; the first line if lines were folded."""
-        value, line = part[key], self.line(part, key)
-        if isinstance(value, LiteralScalarString):
-            return line + 1 + value.count("\n", 0, offset)
-        return line + isinstance(value, FoldedScalarString)
-
-    def _repeated(self, node: Node) -> Iterator[tuple[str, int, int]]:
-        lines: dict[str, int] = {}
-        for child in node.value if isinstance(node, MappingNode | SequenceNode) else ():
-            key, value = child if isinstance(node, MappingNode) else (None, child)
-            if isinstance(key, ScalarNode):
-                line = key.start_mark.line + self._first_line
-                if key.value in lines:
-                    yield key.value, line, lines[key.value]
-                lines.setdefault(key.value, line)
-            yield from self._repeated(value)
 
 
 def documents(text: str) -> Iterator[tuple[str, Document]]:
@@ -144,13 +115,6 @@ def mappings(part: Any) -> Iterator[tuple[int, CommentedMap]]:
             yield index, item
 
 
-def insert(part: CommentedMap, key: str, value: Any, *, after: str) -> None:
-    """Add an entry to a mapping, after another one."""
-    between = _cut(part, after)
-    part.insert(list(part).index(after) + 1, key, value)
-    _paste(part, key, between)
-
-
 def insert_first(owner: Any, owner_key: Any, key: str, value: Any) -> None:
     """Add an entry to the mapping at a key, above its other entries and their comments."""
     part = owner[owner_key]
@@ -172,23 +136,16 @@ def move(owner: CommentedMap, keys: list[str], into: str) -> None:
     """Move entries into the mapping of another entry, with the comments on their lines."""
     part = owner[into]
     for key in reversed(keys):
-        value, line = owner[key], owner.lc.data[key]
-        comments = remove(owner, key)
+        line, before = owner.lc.data[key], list(owner)[: list(owner).index(key)]
+        below = _cut(owner, key) if before else ""
+        value = owner.pop(key)
+        comments = owner.ca.items.pop(key, [None] * 4)
+        if before:
+            _paste(owner, before[-1], below)
         insert_first(owner, into, key, value)
         part.lc.add_kv_line_col(key, line)
         part.ca.items[key] = comments
         _indent(part, key)
-
-
-def remove(part: CommentedMap, key: str) -> list[Any]:
-    """Remove an entry, and return the comments on its lines as ruamel.yaml keeps them."""
-    before = list(part)[: list(part).index(key)]
-    between = _cut(part, key) if before else ""
-    del part[key]
-    comments: list[Any] = part.ca.items.pop(key, [None] * 4)
-    if before:
-        _paste(part, before[-1], between)
-    return comments
 
 
 def rename(part: CommentedMap, key: str, new: str) -> None:
@@ -213,16 +170,10 @@ def enlist(part: CommentedMap, key: str) -> None:
     part[key] = only
 
 
-def edit(part: CommentedMap, key: str, changes: tuple[Edit, ...]) -> None:
-    """Edit a text; its style and the places where its lines are folded stay."""
+def edit(part: CommentedMap, key: str, changes: Iterable[Edit]) -> None:
+    """Edit a text and keep its quotes."""
     old = part[key]
-    new = type(old)(edits.applied(old, changes))
-    if hasattr(old, "fold_pos"):
-        new.fold_pos = [
-            place + sum(len(e.text) - (e.end - e.start) for e in changes if e.end <= place)
-            for place in old.fold_pos
-        ]
-    part[key] = new
+    part[key] = type(old)(edits.applied(old, changes))
 
 
 def _round_trip(text: str) -> YAML:
@@ -238,13 +189,6 @@ def _round_trip(text: str) -> YAML:
         found.sequence_dash_offset = max(0, len(listed["dash"]) - len(listed["key"]))
         found.sequence_indent = found.sequence_dash_offset + 1 + len(listed["gap"])
     return found
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict | list)
-    except ValueError:
-        return False
 
 
 def _end(part: Any, key: Any) -> tuple[Any, Any, int]:

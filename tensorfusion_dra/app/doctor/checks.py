@@ -4,10 +4,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.shared import kubectl
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
 from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
@@ -32,38 +32,28 @@ class Context:
 
     Attributes:
         in_pod: Whether this process runs in a pod, with a service account of its own.
-        api: None if there is no kubeconfig.
         host_root: Folder where the host's root is mounted.
         runtime_config: containerd's configuration file; None searches the usual paths.
-        namespace: Namespace of the dry-run writes.
-        service_account: Namespace and name of the account whose rights are checked. None takes
-            the pod's own, or outside of a pod the DaemonSet's.
+        namespace: Namespace of the dry run of a pod.
     """
 
     settings: Settings
     place: Place
     in_pod: bool
-    api: Api | None
+    api: Api
     host_root: Path = Path("/")
     runtime_config: Path | None = None
     namespace: str = "default"
-    service_account: tuple[str, str] | None = None
 
     @property
     def probe(self) -> ClusterProbe:
-        """Return a reader of the API server; only for checks that need it."""
-        return ClusterProbe(self.known_api)
+        """Return a reader of the API server."""
+        return ClusterProbe(self.api)
 
     @property
     def resource_api(self) -> ResourceApi:
-        """Return the paths of resource.k8s.io; only for checks that need the API server."""
-        return ResourceApi(self.known_api)
-
-    @property
-    def known_api(self) -> Api:
-        """Return the API server's client; only for checks that need it."""
-        assert self.api is not None
-        return self.api
+        """Return the paths of resource.k8s.io."""
+        return ResourceApi(self.api)
 
     def on_host(self, path: str) -> Path:
         """Return the path under which this process sees a path of the host."""
@@ -78,20 +68,6 @@ class Context:
 def in_pod() -> bool:
     """Return True if this process runs in a pod that has a service account."""
     return bool(os.environ.get(_IN_CLUSTER)) and _TOKEN.exists()
-
-
-def api(settings: Settings, *, in_pod: bool) -> Api | None:
-    """Return a client by the first of these that is there; None if none is.
-
-    The order is --kubeconfig, the pod's service account, KUBECONFIG, ~/.kube/config.
-    """
-    if in_pod and not settings.kubeconfig:
-        return Api(None)
-    home = os.environ.get("HOME")
-    is_there = home is not None and (Path(home) / ".kube" / "config").exists()
-    if settings.kubeconfig or os.environ.get("KUBECONFIG") or is_there:
-        return kubectl.api(settings.kubeconfig)
-    return None
 
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
@@ -116,50 +92,31 @@ class Check:
     places: frozenset[Place] = _EVERYWHERE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The findings of one check."""
-
-    theme: str
-    findings: tuple[Finding, ...]
-
-
-def run_checks(checks: Sequence[Check], context: Context) -> Iterator[Result]:
-    """Run the checks of this place in their order and yield their results."""
+def run_checks(checks: Sequence[Check], context: Context) -> Iterator[tuple[str, Finding]]:
+    """Run the checks of this place in their order; yield each finding with its theme."""
     unreachable = _api_unreachable(context)
     if unreachable is not None:
-        yield Result(theme="kubernetes", findings=(unreachable,))
+        yield "kubernetes", unreachable
     for check in checks:
-        if context.place not in check.places:
-            continue
-        if check.needs_api and unreachable is not None:
-            continue
-        yield Result(theme=check.theme, findings=tuple(_findings(check, context)))
+        if context.place in check.places and not (check.needs_api and unreachable is not None):
+            for finding in _findings(check, context):
+                yield check.theme, finding
 
 
 def _api_unreachable(context: Context) -> Finding | None:
     """Return the reason why the API server cannot be read; None if it can."""
-    if context.api is None:
-        return not_checked(
-            "API server",
-            "no kubeconfig: rights, feature gates, slices and webhook are not checked",
-            cure="name one with --kubeconfig",
-        )
+    lost = "rights, feature gates, slices and webhook are not checked"
     try:
-        ClusterProbe(context.api).find("/version")
+        context.probe.find("/version")
     except StatusError:
         return None  # it answers; each check reports its own refusal
     except InputError as error:
-        return problem(
-            "API server",
-            str(error),
-            expected="a usable kubeconfig",
-            cure="name another with --kubeconfig",
-        )
+        cure = "name a usable kubeconfig with --kubeconfig"
+        return not_checked("API server", f"{error}; {lost}", cure=cure)
     except RetryableError as error:
         return problem(
             "API server",
-            f"{error}; rights, feature gates, slices and webhook are not checked",
+            f"{error}; {lost}",
             expected="an answer",
             cure="check the server of the kubeconfig, and the network from here to it",
         )
@@ -174,23 +131,20 @@ def _findings(check: Check, context: Context) -> Iterator[Finding]:
             check.theme, str(error), expected="usable settings", cure="correct the settings"
         )
     except StatusError as error:
-        yield _refused(check, context, error)
+        if error.status == HTTPStatus.FORBIDDEN and context.in_pod:
+            yield note(
+                check.theme,
+                "not checked: this pod's service account has no right to read it",
+                cure="run this from a workstation as well",
+            )
+        else:
+            cure = ""
+            if error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+                cure = "run this with a kubeconfig that may read it, such as an administrator's"
+            yield not_checked(check.theme, str(error), cure=cure)
     except DriverError as error:
         yield not_checked(check.theme, str(error))
     except Exception as error:  # noqa: BLE001 - a bug in one check must not end the others
         yield not_checked(
             check.theme, f"error in the check itself: {error!r}", cure="report it with this line"
         )
-
-
-def _refused(check: Check, context: Context, error: StatusError) -> Finding:
-    if error.status == 403 and context.in_pod:
-        return note(
-            check.theme,
-            "not checked: this pod's service account has no right to read it",
-            cure="run this from a workstation as well",
-        )
-    cure = ""
-    if error.status in {401, 403}:
-        cure = "run this with a kubeconfig that may read it, such as an administrator's"
-    return not_checked(check.theme, str(error), cure=cure)

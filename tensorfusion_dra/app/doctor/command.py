@@ -22,11 +22,11 @@ from tensorfusion_dra.app.doctor import (
     sockets,
     webhook,
 )
-from tensorfusion_dra.app.doctor.checks import Check, Context, Place, Result, run_checks
-from tensorfusion_dra.app.shared import logging, node_settings, streams, version
+from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
+from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.doctor import finding as findings
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Level
+from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 from tensorfusion_dra.core.errors import InputError
 
 _WIDTH: Final = max(len(level) for level in Level)
@@ -37,7 +37,6 @@ _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 CHECKS: Final = (
     Check(theme="kubernetes", run=kubernetes.version, needs_api=True),
     Check(theme="kubernetes", run=kubernetes.slice_gates, needs_api=True),
-    Check(theme="kubernetes", run=kubernetes.claim_gates, needs_api=True),
     Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
     Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
@@ -84,12 +83,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="configuration file of containerd; by default the usual paths are searched",
     )
     parser.add_argument(
-        "--namespace", default="default", help="namespace of the dry-run writes. Default: default."
-    )
-    parser.add_argument(
-        "--service-account",
-        metavar="NAMESPACE/NAME",
-        help="service account whose rights are checked; the DaemonSet's by default",
+        "--namespace",
+        default="default",
+        help="namespace of a pod's dry run. Default: default.",
     )
     node_settings.add_flags(parser)
 
@@ -105,7 +101,7 @@ def run(flags: argparse.Namespace) -> int:
     here = _context(flags, settings)
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
-    worst = findings.worst(found for result in results for found in result.findings)
+    worst = findings.worst(found for _, found in results)
     if flags.form == "json":
         document = {
             "version": version.current(),
@@ -113,11 +109,7 @@ def run(flags: argparse.Namespace) -> int:
             "node": settings.node_name if here.place is Place.NODE else None,
             "worst": worst.value,
             "exitCode": EXIT_CODES[worst],
-            "findings": [
-                {"theme": result.theme, **found.as_json()}
-                for result in results
-                for found in result.findings
-            ],
+            "findings": [{"theme": theme, **found.as_json()} for theme, found in results],
         }
         text = json.dumps(document, indent=2)
     else:
@@ -135,14 +127,6 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
     Raises:
         InputError: A flag cannot be used.
     """
-    account = None
-    if flags.service_account is not None:
-        namespace, slash, name = flags.service_account.partition("/")
-        if not (namespace and slash and name):
-            raise InputError(
-                f"service-account: found {flags.service_account!r}, expected NAMESPACE/NAME"
-            )
-        account = (namespace, name)
     if flags.runtime_config and not Path(flags.runtime_config).is_file():
         raise InputError(f"runtime-config: {flags.runtime_config}: expected a file")
     in_pod = checks.in_pod()
@@ -154,32 +138,29 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         settings=settings,
         place=Place(place),
         in_pod=in_pod,
-        api=checks.api(settings, in_pod=in_pod),
+        api=kubectl.api(settings.kubeconfig),
         host_root=Path(flags.host_root),
         runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,
-        service_account=account,
     )
 
 
-def _report(results: Sequence[Result], context: Context) -> Iterator[str]:
+def _report(results: Sequence[tuple[str, Finding]], context: Context) -> Iterator[str]:
     """Yield the lines of the report as text."""
     yield f"{version.NAME} {version.current()}"
     if context.place is Place.NODE:
         yield f"On node {context.settings.node_name}"
     else:
         yield "On a workstation: run this on a node as well, for the checks of the node itself"
-    theme = ""
-    for result in results:
-        if result.findings and result.theme != theme:
-            theme = result.theme
-            yield ""
-            yield theme
-        for found in result.findings:
-            yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
-            for name, text in (("expected", found.expected), ("cure", found.cure)):
-                if text:
-                    yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
+    heading = ""
+    for theme, found in results:
+        if theme != heading:
+            heading = theme
+            yield from ("", theme)
+        yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
+        for name, text in (("expected", found.expected), ("cure", found.cure)):
+            if text:
+                yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
     yield ""
-    counts = Counter(found.level for result in results for found in result.findings)
+    counts = Counter(found.level for _, found in results)
     yield ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])

@@ -1,21 +1,39 @@
-"""Checks of the node's GPUs: readable, usable by containers, not handed out by other drivers."""
+"""Checks of the node's GPUs: readable, usable by containers, not allocated by others."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import StatusError
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.gpu import Gpu
-from tensorfusion_dra.core.doctor import gpus as rules
-from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.gpus import Access
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
+
+_NVIDIA: Final = "nvidia.com/"
+_HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
+"""The annotation in which HAMi's device plugin lists a node's cards."""
+_PLUGINS: Final = (
+    (
+        _NVIDIA,
+        "NVIDIA's device plugin",
+        "nodeSelector or nvidia.com/gpu.deploy.device-plugin=false",
+    ),
+    ("volcano.sh/vgpu-", "Volcano's vGPU device plugin", "nodeSelector of its DaemonSet"),
+    ("aliyun.com/gpu-", "the GPU share device plugin", "nodeSelector of its DaemonSet"),
+)
+"""Device plugins: prefix of the resource names, name, and means to keep it off a node."""
+_LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
+_MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
+"""Attributes by which drivers name a card, without their domain."""
 
 
 def cards(context: Context) -> Iterator[Finding]:
@@ -28,17 +46,24 @@ def cards(context: Context) -> Iterator[Finding]:
             host=HostSizes(settings.disk_folder),
         )
         try:
-            yield from rules.library(discovery.raw())
+            recording = discovery.raw()
             reader.refresh()
         except (RetryableError, FatalError) as error:
-            yield rules.unreadable(str(error))
+            yield problem(
+                "NVML",
+                str(error),
+                expected="the NVIDIA driver's libnvidia-ml.so.1 and an answer from it",
+                cure="check the driver with nvidia-smi on the host; in a pod, mount its files and "
+                "set --driver-root, or --nvml-library",
+            )
             return
+    yield ok("NVML", f"{recording.get('library')}, driver {recording.get('driver_version')}")
     catalog = reader.current()
     assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
-    yield from rules.cards(gpus, catalog.left_out)
-    yield from rules.expansion(node_parts.node(settings).oversubscription, catalog.host_size_errors)
-    yield from _access(context, gpus)
+    yield from published(gpus, catalog.left_out)
+    yield from expansion(settings.oversubscription, catalog.host_size_errors)
+    yield from _access(settings, gpus)
 
 
 def competing_drivers(context: Context) -> Iterator[Finding]:
@@ -46,10 +71,10 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
     probe, path = context.probe, context.resource_api.slices()
     for node in checked_nodes(context):
         name = node["metadata"]["name"]
-        yield from rules.other_plugins(node)
-        yield from rules.tensor_fusion_workers(node, _workers(context, name))
+        yield from other_plugins(node)
+        yield from tensor_fusion_workers(node, _workers(context, name))
         slices = probe.items(path, fieldSelector=f"spec.nodeName={name}")
-        yield from rules.other_slices(name, slices)
+        yield from other_slices(name, slices)
 
 
 def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
@@ -64,27 +89,224 @@ def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
         return None
 
 
-def _access(context: Context, gpus: list[Gpu]) -> Iterator[Finding]:
-    offers = node_parts.node_facts(context.settings)
+def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Finding]:
+    """Judge the node's cards, published and left out."""
+    if not gpus and not left_out:
+        yield warning(
+            "GPUs",
+            "none: an empty pool is published",
+            expected="at least one, where a node plugin runs",
+            cure="keep the DaemonSet away from nodes without GPUs by a node selector",
+        )
+    for gpu in gpus:
+        vram_gib = gpu.vram_bytes / 2**30
+        facts = f"{gpu.product_name}, {gpu.milli_tflops / 1000:g} TFLOPS, {vram_gib:.0f} GiB"
+        if gpu.tflops_source is TflopsSource.ESTIMATE:
+            yield note(
+                f"GPU {gpu.uuid}",
+                f"{facts}; the TFLOPS are estimated: the model is in no table",
+                cure="set them in a file for --gpu-models",
+            )
+        else:
+            yield ok(f"GPU {gpu.uuid}", facts)
+    for item in left_out:
+        yield warning(
+            item.subject,
+            f"left out: {item.reason}",
+            expected="a card that can be published",
+            cure="fix the stated cause; the card is then published without a restart",
+        )
+
+
+def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Iterator[Finding]:
+    """Judge whether a pool that extends its cards by host memory and disk can do so.
+
+    Args:
+        ratios: Oversubscription of the pool; None if it has none.
+        unexpanded: Reason for each size that the pool needs and that cannot be read.
+    """
+    if ratios is None or not (ratios.host_memory_percent or ratios.host_disk_percent):
+        return
+    for reason in unexpanded:
+        yield problem(
+            "expansion",
+            f"{reason}; virtual_vram lacks this part",
+            expected="a size that can be read",
+            cure="set data-dir to a folder on the host's data disk; in a pod, mount it",
+        )
+    if not unexpanded:
+        yield ok(
+            "expansion",
+            f"memory {ratios.host_memory_percent} %, disk {ratios.host_disk_percent} % of the host",
+        )
+
+
+def _access(settings: Settings, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Check how containers get the device nodes of real cards and the NVIDIA driver's libraries."""
+    offers = node_parts.node_facts(settings)
     real = [gpu for gpu in gpus if not gpu.simulated]
     if not real:
         return
-    yield _device_nodes(offers.device_nodes.common)
+    yield device_nodes(offers.device_nodes.common)
     for gpu in real:
         if gpu.minor is not None:
-            yield _device_nodes(partial(offers.device_nodes.of_card, gpu.minor))
-    libraries, trouble = 0, ""
-    try:
-        libraries = len(offers.driver_files.mounts())
-    except RetryableError as error:
-        trouble = str(error)
-    described = {gpu.uuid for gpu in real if offers.driver_files.toolkit_device(gpu.uuid)}
-    access = Access(toolkit_cards=frozenset(described), libraries=libraries, trouble=trouble)
-    yield from rules.access(real, access)
+            yield device_nodes(partial(offers.device_nodes.of_card, gpu.minor))
+    files = offers.driver_files
+    yield driver_libraries(
+        [gpu.uuid for gpu in real if not files.toolkit_device(gpu.uuid)], files.mounts
+    )
 
 
-def _device_nodes(fetch: Callable[[], tuple[str, ...]]) -> Finding:
+def device_nodes(fetch: Callable[[], Sequence[str]]) -> Finding:
+    """Judge the device nodes that containers need."""
     try:
-        return rules.device_node(", ".join(fetch()), found=True)
+        return ok("device nodes", ", ".join(fetch()))
     except RetryableError as error:
-        return rules.device_node(str(error), found=False)
+        return problem(
+            "device nodes",
+            str(error),
+            expected="a character device; without it claims on this card fail",
+            cure="run nvidia-modprobe -u -c 0 on the host, which creates them; in a pod, mount "
+            "the host's /dev and set --dev-dir",
+        )
+
+
+def driver_libraries(undescribed: Sequence[str], fetch: Callable[[], Sequence[Mount]]) -> Finding:
+    """Judge how containers get the NVIDIA driver's libraries.
+
+    Args:
+        undescribed: UUIDs of the cards that NVIDIA's container toolkit does not describe.
+        fetch: Returns the mounts of the libraries, which these cards need.
+    """
+    if not undescribed:
+        return ok("driver libraries", "by the CDI spec of NVIDIA's container toolkit")
+    try:
+        return ok("driver libraries", f"{len(fetch())} mounts from the driver root")
+    except RetryableError as error:
+        return problem(
+            "driver libraries",
+            f"{error} ({', '.join(undescribed)})",
+            expected="a CDI spec of NVIDIA's container toolkit that names each card by its UUID, "
+            "or the libraries under the driver root",
+            cure="nvidia-ctk cdi generate --device-name-strategy=uuid "
+            "--output=/etc/cdi/nvidia.yaml, or set --driver-root",
+        )
+
+
+def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
+    """Judge whether a device plugin allocates the same cards, by the resources of a Node.
+
+    For the resources of Tensor Fusion's hypervisor see tensor_fusion_workers().
+    """
+    subject = f"extended resources of node {node['metadata']['name']}"
+    by_hami = _HAMI_REGISTER in (node["metadata"].get("annotations") or {})
+    found = False
+    for prefix, whose, off in _PLUGINS:
+        taken = _resources(node, prefix)
+        if not taken:
+            continue
+        found = True
+        if prefix == _NVIDIA and by_hami:
+            whose, off = "HAMi's device plugin", "remove its label gpu=on"  # noqa: PLW2901
+        yield warning(
+            subject,
+            f"{taken}: {whose} allocates cards of this node",
+            expected="one allocator for each card: this driver neither counts the pods of the "
+            "device plugin nor limits them",
+            cure=f"keep the device plugin away from this node ({off})",
+        )
+    if not found:
+        yield ok(subject, "no device plugin that allocates GPUs")
+
+
+def tensor_fusion_workers(
+    node: Mapping[str, Any], workers: Sequence[Mapping[str, Any]] | None
+) -> Iterator[Finding]:
+    """Judge whether Tensor Fusion's scheduler allocates the same cards.
+
+    Tensor Fusion's hypervisor registers the resources tensor-fusion.ai/index_0 to index_f, which
+    distinguish its worker pods. The hypervisor itself is no problem: it enforces soft limits.
+
+    Args:
+        node: A Node object.
+        workers: Tensor Fusion's worker pods on the node; None if they cannot be listed.
+    """
+    if not _resources(node, names.TENSOR_FUSION_INDEX):
+        return
+    subject = f"Tensor Fusion's hypervisor on node {node['metadata']['name']}"
+    running = [
+        pod
+        for pod in workers or ()
+        if (pod.get("status") or {}).get("phase") in _LIVE
+        # A pod that this driver marked got its cards from Kubernetes' scheduler.
+        and names.MARK_DRA_MARKS not in (pod["metadata"].get("annotations") or {})
+    ]
+    shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running]
+    what = {
+        "expected": "one scheduler for each card: neither counts the other's allocations",
+        "cure": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
+        "of another GPUPool",
+    }
+    if running:
+        by = names.TENSOR_FUSION_SCHEDULER
+        text = f"{printable.first(shown)} got cards of this node from {by}"
+        yield warning(subject, text, **what)
+    elif workers is None:
+        yield note(subject, "present; its worker pods could not be listed", **what)
+    else:
+        yield ok(subject, "present, without worker pods of Tensor Fusion's scheduler")
+
+
+def _resources(node: Mapping[str, Any], prefix: str) -> str:
+    """Return the node's extended resources with this prefix and their amounts; "" for none."""
+    capacity = (node.get("status") or {}).get("capacity") or {}
+    found = [
+        f"{name}: {amount}"
+        for name, amount in sorted(capacity.items())
+        if name.startswith(prefix) and str(amount) != "0"
+    ]
+    return ", ".join(found)
+
+
+def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Judge whether another DRA driver publishes cards that this driver publishes as well.
+
+    Args:
+        node_name: Name of the node; PCI addresses are unique only within a node.
+        slices: The ResourceSlices of the node, of all drivers.
+    """
+    ours = {
+        mark
+        for driver, device in _devices(slices)
+        if driver == names.DRIVER
+        for mark in _marks(device)
+    }
+    twice: dict[str, set[str]] = {}
+    others = {driver for driver, _ in _devices(slices)} - {names.DRIVER}
+    for driver, device in _devices(slices):
+        if driver != names.DRIVER and ours & set(_marks(device)):
+            twice.setdefault(driver, set()).add(device["name"])
+    for driver, devices in sorted(twice.items()):
+        yield warning(
+            f"ResourceSlices of {driver} on {node_name}",
+            f"publish {', '.join(sorted(devices))}, which this driver publishes as well",
+            expected="one driver for each card: neither counts the other's claims",
+            cure=f"keep either {driver} or this driver away from this node",
+        )
+    if not twice:
+        yield ok(f"other DRA drivers on {node_name}", f"{len(others)}, none with these cards")
+
+
+def _devices(slices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each device with its driver."""
+    for item in slices:
+        for device in item["spec"].get("devices") or []:
+            yield item["spec"]["driver"], device
+
+
+def _marks(device: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the attribute values that identify a card within its node, in lower case."""
+    for name, value in (device.get("attributes") or {}).items():
+        text = str(value.get("string") or "").lower()
+        if text and name.rpartition("/")[2] in _MARKS:
+            yield text

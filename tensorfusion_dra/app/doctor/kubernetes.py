@@ -9,7 +9,7 @@ from tensorfusion_dra.cluster.api import StatusError, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import kubernetes
-from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, problem
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 
 
@@ -41,24 +41,6 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     yield from kubernetes.kept_of_slice(sent, stored)
     if GATE_CONSUMABLE_CAPACITY not in slices.dropped_gates(sent, stored):
         yield from kubernetes.scheduler(context.probe.find("/version") or {})
-
-
-def claim_gates(context: Context) -> Iterator[Finding]:
-    """Check which fields the API server keeps of a ResourceClaim in a dry run."""
-    namespace = context.namespace
-    resource_api = context.resource_api
-    path = f"/apis/{resource_api.api_version()}/namespaces/{segment(namespace)}/resourceclaims"
-    kind = {"apiVersion": resource_api.api_version(), "kind": "ResourceClaim"}
-    subject = "dry run of a ResourceClaim"
-    try:
-        stored = context.probe.dry_run(path, {**kind, **kubernetes.trial_claim(namespace)})
-    except StatusError as error:
-        if error.status == 403 and context.in_pod:
-            yield note(subject, "not tried: a node plugin has no right to create claims")
-        else:
-            yield not_checked(subject, str(error), cure="run this with the right to create claims")
-        return
-    yield from kubernetes.kept_of_claim(stored)
 
 
 def allocations(context: Context) -> Iterator[Finding]:

@@ -1,32 +1,87 @@
-"""Checks of the configured enforcer: its files, its life, and the limits of prepared claims."""
+"""Checks of the configured enforcer: its files, its life, and the limits of prepared claims.
+
+A file alone is never ok: it can be there while nothing enforces a limit.
+"""
 
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.core.claims import presence
+from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.doctor import limits as rules
-from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.limits import HostFile
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.state import ledger_reading, unix_sockets
+
+_SEE: Final = "see docs/limits.md, How to see whether a limit holds"
+_WAITING: Final = "every claim for a part of a real GPU waits"
 
 
 def files(context: Context) -> Iterator[Finding]:
-    """Check the files that a share in the default isolation would need."""
+    """Check the files and sockets that a share in the default isolation would need."""
     settings = context.settings
+    subject = f"enforcer {settings.enforcer}"
     if settings.simulated_gpus:
-        yield rules.simulated(settings.enforcer)
+        yield ok(subject, "simulated GPUs: there is nothing to enforce")
         return
     enforcer = node_parts.chosen_enforcer(settings)
     example = node_parts.example_claim(settings, isolation=Isolation(settings.isolation))
     needs = enforcer.needs(example)
-    found = [_read_file(Path(path)) for path in needs.files]
-    found += [_ask_socket(path) for path in needs.sockets]
-    yield from rules.findings(settings.enforcer, found)
+    if not needs.files and not needs.sockets:
+        yield note(
+            subject,
+            "needs no file for shares in the default isolation: their limiter is part of the "
+            "container's image, or they have no limit",
+        )
+    for path in needs.files:
+        yield _file(settings.enforcer, Path(path))
+    for path in needs.sockets:
+        yield _socket(settings.enforcer, path)
+
+
+def _file(enforcer: str, path: Path) -> Finding:
+    subject = f"{path} of enforcer {enforcer}"
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return _missing(subject, enforcer)
+    except OSError as error:
+        return not_checked(subject, str(error.strerror), cure="run this as root on the node")
+    if ".so" in path.name and not mode & stat.S_IROTH:
+        return warning(
+            subject,
+            f"mode {mode:04o}: programs that do not run as root cannot load it",
+            expected="readable by every user",
+            cure=f"chmod o+r {path}",
+        )
+    return note(subject, "found; a file alone enforces nothing")
+
+
+def _socket(enforcer: str, path: str) -> Finding:
+    subject = f"{path} of enforcer {enforcer}"
+    if not Path(path).exists():
+        return _missing(subject, enforcer)
+    if trouble := unix_sockets.trouble(path):
+        return problem(
+            subject,
+            f"{trouble}: {_WAITING}",
+            expected="a process that accepts connections",
+            cure=presence.cure(enforcer),
+        )
+    return ok(subject, "a process accepts connections")
+
+
+def _missing(subject: str, enforcer: str) -> Finding:
+    return problem(
+        subject,
+        f"not found: {_WAITING}",
+        expected="the file, before the first claim",
+        cure=presence.cure(enforcer),
+    )
 
 
 def alive(context: Context) -> Iterator[Finding]:
@@ -34,43 +89,65 @@ def alive(context: Context) -> Iterator[Finding]:
     settings = context.settings
     if not settings.simulated_gpus:
         signs = node_parts.live_signs(settings).of_node()
-        yield rules.alive(
-            settings.enforcer,
-            presence.of_node(settings.enforcer, signs),
-            is_required=settings.require_enforcement == "true",
-        )
+        found = presence.of_node(settings.enforcer, signs)
+        yield life(settings.enforcer, found, is_required=settings.require_enforcement == "true")
+
+
+def life(enforcer: str, found: Verdict, *, is_required: bool) -> Finding:
+    """Judge the enforcer's signs of life.
+
+    Args:
+        enforcer: Value of --enforcer.
+        found: Verdict about the node.
+        is_required: True if claims are refused without an enforcer.
+    """
+    subject = f"life of enforcer {enforcer}"
+    if found.state is State.ENFORCED:
+        return ok(subject, found.text)
+    if found.state is State.UNKNOWN:
+        return note(subject, found.text)
+    text = f"{found.text}: {presence.consequence(found, is_required=is_required)}"
+    cure = presence.cure(enforcer)
+    if presence.refuses(found, is_required=is_required):
+        return problem(subject, text, expected="a live enforcer", cure=cure)
+    return warning(
+        subject,
+        text,
+        expected="a live enforcer",
+        cure=f"{cure}; refuse such claims with require-enforcement=true",
+    )
 
 
 def address(context: Context) -> Iterator[Finding]:
-    """Check that containers are told where Tensor Fusion's hypervisor is."""
+    """Check that containers with Tensor Fusion's limiter are told where the hypervisor is.
+
+    Seen with the open limiter (NexusGPU/vgpu.rs): without HYPERVISOR_IP every process ends at its
+    start.
+    """
     settings = context.settings
     is_soft = settings.enforcer == TensorFusion.name and settings.isolation == Isolation.SOFT
     if is_soft and not settings.simulated_gpus and not settings.hypervisor_ip:
-        yield rules.no_address()
+        yield warning(
+            "address of Tensor Fusion's hypervisor (hypervisor-ip)",
+            "not set: a limiter that asks the hypervisor for its pod ends every process",
+            expected="the address at which containers reach the hypervisor, such as the node's",
+            cure="set --hypervisor-ip; the chart does, from the pod's host IP",
+        )
 
 
 def claims(context: Context) -> Iterator[Finding]:
     """Check whether the limits of the prepared claims hold now."""
     settings = context.settings
     prepared = ledger_reading.claims(settings.data_folder)
-    verdicts = node_parts.verdicts_now(settings, prepared)
-    yield from rules.claims(list(zip(prepared, verdicts, strict=True)))
-
-
-def _read_file(path: Path) -> HostFile:
-    """Return the facts about a file: whether it exists, and its mode."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return HostFile(path=str(path), exists=False)
-    except OSError as error:
-        return HostFile(path=str(path), trouble=error.strerror or str(error))
-    return HostFile(path=str(path), mode=stat.S_IMODE(mode))
-
-
-def _ask_socket(path: str) -> HostFile:
-    """Return the facts about a socket: whether it exists, and whether a process listens on it."""
-    if not Path(path).exists():
-        return HostFile(path=path, exists=False)
-    trouble = unix_sockets.trouble(path)
-    return HostFile(path=path, refusal=trouble, answers=not trouble)
+    count = 0
+    for claim, found in zip(prepared, node_parts.verdicts_now(settings, prepared), strict=True):
+        for share, each in zip(claim.shares, found, strict=True):
+            subject = f"limits of claim {claim.ref} on {share.device}"
+            text = f"{each.state} ({each.reason}): {each.text}"
+            if each.state is State.NOT_ENFORCED:
+                yield warning(subject, text, expected="Enforced", cure=_SEE)
+            elif each.state is State.UNKNOWN and each.reason != verdicts.SIMULATED:
+                yield note(subject, text)
+            count += each.state is State.ENFORCED
+    if count:
+        yield ok("limits of prepared claims", f"shares that are Enforced: {count}")

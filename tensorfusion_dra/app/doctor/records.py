@@ -8,13 +8,13 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.app.doctor.checks import Context
-from tensorfusion_dra.core.doctor import records as rules
-from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.records import SpecFile
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 from tensorfusion_dra.state import ledger_file, ledger_reading
+from tensorfusion_dra.state.ledger_reading import LedgerFacts
 
 _SUFFIXES: Final = (".json", ".yaml")
 _MOST_BYTES: Final = 16 * 2**20
@@ -23,53 +23,137 @@ _MOST_BYTES: Final = 16 * 2**20
 def records(context: Context) -> Iterator[Finding]:
     """Check that the ledger and the CDI specs can be read and agree with each other."""
     facts = ledger_reading.facts(context.settings.data_folder)
-    yield from rules.ledger(facts, version=ledger_file.VERSION)
+    yield ledger(facts)
     claims = {} if not facts.exists else facts.claims
-    yield from rules.specs(list(_files(context)), None if facts.damage else claims)
+    yield from _specs(context, None if facts.damage else claims)
 
 
-def _files(context: Context) -> Iterator[SpecFile]:
+def ledger(facts: LedgerFacts) -> Finding:
+    """Judge the ledger."""
+    subject, newest = f"ledger {facts.path}", ledger_file.VERSION
+    if facts.trouble:
+        return not_checked(subject, facts.trouble, cure="run this as root on the node")
+    if not facts.exists:
+        return note(subject, "not found: no node plugin has run here yet")
+    if facts.version > newest:
+        return problem(
+            subject,
+            f"version {facts.version}",
+            expected=f"version {newest} at most: a newer release wrote it",
+            cure="run that release or a later one on this node",
+        )
+    if facts.damage:
+        return problem(
+            subject,
+            facts.damage,
+            expected="a readable ledger; the node plugin repairs a damaged one from its copies",
+            cure=f"keep a copy of {facts.path}*, and report it with the node plugin's log",
+        )
+    count = len(facts.claims or ())
+    return ok(subject, f"version {facts.version}, {facts.size_bytes // 1024} KiB, {count} claims")
+
+
+def _specs(context: Context, claims: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Yield the faults of the CDI specs in all folders that the runtime reads, or that all is well.
+
+    Args:
+        claims: The ledger's claims, ``namespace/name`` by UID; None if it could not be read.
+    """
+    files = list(_files(context))
+    troubles = [trouble for path in files for trouble in _troubles(context, path, claims)]
+    ours = {uid for path in files if (uid := _claim_uid(path)) is not None}
+    missing = sorted(name for uid, name in (claims or {}).items() if uid not in ours)
+    if missing:
+        troubles.append(
+            warning(
+                "CDI specs",
+                f"none for {len(missing)} prepared claims: {printable.first(missing)}",
+                expected="one for each: a container of these claims that restarts gets no devices",
+                cure="restart the node plugin of this node, which rewrites them",
+            )
+        )
+    yield from troubles or [
+        ok("CDI specs", f"{len(ours)} of this driver, {len(files) - len(ours)} of others")
+    ]
+
+
+def _files(context: Context) -> Iterator[Path]:
     settings = context.settings
     folders = [context.on_host(settings.static_cdi_dir), Path(settings.cdi_dir)]
     for folder in dict.fromkeys(folders):
         try:
-            found = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+            yield from sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise RetryableError(f"{folder}: {error.strerror or error}") from error
-        for path in found:
-            yield _file(context, path)
 
 
-def _file(context: Context, path: Path) -> SpecFile:
+def _claim_uid(path: Path) -> str | None:
+    """Return the claim's UID in the name of this driver's specs; None for a spec of others."""
+    if path.suffix != ".json" or not path.name.startswith(names.CDI_FILE_PREFIX):
+        return None
+    return path.stem.removeprefix(names.CDI_FILE_PREFIX)
+
+
+def _troubles(context: Context, path: Path, claims: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Yield what is wrong with one spec."""
+    subject, uid = f"CDI spec {path}", _claim_uid(path)
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return SpecFile(path=str(path), trouble=f"over {_MOST_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        if not isinstance(document, dict):
-            return SpecFile(path=str(path), trouble="found no mapping, expected a CDI spec")
-        cdi_rules.check(document)
-    except OSError as error:
-        return SpecFile(path=str(path), trouble=error.strerror or str(error))
-    except (CdiError, ValueError, yaml.YAMLError, RecursionError) as error:
-        return SpecFile(path=str(path), trouble=" ".join(str(error).split()))
-    return SpecFile(path=str(path), missing_paths=tuple(_missing(context, document)))
+        missing = _missing(context, _content(path))
+    except (OSError, CdiError, ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        missing = []
+        if uid is not None:
+            yield problem(
+                subject,
+                reason,
+                expected="a spec that runtimes load; without one, containers of its claim fail",
+                cure="restart the node plugin of this node, which rewrites its specs",
+            )
+        else:
+            yield warning(
+                subject,
+                reason,
+                expected="a spec that runtimes load; until then they do not know its devices",
+                cure="regenerate it with the tool that wrote it, or remove it",
+            )
+    if missing:
+        yield warning(
+            subject,
+            f"names {len(missing)} host paths that do not exist: {printable.first(missing)}",
+            expected="existing paths only: containers with these devices do not start",
+            cure="regenerate it, as after an update of the NVIDIA driver: NVIDIA's own with "
+            "nvidia-ctk cdi generate",
+        )
+    if uid is not None and claims is not None and uid not in claims:
+        yield warning(
+            subject,
+            "of a claim that is not in the ledger",
+            expected="only specs of claims in the ledger",
+            cure="restart the node plugin of this node, which removes it",
+        )
 
 
-def _missing(context: Context, document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the host paths in a spec that do not exist; none if the host cannot be seen."""
+def _content(path: Path) -> Mapping[str, Any]:
+    """Return the spec in a file, after a check of its form as a runtime checks it."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise CdiError(f"over {_MOST_BYTES} bytes")
+    text = path.read_text(encoding="utf-8")
+    document = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    if not isinstance(document, dict):
+        raise CdiError("found no mapping, expected a CDI spec")
+    cdi_rules.check(document)
+    return document
+
+
+def _missing(context: Context, document: Mapping[str, Any]) -> list[str]:
+    """Return the host paths in a spec that do not exist; none if the host cannot be seen."""
     if not context.sees_host:
-        return
-    edits = [document.get("containerEdits") or {}]
-    edits += [device["containerEdits"] for device in document["devices"]]
-    named: dict[str, None] = {}
-    for each in edits:
-        for node in each.get("deviceNodes") or ():
-            named[str(node.get("hostPath") or node["path"])] = None
-        for mount in each.get("mounts") or ():
-            named[str(mount["hostPath"])] = None
-    for path in named:
-        if not context.on_host(path).exists():
-            yield path
+        return []
+    named: list[object] = []
+    for part in (document, *document["devices"]):
+        edits = part.get("containerEdits") or {}
+        named += [node.get("hostPath") or node["path"] for node in edits.get("deviceNodes") or ()]
+        named += [mount["hostPath"] for mount in edits.get("mounts") or ()]
+    return [path for path in dict.fromkeys(map(str, named)) if not context.on_host(path).exists()]

@@ -1,14 +1,12 @@
 """Checks of the rights (RBAC) that the node plugin and the webhook need."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.doctor.checks import Context
-from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.setting_sources import variable
 from tensorfusion_dra.core.doctor import kubernetes
+from tensorfusion_dra.core.doctor import objects as cluster_objects
 from tensorfusion_dra.core.doctor import rights as rules
 from tensorfusion_dra.core.doctor.finding import Finding, note
 from tensorfusion_dra.core.doctor.rights import Answer, Right
@@ -22,15 +20,20 @@ _DECISIVE: Final = frozenset({"pool_source", "read_pods", "hypervisor_sockets"})
 def of_node_plugin(context: Context) -> Iterator[Finding]:
     """Check each right that a node plugin with these settings uses.
 
-    The account is the one in the options, else the pod's own, else that of the DaemonSet, else
-    the user of the kubeconfig. With the DaemonSet's account its settings count, too.
+    The account is the pod's own, else that of the DaemonSet, else the user of the kubeconfig. With
+    the DaemonSet's account its settings count, too.
     """
     settings = {name: str(getattr(context.settings, name)) for name in _DECISIVE}
-    account = context.service_account
-    if account is None and not context.in_pod:
+    account = None
+    if not context.in_pod:
         for installed in objects.installed(context)[:1]:
             account = _account(installed)
-            settings |= _settings(installed)
+            variables = cluster_objects.environment(installed)
+            settings |= {
+                name: variables[variable]
+                for name in _DECISIVE
+                if (variable := f"{cluster_objects.SETTING}{name.upper()}") in variables
+            }
     if account is not None:
         subject = f"service account {'/'.join(account)}"
     elif context.in_pod:
@@ -40,7 +43,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
         yield note(
             "rights",
             "found no DaemonSet of this driver; those of the kubeconfig's user are checked",
-            cure="name the node plugin's account with --service-account NAMESPACE/NAME",
+            cure="install the DaemonSet, or run this in a pod with the node plugin's account",
         )
     wanted = rules.of_node_plugin(
         pool_source=settings["pool_source"],
@@ -75,14 +78,3 @@ def _account(workload: Mapping[str, Any]) -> tuple[str, str]:
     """Return namespace and name of the service account of a workload's pods."""
     name = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
     return workload["metadata"]["namespace"], name
-
-
-def _settings(workload: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings on which rights depend, of those that a workload sets as variables."""
-    decisive = {variable(item): item.name for item in fields(Settings) if item.name in _DECISIVE}
-    return {
-        decisive[each["name"]]: str(each.get("value", ""))
-        for container in workload["spec"]["template"]["spec"].get("containers", ())
-        for each in container.get("env", ())
-        if each["name"] in decisive
-    }

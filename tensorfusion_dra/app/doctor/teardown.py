@@ -1,19 +1,26 @@
-"""The verb `teardown-check`: show what would hang if the driver were uninstalled now."""
+"""The verb `teardown-check`: show what would hang if the driver were uninstalled now.
+
+A kubelet ends a pod only after the driver has unprepared its claims. Without the driver, such a pod
+stays in Terminating, and its claim keeps its finalizer. A claim that no pod uses holds nothing up.
+"""
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, logging
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core import printable
-from tensorfusion_dra.core.doctor import teardown
-from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.core.doctor.teardown import User
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.doctor import objects
+from tensorfusion_dra.core.doctor.finding import Finding, note, warning
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+
+Document = Mapping[str, Any]
 
 _EXIT_CODES: Final = """\
 exit codes:
@@ -23,6 +30,16 @@ exit codes:
 """
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _WEBHOOKS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+_DONE: Final = frozenset({"Succeeded", "Failed"})
+
+
+User = Mapping[str, Any]
+"""A pod, or another consumer, that uses claims of this driver, as in the JSON document.
+
+Its node is "" for a consumer that has none; its state is the phase of the pod, or Terminating, or
+the kind of a consumer that is not a pod; deletedSince is "" if it is not being deleted.
+"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +62,15 @@ def run(flags: argparse.Namespace) -> int:
     logging.configure(level="critical", form="console")
     lists = ClusterLists(kubectl.api(flags.kubeconfig))
     claims = lists.claims()
-    found = teardown.users(claims, _pods(lists, claims))
-    findings = list(teardown.notes(claims, _webhooks(lists)))
+    found = _users(claims, _pods(lists, claims))
+    findings = list(_notes(claims, _webhooks(lists)))
     if flags.form == "json":
-        text = json.dumps(_document(found, findings, lists.unreadable), indent=2)
+        document = {
+            "wouldHang": found,
+            "findings": [finding.as_json() for finding in findings],
+            "unchecked": list(lists.unreadable),
+        }
+        text = json.dumps(document, indent=2)
     else:
         lines = _lines(found, findings, lists.unreadable)
         text = "\n".join(map(printable.one_line, lines))
@@ -56,9 +78,9 @@ def run(flags: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _pods(lists: ClusterLists, claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _pods(lists: ClusterLists, claims: Sequence[Document]) -> list[dict[str, Any]]:
     """Return the pods of all namespaces in which claims of this driver are allocated."""
-    near = {str(claim["metadata"]["namespace"]) for claim in claims if teardown.is_ours(claim)}
+    near = {str(claim["metadata"]["namespace"]) for claim in claims if _is_ours(claim)}
     return [
         pod
         for namespace in sorted(near)
@@ -83,7 +105,7 @@ def _lines(
     if not found:
         yield "Nothing would hang: no pod uses a claim of this driver."
     else:
-        nodes = len({user.node for user in found})
+        nodes = len({user["node"] for user in found})
         subject = "1 pod" if len(found) == 1 else f"{len(found)} pods"
         where = "1 node" if nodes == 1 else f"{nodes} nodes"
         yield (
@@ -106,31 +128,107 @@ def _lines(
 
 def _row(user: User) -> Sequence[str]:
     return (
-        user.node or "-",
-        f"{user.namespace}/{user.name}",
-        user.state,
-        user.since or "-",
-        ", ".join(user.claims),
-        ", ".join(user.finalizers) or "-",
+        user["node"] or "-",
+        f"{user['namespace']}/{user['pod']}",
+        user["state"],
+        user["deletedSince"] or "-",
+        ", ".join(user["claims"]),
+        ", ".join(user["finalizers"]) or "-",
     )
 
 
-def _document(
-    found: Sequence[User], findings: Sequence[Finding], unreadable: Sequence[str]
-) -> Mapping[str, Any]:
-    return {
-        "wouldHang": [
+def _users(claims: Iterable[Document], pods: Iterable[Document]) -> list[dict[str, Any]]:
+    """Return who uses this driver's claims now, sorted by node and name.
+
+    A pod that is done has given its devices back, and one that is gone needs none; their
+    reservations are removed by kube-controller-manager, without the driver.
+    """
+    by_uid: dict[str, Document] = {str(pod["metadata"].get("uid")): pod for pod in pods}
+    of_consumer: dict[tuple[str, str, str, str], list[str]] = {}
+    for claim in filter(_is_ours, claims):
+        metadata = claim["metadata"]
+        for consumer in map(as_map, as_list(as_map(claim.get("status")).get("reservedFor"))):
+            key = (
+                str(consumer.get("uid")),
+                str(metadata.get("namespace")),
+                str(consumer.get("name")),
+                str(consumer.get("resource")) if consumer.get("apiGroup") else "",
+            )
+            of_consumer.setdefault(key, []).append(str(metadata["name"]))
+    found = []
+    for (uid, namespace, name, kind), named in of_consumer.items():
+        pod = by_uid.get(uid, {})
+        metadata = as_map(pod.get("metadata"))
+        state = kind or str(as_map(pod.get("status")).get("phase") or "Pending")
+        if not (pod or kind) or state in _DONE:
+            continue
+        since = _deleted_at(metadata)
+        found.append(
             {
-                "node": user.node,
-                "namespace": user.namespace,
-                "pod": user.name,
-                "state": user.state,
-                "deletedSince": user.since,
-                "claims": list(user.claims),
-                "finalizers": list(user.finalizers),
+                "node": str(as_map(pod.get("spec")).get("nodeName") or ""),
+                "namespace": namespace,
+                "pod": name,
+                "state": "Terminating" if since else state,
+                "deletedSince": since,
+                "claims": named,
+                "finalizers": list(map(str, as_list(metadata.get("finalizers")))),
             }
-            for user in found
-        ],
-        "findings": [finding.as_json() for finding in findings],
-        "unchecked": list(unreadable),
-    }
+        )
+    return sorted(found, key=lambda user: (user["node"], user["namespace"], user["pod"]))
+
+
+def _is_ours(claim: Document) -> bool:
+    """Return True if the claim has devices of this driver."""
+    allocated = as_map(as_map(claim.get("status")).get("allocation"))
+    results = as_list(as_map(allocated.get("devices")).get("results"))
+    return any(as_map(result).get("driver") == names.DRIVER for result in results)
+
+
+def _notes(claims: Sequence[Document], webhooks: Sequence[Document] | None) -> Iterator[Finding]:
+    """Yield what hangs nothing up now, but is worth knowing.
+
+    Args:
+        webhooks: All mutating and validating webhook configurations; None if they were not read.
+    """
+    ours = [claim for claim in claims if _is_ours(claim)]
+    unused = [_name(claim) for claim in ours if not as_map(claim.get("status")).get("reservedFor")]
+    if unused:
+        yield note(
+            "allocated claims that no pod uses",
+            printable.first(unused),
+            cure="none is needed: they are released and deleted without the driver",
+        )
+    foreign = []
+    for claim in ours:
+        every = map(str, as_list(claim["metadata"].get("finalizers")))
+        others = [each for each in every if each != _PROTECTION]
+        if others:
+            foreign.append(f"{_name(claim)} ({', '.join(others)})")
+    if foreign:
+        yield warning(
+            "finalizers of claims",
+            printable.first(foreign),
+            expected=f"only {_PROTECTION}, which Kubernetes removes itself",
+            cure="find the controllers that have to remove them",
+        )
+    if webhooks is not None and (called := objects.webhooks(webhooks)):
+        yield note(
+            "webhook configurations",
+            f"{len(called)} webhooks of this driver are configured",
+            cure="delete them before the webhook, or annotated pods are refused: kubectl delete "
+            "mutatingwebhookconfiguration,validatingwebhookconfiguration tensorfusion-dra-webhook",
+        )
+
+
+def _deleted_at(metadata: Document) -> str:
+    """Return when the deletion began; Kubernetes adds the grace period to the deletionTimestamp."""
+    text = str(metadata.get("deletionTimestamp") or "")
+    grace = metadata.get("deletionGracePeriodSeconds")
+    if not (text and isinstance(grace, int)):
+        return text
+    began = datetime.fromisoformat(text) - timedelta(seconds=grace)
+    return began.isoformat().replace("+00:00", "Z")
+
+
+def _name(claim: Document) -> str:
+    return f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"

@@ -1,15 +1,23 @@
-"""Check of the path of a pod through the webhook."""
+"""Check of the path of a pod through the webhook, which gives claims to annotated pods."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.cluster.api import StatusError, segment
-from tensorfusion_dra.core.doctor import webhook as rules
-from tensorfusion_dra.core.doctor.finding import Finding
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor import objects
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_TRIAL_ANNOTATIONS: Final = {
+    # Set, because otherwise the webhook ignores pods of a pool without DRA.
+    names.ANNOTATION_DRA_ENABLED: "true",
+    names.ANNOTATION_TFLOPS_REQUEST: "1",
+    names.ANNOTATION_VRAM_REQUEST: "1Gi",
+}
 
 
 def reachable(context: Context) -> Iterator[Finding]:
@@ -19,19 +27,77 @@ def reachable(context: Context) -> Iterator[Finding]:
     the Service without endpoints.
     """
     found = [
-        name for kind in _KINDS for name in rules.ours(context.probe.items(f"{_ADMISSION}/{kind}"))
+        name
+        for kind in _KINDS
+        for name in objects.webhooks(context.probe.items(f"{_ADMISSION}/{kind}"))
     ]
-    yield from rules.installed(found)
-    if found:
-        yield from _dry_run(context)
-
-
-def _dry_run(context: Context) -> Iterator[Finding]:
+    yield _configured(found)
+    if not found:
+        return
     namespace = context.namespace
     path = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
-        pod = context.probe.dry_run(path, rules.trial_pod(namespace))
+        pod = context.probe.dry_run(path, trial_pod(namespace))
     except StatusError as error:
-        yield rules.refused(str(error))
-        return
-    yield from rules.admitted(pod)
+        yield refused(str(error))
+    else:
+        yield admitted(pod)
+
+
+def trial_pod(namespace: str) -> Mapping[str, Any]:
+    """Return a pod for a dry run, which requests a share by annotations."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "tensorfusion-dra-doctor",
+            "namespace": namespace,
+            "annotations": _TRIAL_ANNOTATIONS,
+        },
+        "spec": {"containers": [{"name": "app", "image": "busybox"}]},
+    }
+
+
+def _configured(called: Sequence[str]) -> Finding:
+    """Judge whether a webhook is configured."""
+    if called:
+        return ok("webhook configuration", ", ".join(called))
+    return note(
+        "webhook configuration",
+        f"none whose name ends with .{objects.WEBHOOK_DOMAIN}",
+        cure="install the webhook (docs/install.md) if pods are to request GPUs by "
+        "annotations; pods with claims of their own do not need it",
+    )
+
+
+def admitted(pod: Mapping[str, Any]) -> Finding:
+    """Judge the result of the dry run of a pod."""
+    claims = as_list(as_map(pod.get("spec")).get("resourceClaims"))
+    if claims:
+        named = ", ".join(str(as_map(claim).get("name")) for claim in claims)
+        return ok("dry run of a pod", f"the webhook added the claim {named}")
+    return problem(
+        "dry run of a pod",
+        "the webhook added no claim: the pod would run without a GPU",
+        expected="spec.resourceClaims and resources.claims",
+        cure="check the namespaceSelector and matchConditions of the webhook configuration, "
+        "and the webhook's log",
+    )
+
+
+def refused(reason: str) -> Finding:
+    """Return the finding for a refused dry run of a pod."""
+    if "calling webhook" in reason:
+        return problem(
+            "dry run of a pod",
+            reason,
+            expected="an answer of the webhook to kube-apiserver",
+            cure="check its endpoints, its certificate and the network from kube-apiserver to pods "
+            "(port 9443)",
+        )
+    return warning(
+        "dry run of a pod",
+        reason,
+        expected="an accepted pod",
+        cure="try it in another namespace with --namespace",
+    )

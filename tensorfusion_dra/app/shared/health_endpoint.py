@@ -22,7 +22,6 @@ from tensorfusion_dra.runtime.http_server import (
     Server,
     text_response,
 )
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 log = structlog.get_logger()
@@ -54,26 +53,22 @@ class Check:
         self._name: Final = name
         self._question: Final = question
         self._lock: Final = Lock()  # guards all below
-        self._trouble: str | None = None
+        self._trouble = ""
         self._last_run = float("-inf")
 
     def trouble(self) -> str:
         """Return the text of the error; empty if all is well."""
         with self._lock:
-            if self._trouble is None or time.monotonic() - self._last_run > _REMEMBERED_SECONDS:
-                self._run()
-            return self._trouble or ""
-
-    def _run(self) -> None:
-        before = self._trouble or ""
-        try:
-            self._question()
-            self._trouble = ""
-        except RetryableError as error:
-            self._trouble = str(error)
-        if self._trouble != before:
-            log.info("health_changed", part=self._name, error=self._trouble or None)
-        self._last_run = time.monotonic()
+            if time.monotonic() - self._last_run > _REMEMBERED_SECONDS:
+                before, self._trouble = self._trouble, ""
+                try:
+                    self._question()
+                except RetryableError as error:
+                    self._trouble = str(error)
+                if self._trouble != before:
+                    log.info("health_changed", part=self._name, error=self._trouble or None)
+                self._last_run = time.monotonic()
+            return self._trouble
 
 
 class HealthEndpoint:
@@ -108,8 +103,6 @@ class HealthEndpoint:
         }
         self._pages: Final = dict(pages or {})
         self._room: Final = BoundedSemaphore(_MOST_PAGES)
-        self._guard: Final = Lock()  # guards _throttle
-        self._throttle: Final = LogThrottle()
         self._thread: Thread | None = None
         try:
             self._server: Final = Server(
@@ -152,18 +145,12 @@ class HealthEndpoint:
 
     def _page(self, request: Request) -> Response:
         try:
-            answer = self._pages[request.path](request)
+            return self._pages[request.path](request)
         except Exception as error:
             # A fault of a page must end neither the process nor the probes.
-            with self._guard:
-                is_new = self._throttle.is_new(repr(error), key=request.path)
-            if is_new:
-                log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
+            log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log"
             return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        with self._guard:
-            self._throttle.over(key=request.path)
-        return answer
 
 
 def metrics_page(

@@ -36,10 +36,8 @@ def api(kubeconfig: str | None) -> Api:
     Args:
         kubeconfig: None for $KUBECONFIG, ~/.kube/config, or in a pod its service account.
     """
-    try:
-        path = Path(_path(kubeconfig)).expanduser()
-    except RuntimeError:  # the user has no home
-        path = Path(_path(kubeconfig))
+    # Unlike Path.expanduser(), it accepts a user without a home.
+    path = Path(os.path.expanduser(_path(kubeconfig)))  # noqa: PTH111
     is_chosen = kubeconfig or os.environ.get("KUBECONFIG")
     if not is_chosen and _IN_CLUSTER in os.environ and not path.exists():
         return Api(None)

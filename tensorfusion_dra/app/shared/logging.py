@@ -1,10 +1,8 @@
 """Configuration of the log: one line per event, as JSON or coloured for a terminal."""
 
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from typing import TextIO
 
 import structlog
@@ -33,10 +31,7 @@ class _Libraries(logging.Handler):
 
 def _printable(_logger: object, _method: str, facts: EventDict) -> EventDict:
     """Make each fact one printable line; a traceback is added later and keeps its lines."""
-    for key, value in facts.items():
-        if type(value) is not str or not value.isprintable():
-            facts[key] = _escaped(value)
-    return facts
+    return {key: _escaped(value) for key, value in facts.items()}
 
 
 def _escaped(value: object) -> object:
@@ -47,16 +42,6 @@ def _escaped(value: object) -> object:
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     return value
-
-
-def _json() -> Callable[..., str]:
-    """Return json.dumps() for facts, without its making of an encoder for each line."""
-    encode = json.JSONEncoder(default=repr).encode
-
-    def dumps(facts: EventDict, **_: object) -> str:
-        return encode(facts)
-
-    return dumps
 
 
 def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
@@ -70,7 +55,7 @@ def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[_Libraries()], force=True)
     # gRPC's C core writes to stderr by itself; it reads this variable when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer(_json())
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer(default=repr)
     if form == "console":
         renderer = structlog.dev.ConsoleRenderer(colors=target.isatty())
     structlog.configure(

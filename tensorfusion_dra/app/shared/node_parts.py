@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
@@ -214,10 +214,6 @@ def _codes(text: str) -> frozenset[int]:
     return frozenset(int(code) for code in text.split(",") if code)
 
 
-_REAL_NODES: Final = ("/dev/nvidia0",)
-_SOCKETS: Final = "tensor-fusion-index-*.sock"
-
-
 def needs_enforcer(settings: Settings) -> bool:
     """Return True if something on this node has to enforce limits in the default isolation."""
     example = example_claim(settings, isolation=Isolation(settings.isolation))
@@ -225,28 +221,27 @@ def needs_enforcer(settings: Settings) -> bool:
 
 
 def live_signs(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> LiveSigns:
-    """Return a reader of the signs of this node's enforcer.
+    """Return a reader of the signs that this node's enforcer leaves for shares in soft isolation.
 
     Args:
         every: From enforcers(); None for new ones.
     """
-    return LiveSigns(node_places(settings, every))
-
-
-def node_places(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodePlaces:
-    """Return where this node's enforcer leaves signs of itself, for shares in soft isolation."""
     enforcer = chosen_enforcer(settings, every)
     places = presence.places(example_claim(settings, isolation=Isolation.SOFT), enforcer)
     if enforcer.name != TensorFusion.name:
-        return NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
+        own = NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
+        return LiveSigns(own)
     host = settings.hypervisor_ip
     sockets = settings.hypervisor_sockets or f"{settings.kubelet_root}/device-plugins"
-    return NodePlaces(
-        enforcer=enforcer.name,
-        files=places.files,
-        sockets=f"{sockets}/{_SOCKETS}",
-        # A pod in the host's network could answer there while no hypervisor does.
-        http=(host, settings.hypervisor_port) if host and not settings.hypervisor_sockets else None,
+    # A pod in the host's network could answer there while no hypervisor does.
+    asks_host = host and not settings.hypervisor_sockets
+    return LiveSigns(
+        NodePlaces(
+            enforcer=enforcer.name,
+            files=places.files,
+            sockets=f"{sockets}/tensor-fusion-index-*.sock",
+            http=(host, settings.hypervisor_port) if asks_host else None,
+        )
     )
 
 
@@ -298,7 +293,7 @@ def example_claim(settings: Settings, *, isolation: Isolation) -> PreparedClaim:
         },
         exclusive=False,
         admin_access=False,
-        device_nodes=_REAL_NODES,
+        device_nodes=("/dev/nvidia0",),
         isolation=isolation,
         qos=Qos(settings.qos),
         toolkit_device=None,

@@ -1,7 +1,7 @@
 """Sources of settings, the same for every verb: default < file < environment < flag."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -108,21 +108,16 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     found = {}
     for key, value in loaded.items():
         if key not in known:
-            raise InputError(f"config {path}: found {shown(key)}, expected {_names(key, known)}")
+            raise InputError(
+                f"config {path}: found {shown(key)}, expected the name of a setting (--help lists "
+                "them)"
+            )
         if not isinstance(value, str | int | float):
             raise InputError(
                 f"config {path}: {key}: found {shown(value)}, expected text or a number"
             )
         found[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
-
-
-def _names(key: object, known: Iterable[str]) -> str:
-    """Return what a key may be: settings with a similar name, else where all are listed."""
-    import difflib  # noqa: PLC0415 - only for a wrong file; a start is quicker without it
-
-    similar = difflib.get_close_matches(str(key), known)
-    return " or ".join(similar) if similar else "the name of a setting (--help lists them)"
 
 
 def _number(name: str, value: object, kind: type[int] | type[float]) -> float:

@@ -259,18 +259,6 @@ def trial_slice(node_name: str) -> Mapping[str, Any]:
     }
 
 
-def trial_claim(namespace: str) -> Mapping[str, Any]:
-    """Return a ResourceClaim for a dry run, which requests a part of a device."""
-    exactly = {
-        "deviceClassName": names.DEVICE_CLASS,
-        "capacity": {"requests": {"vram": "1Gi"}},
-    }
-    return {
-        "metadata": {"name": TRIAL_NAME, "namespace": namespace},
-        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-    }
-
-
 def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the API server's feature gates by the result of a dry run of a slice."""
     subject = "dry run of a ResourceSlice"
@@ -305,20 +293,4 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
             expected="every field kept",
             cure="look for an admission webhook or policy that changes ResourceSlices: "
             "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
-        )
-
-
-def kept_of_claim(stored: Mapping[str, Any]) -> Iterator[Finding]:
-    """Judge the API server's feature gates by the result of a dry run of a claim."""
-    subject = "dry run of a ResourceClaim"
-    (request,) = stored["spec"]["devices"]["requests"]
-    kept = (request.get("exactly") or {}).get("capacity") or {}
-    if kept.get("requests"):
-        yield ok(subject, "capacity kept")
-    else:
-        yield problem(
-            subject,
-            f"capacity dropped: {GATE_CONSUMABLE_CAPACITY} is off",
-            expected="every field kept, so that a claim gets the part that it requests",
-            cure=_EVERYWHERE,
         )

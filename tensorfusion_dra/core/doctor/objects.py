@@ -14,9 +14,12 @@ from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, war
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import node_selector
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
-_SETTING: Final = "TENSORFUSION_DRA_"
+SETTING: Final = "TENSORFUSION_DRA_"
+"""Begin of the environment variables of the node plugin's settings."""
+WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
+"""Domain of this driver's webhooks; the end of each of their names."""
 _SEE: Final = "see docs/install.md, Your nodes"
 
 
@@ -33,16 +36,21 @@ class Source:
     gpupool: str
 
 
-def pool_source(daemonset: Mapping[str, Any]) -> Source:
-    """Return where its pods take their GPUPool from, by the environment of their containers."""
-    found = {
+def environment(workload: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that a workload sets in the containers of its pods."""
+    return {
         str(as_map(each).get("name")): str(as_map(each).get("value", ""))
-        for container in as_list(_pod_spec(daemonset).get("containers"))
+        for container in as_list(_pod_spec(workload).get("containers"))
         for each in as_list(as_map(container).get("env"))
     }
+
+
+def pool_source(daemonset: Mapping[str, Any]) -> Source:
+    """Return where its pods take their GPUPool from."""
+    found = environment(daemonset)
     return Source(
-        kind=found.get(f"{_SETTING}POOL_SOURCE") or "settings",
-        gpupool=found.get(f"{_SETTING}GPUPOOL") or "default",
+        kind=found.get(f"{SETTING}POOL_SOURCE") or "settings",
+        gpupool=found.get(f"{SETTING}GPUPOOL") or "default",
     )
 
 
@@ -82,8 +90,8 @@ def pods(
             subject,
             f"no pods: none of {len(nodes)} nodes has the labels {_labels(daemonset)}",
             expected="a node with these labels, which GPU or Node Feature Discovery set",
-            cure=f"kubectl label node NODE {_example(daemonset)}, or set nodePlugin.affinity of "
-            f"the chart; {_SEE}",
+            cure="kubectl label node NODE KEY=VALUE, or set nodePlugin.affinity of the chart; "
+            f"{_SEE}",
         )
     elif wanted and there:
         yield ok(subject, f"pods on {there} of {wanted} nodes")
@@ -116,15 +124,6 @@ def _labels(daemonset: Mapping[str, Any]) -> str:
     if terms:
         own.append(terms[0] if len(terms) == 1 else f"({' or '.join(terms)})")
     return " and ".join(own) or "that it selects"
-
-
-def _example(daemonset: Mapping[str, Any]) -> str:
-    """Return the labels of the first term, for kubectl label."""
-    spec = _pod_spec(daemonset)
-    first = next((term for term in _terms(spec) if term), None)
-    if first is None:
-        first = [f"{key}={value}" for key, value in as_map(spec.get("nodeSelector")).items()]
-    return " ".join(each for each in first if "=" in each) or "KEY=VALUE"
 
 
 def _terms(spec: Mapping[str, Any]) -> list[list[str]]:
@@ -399,3 +398,9 @@ def _keeps(version: object, field: str) -> bool:
         found = as_map(found.get(name))
     keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
     return keeps_unknown or field in as_map(found.get("properties"))
+
+
+def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of this driver's webhooks among all configured ones."""
+    every = [each for found in configurations for each in as_list(found.get("webhooks"))]
+    return [name for name in map(name_of, every) if name.endswith(f".{WEBHOOK_DOMAIN}")]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import device_status
-from tensorfusion_dra.core.doctor import webhook
+from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, note, problem, warning
 from tensorfusion_dra.core.kubernetes import pod_claims, quantity
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
@@ -126,7 +126,7 @@ def without_dra() -> Finding:
 
 def has_webhook(configurations: Sequence[Document] | None) -> bool:
     """Return True unless the configurations are known and none of them is of this driver."""
-    return configurations is None or bool(webhook.ours(configurations))
+    return configurations is None or bool(objects.webhooks(configurations))
 
 
 def start_trouble(events: Sequence[Document] | None) -> str:

@@ -18,39 +18,10 @@ SCALARS = st.sampled_from(
 )
 KEYS = st.sampled_from(
     (
-        *(
-            "name",
-            "exactly",
-            "firstAvailable",
-            "selector",
-            "selectors",
-            "cel",
-            "expression",
-            "count",
-        ),
-        *(
-            "deviceClassName",
-            "allocationMode",
-            "capacity",
-            "requests",
-            "value",
-            "attributes",
-            "basic",
-        ),
-        *(
-            "stringValue",
-            "metadata",
-            "labels",
-            "tensor-fusion.ai/resource-claim-template",
-            "nodeName",
-        ),
-        *(
-            "pool",
-            "allowMultipleAllocations",
-            "tensor-fusion.ai/dra-cel-expression",
-            "vram",
-            "items",
-        ),
+        *("name", "exactly", "firstAvailable", "selector", "selectors", "cel", "expression"),
+        *("count", "deviceClassName", "allocationMode", "capacity", "requests", "metadata"),
+        *("labels", "tensor-fusion.ai/resource-claim-template", "items", "vram"),
+        "tensor-fusion.ai/dra-cel-expression",
     )
 )
 ANYTHING = st.recursive(
@@ -59,7 +30,6 @@ ANYTHING = st.recursive(
     max_leaves=12,
 )
 REQUEST = st.dictionaries(KEYS, ANYTHING, max_size=6)
-DEVICE = st.dictionaries(KEYS, ANYTHING, max_size=5)
 
 
 def any_claim(requests: Any) -> dict[str, Any]:
@@ -71,15 +41,9 @@ def any_template(requests: Any, labels: Any) -> dict[str, Any]:
     return {"kind": "ResourceClaimTemplate", "metadata": {"labels": labels}, "spec": spec}
 
 
-def any_slice(devices: Any, pool: Any, node: Any) -> dict[str, Any]:
-    spec = {"driver": "tensor-fusion.ai.dra-driver", "devices": devices, "pool": pool}
-    return {"kind": "ResourceSlice", "spec": {**spec, "nodeName": node}}
-
-
 OBJECTS = st.one_of(
     st.builds(any_claim, st.lists(REQUEST, max_size=2) | ANYTHING),
     st.builds(any_template, st.lists(REQUEST, max_size=2), REQUEST),
-    st.builds(any_slice, st.lists(DEVICE, max_size=2), REQUEST, SCALARS),
     ANYTHING.map(lambda spec: {"kind": "DeviceClass", "spec": spec}),
     ANYTHING,
 )

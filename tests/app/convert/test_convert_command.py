@@ -23,7 +23,9 @@ def test_the_text_is_on_stdout_and_the_diff_with_reasons_on_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, out, err = run(capsys, "-f", str(TEMPLATE))
+    checked = run(capsys, "-f", str(TEMPLATE), "--check")
 
+    assert checked == (1, "", err)
     lines = err.splitlines()
     assert (code, out) == (0, convert(TEMPLATE.read_text()).text)
     assert lines[:2] == [f"--- {TEMPLATE}", f"+++ {TEMPLATE}, converted"]
@@ -37,15 +39,6 @@ def test_a_text_without_changes_is_printed_without_a_diff(
 ) -> None:
     assert run(capsys, "-f", str(POD)) == (0, POD.read_text(), "")
     assert run(capsys, "-f", str(POD), "--check") == (0, "", "")
-
-
-def test_check_prints_no_text_and_exits_with_1_if_there_are_changes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, err = run(capsys, "-f", str(TEMPLATE), "--check")
-
-    assert (code, out) == (1, "")
-    assert f"{TEMPLATE}:16: unknown field selector" in err
 
 
 def test_an_error_that_cannot_be_converted_is_exit_code_1(

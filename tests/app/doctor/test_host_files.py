@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import folders, records, sockets
+from tensorfusion_dra.app.doctor.folders import Folder, Use
+from tensorfusion_dra.app.doctor.sockets import Socket
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
-from tests.app.doctor.here import context
-from tests.support.prepared_node import Setup, put_claim, share_result
+from tensorfusion_dra.state.ledger_file import VERSION
+from tensorfusion_dra.state.ledger_reading import LedgerFacts
+from tests.app.doctor.here import context, put_prepared_claim
+from tests.support import findings
+from tests.support.findings import Expected
 
 
 @pytest.fixture
@@ -53,19 +58,8 @@ def test_mode_and_kind_of_a_folder_are_read(folder: Path) -> None:
     assert of(found, "hypervisor's folder").found == "not a folder"
 
 
-def prepared(folder: Path) -> Setup:
-    """Prepare one claim on a node whose folders the doctor's context names."""
-    setup = Setup(folder)
-    setup.prepare(put_claim(setup, "a", share_result()))
-    setup.ledger.close()
-    ours = folder / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
-    ours.parent.mkdir(parents=True)
-    (folder / "plugin").rename(ours)
-    return setup
-
-
 def test_a_prepared_claim_with_its_record_and_spec_is_ok(folder: Path) -> None:
-    prepared(folder)
+    put_prepared_claim(folder)
 
     ledger, specs = records.records(context(folder))
 
@@ -75,7 +69,7 @@ def test_a_prepared_claim_with_its_record_and_spec_is_ok(folder: Path) -> None:
 
 
 def test_a_missing_spec_and_a_leftover_spec_are_warnings(folder: Path) -> None:
-    prepared(folder)
+    put_prepared_claim(folder)
     (spec,) = (folder / "cdi").iterdir()
     spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
 
@@ -174,3 +168,121 @@ def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
 
     with pytest.raises(RetryableError, match=f"{port}/readyz"):
         list(sockets.registered(context(folder, in_pod=True, health_port=port)))
+
+
+REGISTRY = Use(what="registration folder", missing_cure="--kubelet-root")
+DATA = Use(what="data folder", may_be_made=True, keeps=True)
+SHARED = Use(what="hypervisor's folder", propagated=True)
+READ = Use(what="devices", written=False)
+TENANTS = Use(what="folder that containers write to", of_containers=True)
+
+
+@pytest.mark.parametrize(
+    ("use", "facts", "level", "text"),
+    [
+        (REGISTRY, {"filesystem": "ext4"}, Level.OK, "mode 0755, on ext4"),
+        (DATA, {"filesystem": "ext4", "mode": 0o700}, Level.OK, ""),
+        (REGISTRY, {"exists": False}, Level.PROBLEM, "--kubelet-root"),
+        (DATA, {"exists": False}, Level.OK, "not created yet"),
+        (DATA, {"is_folder": False}, Level.PROBLEM, "not a folder"),
+        (REGISTRY, {"filesystem": "overlay", "in_pod": True}, Level.PROBLEM, "the container's own"),
+        # On the host itself overlay is the root file system of some systems.
+        (REGISTRY, {"filesystem": "overlay"}, Level.OK, ""),
+        (DATA, {"filesystem": "tmpfs"}, Level.WARNING, "empty after a reboot"),
+        (DATA, {"filesystem": "nfs4"}, Level.WARNING, "a local disk"),
+        (REGISTRY, {"filesystem": "tmpfs"}, Level.OK, ""),
+        (SHARED, {"shared": False}, Level.WARNING, "a private mount"),
+        (SHARED, {"shared": False, "in_pod": True}, Level.OK, ""),
+        (SHARED, {"shared": True}, Level.OK, ""),
+        (TENANTS, {"mount_point": "/run"}, Level.WARNING, "a container can fill that"),
+        (TENANTS, {"mount_point": "/r", "filesystem": "tmpfs"}, Level.OK, ""),
+        (TENANTS, {"mount_point": "/r", "free_bytes": 0}, Level.PROBLEM, "free"),
+        (REGISTRY, {"shared": False}, Level.OK, ""),
+        (DATA, {"read_only": True, "writable": False}, Level.PROBLEM, "mounted read-only"),
+        (DATA, {"writable": False}, Level.COULD_NOT_LOOK, "not writable by the user"),
+        (DATA, {"free_bytes": 2**20}, Level.PROBLEM, "1 MiB free"),
+        (READ, {"read_only": True}, Level.OK, ""),
+        (REGISTRY, {"mode": 0o777}, Level.WARNING, "mode 0777: every user"),
+        (REGISTRY, {"mode": 0o1777}, Level.OK, ""),
+        (REGISTRY, {"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
+    ],
+)
+def test_folders(use: Use, facts: dict[str, Any], level: Level, text: str) -> None:
+    in_pod = bool(facts.get("in_pod"))
+    folder = Folder(path="/r", **{key: value for key, value in facts.items() if key != "in_pod"})
+
+    findings.check(folders.findings(folder, use, in_pod=in_pod), [(level, text)])
+
+
+OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"
+FOREIGN = "/plugins_registry/gpu.nvidia.com-reg.sock"
+NONE_SERVED = (Level.PROBLEM, "none of them served")
+OK = (Level.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([Socket(path=OURS)], [OK]),
+        (
+            [Socket(path=OURS), Socket(path=FOREIGN, is_ours=False)],
+            [OK, (Level.OK, "by another plugin")],
+        ),
+        ([], [NONE_SERVED]),
+        ([Socket(path=OURS, live=False)], [NONE_SERVED, (Level.WARNING, "its process died")]),
+        (
+            [Socket(path=OURS), Socket(path=FOREIGN, is_ours=False, live=False)],
+            [OK, (Level.NOTE, "another plugin's")],
+        ),
+        (
+            [Socket(path=OURS), Socket(path=OURS.replace("-reg", "-5a5a5a5a-reg"))],
+            [(Level.NOTE, "two during a rolling update"), OK, OK],
+        ),
+        (
+            [Socket(path=OURS, live=None)],
+            [NONE_SERVED, (Level.COULD_NOT_LOOK, "no permission")],
+        ),
+    ],
+)
+def test_sockets_by_owner_and_life(listed: list[Socket], expected: list[Expected]) -> None:
+    findings.check(sockets.registrations(listed), expected)
+
+
+CLAIMS = {"uid-a": "default/a"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "text"),
+    [
+        (
+            {"version": VERSION, "claims": CLAIMS, "size_bytes": 40960},
+            Level.OK,
+            "40 KiB, 1 claims",
+        ),
+        ({"exists": False}, Level.NOTE, "no node plugin has run here"),
+        ({"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
+        ({"damage": "image is malformed"}, Level.PROBLEM, "image is malformed"),
+        (
+            {"version": VERSION + 1, "claims": {}},
+            Level.PROBLEM,
+            "a newer release wrote it",
+        ),
+    ],
+)
+def test_ledger_must_be_readable_and_of_a_known_version(
+    facts: dict[str, Any], level: Level, text: str
+) -> None:
+    findings.check([records.ledger(LedgerFacts(path="/l", **facts))], [(level, text)])
+
+
+def test_broken_spec_of_this_driver_is_a_problem_beside_a_damaged_ledger(folder: Path) -> None:
+    (folder / "cdi").mkdir()
+    (folder / "cdi" / "tensor-fusion.ai-vgpu_a.json").write_text("{")
+    ledger = context(folder).settings.data_folder / "ledger.sqlite3"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text("no database")
+
+    damage, spec = records.records(context(folder))
+
+    assert (damage.level, spec.level) == (Level.PROBLEM, Level.PROBLEM)
+    assert "restart the node plugin" in spec.cure

@@ -10,38 +10,54 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor import limits
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.doctor.finding import Level
-from tests.app.doctor.here import context
-from tests.support import enforcer_files
+from tests.app.doctor.here import context, put_prepared_claim
+from tests.support import enforcer_files, findings
 from tests.support.builders.prepared_claims import limit
-from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
+from tests.support.prepared_node import GPU_0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """Yield a folder with a path that leaves room for the name of a socket."""
     with TemporaryDirectory(prefix="tf-") as made:
         yield Path(made)
 
 
+def put_limiter(folder: Path) -> Path:
+    file = folder / "tensor-fusion" / "libcuda_limiter.so"
+    file.parent.mkdir()
+    file.write_bytes(b"\x7fELF")
+    return file
+
+
 def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
     here = context(folder, simulated_gpus="")
-    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
 
     (missing,) = limits.files(here)
-    limiter_file.parent.mkdir()
-    limiter_file.write_bytes(b"\x7fELF")
+    limiter_file = put_limiter(folder)
     limiter_file.chmod(0o644)
     (there,) = limits.files(here)
+    limiter_file.chmod(0o700)
+    (unloadable,) = limits.files(here)
+    limiter_file.unlink()
+    limiter_file.parent.rmdir()
+    limiter_file.parent.touch()
+    (unreadable,) = limits.files(here)
     (simulated,) = limits.files(context(folder))
 
-    assert (missing.level, there.level, simulated.level) == (Level.PROBLEM, Level.NOTE, Level.OK)
+    assert [each.level for each in (missing, there, unloadable, unreadable, simulated)] == [
+        *(Level.PROBLEM, Level.NOTE, Level.WARNING, Level.COULD_NOT_LOOK, Level.OK),
+    ]
     assert str(limiter_file) in missing.subject
+
+
+def test_enforcer_without_files_is_only_noted(folder: Path) -> None:
+    (finding,) = limits.files(context(folder, simulated_gpus="", isolation="shared"))
+
+    assert finding.level is Level.NOTE
 
 
 def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
@@ -59,12 +75,10 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
     assert "ended process" in dead[1].found
 
 
-def test_enforcer_is_ok_only_while_it_is_alive(folder: Path, short_folder: Path) -> None:
+def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     """A limiter without a hypervisor, then with a live one, then with a dead one."""
-    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
-    limiter_file.parent.mkdir()
-    limiter_file.write_bytes(b"\x7fELF")
-    plugin = short_folder / "tensor-fusion-index-0.sock"
+    put_limiter(folder)
+    plugin = folder / "tensor-fusion-index-0.sock"
     here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
 
     (without,) = limits.alive(here)
@@ -83,9 +97,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path, short_folder: Path)
 
 
 def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
-    limiter_file = folder / "tensor-fusion" / "libcuda_limiter.so"
-    limiter_file.parent.mkdir()
-    limiter_file.write_bytes(b"\x7fELF")
+    put_limiter(folder)
     address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
 
     (without,) = limits.alive(context(folder, simulated_gpus="", **address))
@@ -108,27 +120,35 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
 
 
 def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
-    setup = Setup(folder)
-    use_real_cards(setup)
-    setup.prepare(put_claim(setup, "a", share_result()))
-    setup.ledger.close()
-    ours = folder / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
-    ours.parent.mkdir(parents=True)
-    (folder / "plugin").rename(ours)
+    put_prepared_claim(folder, has_real_cards=True)
+    here = context(folder, simulated_gpus="")
 
-    (missing,) = limits.claims(context(folder, simulated_gpus=""))
-    shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
-    content = enforcer_files.shared_memory(
-        {GPU_0: limit(100, 80)}, heartbeat=int(time.time()) + 1, processes=1
-    )
-    enforcer_files.write_shared_memory(shm, content)
-    (other,) = limits.claims(context(folder, simulated_gpus=""))
-    content = enforcer_files.shared_memory(
-        {GPU_0: limit(33, 16)}, heartbeat=int(time.time()) + 1, processes=1
-    )
-    enforcer_files.write_shared_memory(shm, content)
-    (enforced,) = limits.claims(context(folder, simulated_gpus=""))
+    findings.check(limits.claims(here), [(Level.WARNING, "SharedMemoryMissing")])
+    for shared, expected in (
+        (limit(100, 80), (Level.WARNING, "LimitsDiffer")),
+        (limit(33, 16), (Level.OK, "shares that are Enforced: 1")),
+    ):
+        content = enforcer_files.shared_memory(
+            {GPU_0: shared}, heartbeat=int(time.time()) + 1, processes=1
+        )
+        shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
+        enforcer_files.write_shared_memory(shm, content)
+        findings.check(limits.claims(here), [expected])
 
-    assert (missing.level, "SharedMemoryMissing" in missing.found) == (Level.WARNING, True)
-    assert (other.level, "LimitsDiffer" in other.found) == (Level.WARNING, True)
-    assert (enforced.level, enforced.found) == (Level.OK, "shares that are Enforced: 1")
+
+@pytest.mark.parametrize(
+    ("found", "is_required", "level"),
+    [
+        (verdicts.enforced("EnforcerAlive", "fresh heartbeat"), False, Level.OK),
+        (verdicts.unknown("LibraryInstalled", "the library is there"), True, Level.NOTE),
+        (verdicts.not_enforced("HypervisorMissing", "no sign"), False, Level.WARNING),
+        (verdicts.not_enforced("HypervisorMissing", "no sign"), True, Level.PROBLEM),
+    ],
+)
+def test_dead_enforcer_is_a_problem_if_it_is_required(
+    found: Verdict, is_required: bool, level: Level
+) -> None:
+    finding = limits.life("tensor-fusion", found, is_required=is_required)
+
+    assert finding.level is level
+    assert found.text in finding.found

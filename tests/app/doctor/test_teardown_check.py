@@ -7,16 +7,20 @@ import pytest
 
 from dra_simulator.rest import CLAIMS, PODS, Conditions
 from tensorfusion_dra.core import names
-from tests.support import imports, objects
+from tests.support import objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(autouse=True)
+def node(cluster: Cluster) -> None:
+    cluster.add_node("node-01", *two_cards())
+
+
 def test_nothing_hangs_in_a_cluster_without_claims_of_the_driver(
     cluster: Cluster, capsys: Capture
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("waits", request({"vram": "500Gi"}))
     cluster.schedule()
 
@@ -27,7 +31,6 @@ def test_nothing_hangs_in_a_cluster_without_claims_of_the_driver(
 
 
 def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     for name in ("a", "b"):
         keep = {"finalizers": ["example.com/keep"]} if name == "b" else {}
         cluster.add_pod(name, request({"vram": "1Gi"}), metadata=keep)
@@ -50,7 +53,6 @@ def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> N
 
 
 def test_pods_that_are_done_or_gone_do_not_hang(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     for name in ("a", "b"):
         cluster.add_pod(name, request({"vram": "1Gi"}))
     cluster.schedule()
@@ -62,7 +64,6 @@ def test_pods_that_are_done_or_gone_do_not_hang(cluster: Cluster, capsys: Captur
 
 
 def test_claims_of_other_drivers_do_not_count(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "1Gi"}))
     cluster.schedule()
     claim = cluster.client.get(CLAIMS, "a", "default")
@@ -75,7 +76,6 @@ def test_claims_of_other_drivers_do_not_count(cluster: Cluster, capsys: Capture)
 
 
 def test_allocated_claim_without_a_pod_is_a_note(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "1Gi"}))
     cluster.schedule()
     claim = cluster.client.get(CLAIMS, "a", "default")
@@ -89,7 +89,6 @@ def test_allocated_claim_without_a_pod_is_a_note(cluster: Cluster, capsys: Captu
 
 
 def test_foreign_finalizer_of_a_claim_is_a_warning(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     claim = objects.claim(request({"vram": "1Gi"}), name="a")
     claim["metadata"]["finalizers"] = ["example.com/mine"]
     cluster.client.create(CLAIMS, claim)
@@ -99,9 +98,3 @@ def test_foreign_finalizer_of_a_claim_is_a_warning(cluster: Cluster, capsys: Cap
     out = cluster.run(capsys, "teardown-check").out
 
     assert "warning: finalizers of claims: default/a (example.com/mine)" in out
-
-
-def test_teardown_check_loads_neither_grpc_nor_cel() -> None:
-    statement = "import tensorfusion_dra.app.doctor.teardown"
-
-    assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []

@@ -21,27 +21,12 @@ from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lin
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
-class Question:
-    """A check that fails with `trouble` if it is set, and counts its calls."""
-
-    def __init__(self) -> None:
-        self.trouble = ""
-        self.calls = 0
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.trouble:
-            raise RetryableError(self.trouble)
-
-
 @contextmanager
 def serving(
     question: Callable[[], None] = lambda: None,
     pages: Mapping[str, Page] | None = None,
-    *,
-    host: str = "127.0.0.1",
 ) -> Iterator[HealthEndpoint]:
-    endpoint = HealthEndpoint({"/healthz": question}, pages, host=host, port=0)
+    endpoint = HealthEndpoint({"/healthz": question}, pages, host="127.0.0.1", port=0)
     endpoint.start()
     try:
         yield endpoint
@@ -49,14 +34,21 @@ def serving(
         endpoint.stop()
 
 
-def get(port: int, path: str) -> tuple[int, str]:
+def ask(
+    port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> tuple[int, Mapping[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
     try:
-        connection.request("GET", path)
+        connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()
-        return response.status, response.read().decode().strip()
+        return response.status, dict(response.getheaders()), response.read()
     finally:
         connection.close()
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    status, _, body = ask(port, path)
+    return status, body.decode().strip()
 
 
 def wait_registered(cluster: SimulatedCluster) -> None:
@@ -69,20 +61,19 @@ def wait_registered(cluster: SimulatedCluster) -> None:
 
 
 def test_a_failing_check_answers_503_with_the_error() -> None:
-    question = Question()
-    question.trouble = "dra.sock: UNAVAILABLE"
-    with serving(question) as endpoint:
+    def failing_check() -> None:
+        raise RetryableError("dra.sock: UNAVAILABLE")
+
+    with serving(failing_check) as endpoint:
         assert get(endpoint.port, "/healthz") == (503, "dra.sock: UNAVAILABLE")
 
 
 def test_many_probes_in_a_second_run_the_check_once() -> None:
-    question = Question()
-    check = Check("healthz", question)
+    calls: list[None] = []
+    check = Check("healthz", lambda: calls.append(None))
 
-    for _ in range(100):
-        assert check.trouble() == ""
-
-    assert question.calls == 1
+    assert [check.trouble() for _ in range(100)] == [""] * 100
+    assert len(calls) == 1
 
 
 def test_a_port_in_use_is_a_fatal_error() -> None:
@@ -113,25 +104,13 @@ def failing(_request: Request) -> Response:
     raise KeyError("secret of the page")
 
 
-def ask(
-    port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
-) -> tuple[int, Mapping[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
-    try:
-        connection.request(method, path, headers=dict(headers or {}))
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
-
-
 def test_a_page_learns_the_facts_of_its_request() -> None:
+    headers = {"Accept": "text/html", "Host": "node.example:8080"}
     with serving(pages={"/echo": echo}) as endpoint:
-        headers = {"Accept": "text/html", "Host": "node.example:8080"}
         status, answered, body = ask(endpoint.port, "/echo?a=1&b", headers=headers)
+        head = ask(endpoint.port, "/echo?a=1&b", method="HEAD", headers=headers)
 
-    assert status == 200
-    assert answered["Content-Type"] == "application/json"
+    assert (status, answered["Content-Type"]) == (200, "application/json")
     assert answered["Cache-Control"] == "no-store"
     assert json.loads(body) == {
         "path": "/echo",
@@ -140,27 +119,18 @@ def test_a_page_learns_the_facts_of_its_request() -> None:
         "host": "node.example:8080",
         "from_loopback": True,
     }
-
-
-def test_head_gets_the_headers_of_get_without_the_body() -> None:
-    with serving(pages={"/echo": echo}) as endpoint:
-        got = ask(endpoint.port, "/echo")
-        status, headers, body = ask(endpoint.port, "/echo", method="HEAD")
-
-    assert (status, body) == (200, b"")
-    assert headers["Content-Length"] == str(len(got[2]))
-    assert headers["Content-Type"] == "application/json"
+    assert (head[0], head[2]) == (200, b"")
+    assert (head[1]["Content-Length"], head[1]["Content-Type"]) == (
+        str(len(body)),
+        "application/json",
+    )
 
 
 def test_a_failing_page_answers_500_and_is_logged_and_probes_go_on() -> None:
     with serving(pages={"/bad": failing, "/echo": echo}) as endpoint, capture_logs() as logged:
-        status, _, body = ask(endpoint.port, "/bad")
-        again = ask(endpoint.port, "/bad")[0]
-
-        assert (status, again) == (500, 500)
-        assert body == b"KeyError, see the log\n"
-        assert ask(endpoint.port, "/healthz")[0] == 200
-        assert ask(endpoint.port, "/echo")[0] == 200
+        assert get(endpoint.port, "/bad") == (500, "KeyError, see the log")
+        assert get(endpoint.port, "/healthz")[0] == 200
+        assert get(endpoint.port, "/echo")[0] == 200
 
     failed = [line for line in logged if line["event"] == "page_failed"]
     assert [line["path"] for line in failed] == ["/bad"]
@@ -168,7 +138,7 @@ def test_a_failing_page_answers_500_and_is_logged_and_probes_go_on() -> None:
 
 def test_an_unknown_path_names_checks_and_pages() -> None:
     with serving(pages={"/echo": echo}) as endpoint:
-        assert ask(endpoint.port, "/x")[::2] == (404, b"expected one of /healthz, /echo\n")
+        assert get(endpoint.port, "/x") == (404, "expected one of /healthz, /echo")
 
 
 def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> None:
@@ -189,52 +159,55 @@ def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> No
             reader.start()
         assert eventually(lambda: len(arrived) == health_endpoint._MOST_PAGES)
 
-        refused = ask(endpoint.port, "/slow")
-        probed = ask(endpoint.port, "/healthz")
+        assert get(endpoint.port, "/slow")[0] == 503
+        assert get(endpoint.port, "/healthz")[0] == 200
         go_on.set()
         for reader in readers:
             reader.join(PATIENCE_SECONDS)
-        afterwards = ask(endpoint.port, "/slow")
-
-    assert refused[0] == 503
-    assert probed[0] == 200
-    assert afterwards[::2] == (200, b"slow")
+        assert get(endpoint.port, "/slow") == (200, "slow")
 
 
-def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it() -> None:
-    port = port_of_no_client()
-    with cluster_with() as cluster:
-        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
-        cluster.start_plugin()
-        wait_registered(cluster)
-
-        assert get(port, "/healthz") == (200, "ok")
-        cluster.until("ready", lambda: get(port, "/readyz") == (200, "ok"))
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    with cluster_with() as made:
+        flags = ["--health-host", "127.0.0.1", "--health-port", str(port_of_no_client())]
+        made.plugin_flags.extend(flags)
+        yield made
 
 
-def test_the_node_plugin_is_alive_but_not_ready_before_registration() -> None:
-    port = port_of_no_client()
-    with cluster_with() as cluster:
-        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
-        cluster.kubelet.stop()
-        cluster.start_plugin()
-        cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
-
-        assert get(port, "/healthz") == (200, "ok")
-        status, text = get(port, "/readyz")
-        assert status == 503
-        assert text.endswith("dra.sock: not registered by the kubelet")
+def probe(cluster: SimulatedCluster, path: str) -> tuple[int, str]:
+    return get(int(cluster.plugin_flags[-1]), path)
 
 
-def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy() -> None:
-    port = port_of_no_client()
-    with cluster_with() as cluster:
-        cluster.plugin_flags.extend(["--health-host", "127.0.0.1", "--health-port", str(port)])
-        cluster.start_plugin()
-        wait_registered(cluster)
-        socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
+def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it(
+    cluster: SimulatedCluster,
+) -> None:
+    cluster.start_plugin()
+    wait_registered(cluster)
 
-        socket_path.unlink()
+    assert probe(cluster, "/healthz") == (200, "ok")
+    cluster.until("ready", lambda: probe(cluster, "/readyz") == (200, "ok"))
 
-        cluster.until("seen", lambda: get(port, "/healthz")[0] == 503)
-        assert str(socket_path) in get(port, "/healthz")[1]
+
+def test_the_node_plugin_is_alive_but_not_ready_before_registration(
+    cluster: SimulatedCluster,
+) -> None:
+    cluster.kubelet.stop()
+    cluster.start_plugin()
+    cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
+
+    assert probe(cluster, "/healthz") == (200, "ok")
+    status, text = probe(cluster, "/readyz")
+    assert status == 503
+    assert text.endswith("dra.sock: not registered by the kubelet")
+
+
+def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy(cluster: SimulatedCluster) -> None:
+    cluster.start_plugin()
+    wait_registered(cluster)
+    socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
+
+    socket_path.unlink()
+
+    cluster.until("seen", lambda: probe(cluster, "/healthz")[0] == 503)
+    assert str(socket_path) in probe(cluster, "/healthz")[1]

@@ -17,16 +17,11 @@ def written(path: Path, current: str = "", **namespaces: str) -> Path:
     return path
 
 
-def test_namespace_of_the_current_context(tmp_path: Path) -> None:
-    file = written(tmp_path / "a", "two", one="team-a", two="team-b")
-
-    assert kubectl.namespace(str(file)) == "team-b"
-
-
-def test_contexts_of_several_files_are_merged(
+def test_namespace_is_that_of_the_current_context_in_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = written(tmp_path / "a", "two"), written(tmp_path / "b", "one", two="team-b")
+    first = written(tmp_path / "a", "two")
+    second = written(tmp_path / "b", "one", one="team-a", two="team-b")
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(first), str(second)]))
 
     assert kubectl.namespace(None) == "team-b"

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import warnings
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
@@ -51,13 +50,6 @@ def test_a_token_in_a_librarys_warning_is_hidden(stream: io.StringIO) -> None:
 
     (line,) = lines(stream)
     assert line["error"] == "sent Authorization: <hidden>"
-
-
-def test_python_warnings_are_not_captured_by_the_log(stream: io.StringIO) -> None:
-    with pytest.warns(UserWarning, match="hello"):
-        warnings.warn("hello", UserWarning, stacklevel=1)
-
-    assert lines(stream) == []
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

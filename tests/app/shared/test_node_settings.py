@@ -35,16 +35,6 @@ def config(folder: Path, text: str) -> str:
     return f"--config={path}"
 
 
-def test_the_defaults_follow_the_kubelet_and_the_user_guide() -> None:
-    chosen = given()
-
-    assert chosen.gpupool == "default"
-    assert chosen.qos == "medium"
-    assert chosen.cdi_dir == "/var/run/cdi"
-    assert str(chosen.registry_folder) == "/var/lib/kubelet/plugins_registry"
-    assert str(chosen.data_folder) == "/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"
-
-
 @pytest.mark.parametrize("env", [{}, {"NODE_NAME": ""}])
 def test_the_node_name_defaults_to_the_host_name(
     env: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -58,7 +48,8 @@ def test_the_node_name_defaults_to_the_host_name(
 
 def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = config(tmp_path, "gpupool: from-file\nqos: low\ncdi-dir: /file\n")
-    env = {**NAMED, "TENSORFUSION_DRA_GPUPOOL": "from-env", "TENSORFUSION_DRA_QOS": "high"}
+    variables = {"GPUPOOL": "from-env", "QOS": "high", "CDI_DIR": ""}  # empty counts as not set
+    env = {**NAMED, **{f"TENSORFUSION_DRA_{name}": text for name, text in variables.items()}}
 
     chosen = given(file, "--gpupool=from-flag", env=env)
 
@@ -66,12 +57,6 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
     assert chosen.qos == "high"
     assert chosen.cdi_dir == "/file"
     assert chosen.driver_root == "/"
-
-
-def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
-    file = config(tmp_path, "qos: low")
-
-    assert given(file, env={**NAMED, "TENSORFUSION_DRA_QOS": ""}).qos == "low"
 
 
 def test_the_file_can_be_named_by_a_variable_that_the_flag_overrides(tmp_path: Path) -> None:
@@ -195,8 +180,6 @@ def test_a_wrong_value_is_an_error_with_flag_found_and_expected(flag: str, text:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("qoss: low", "found 'qoss', expected qos"),
-        ("drain_seconds: 1", "found 'drain_seconds', expected drain-seconds"),
         ("1: low", "found 1, expected the name of a setting .--help lists them"),
         ("qos: [low]", "qos: found a list of 1, expected text or a number"),
         ("qos: {a: b}", "qos: found a dict of 1, expected text or a number"),
@@ -268,12 +251,51 @@ def test_memory_expansion_is_refused_for_enforcers_that_cannot_expand(
 def test_status_page_may_be_written_in_yaml_with_and_without_quotes(
     tmp_path: Path, written: str, mode: str
 ) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text(f"status-page: {written}\n")
-
-    assert given(f"--config={file}").status_page_mode == mode
+    assert given(config(tmp_path, f"status-page: {written}")).status_page_mode == mode
 
 
 def test_the_data_disk_defaults_to_the_kubelets() -> None:
     assert str(given("--kubelet-root=/k").disk_folder) == "/k"
     assert str(given("--kubelet-root=/k", "--data-dir=/big").disk_folder) == "/big"
+
+
+def test_device_nodes_of_a_driver_container_have_their_paths_on_the_host(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia0"):
+        (tmp_path / "dev" / name).symlink_to("/dev/null")
+    settings = Settings(
+        node_name="node-01",
+        driver_root=str(tmp_path),
+        driver_root_on_host="/run/nvidia/driver",
+    )
+
+    nodes = node_parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == ("/run/nvidia/driver/dev/nvidia0",)
+
+
+def test_device_nodes_come_from_the_configured_folder(tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").symlink_to("/dev/null")
+    settings = Settings(node_name="node-01", dev_dir=str(tmp_path))
+
+    nodes = node_parts.device_nodes(settings)
+
+    assert nodes.of_card(0) == (f"{tmp_path}/nvidia0",)
+
+
+@pytest.mark.parametrize(
+    ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
+)
+def test_node_offers_state_whether_the_enforcer_supports_hard_isolation(
+    tmp_path: Path, enforcer: str, *, enforces_hard: bool
+) -> None:
+    (tmp_path / "boot_id").write_text("boot-1\n")
+    settings = Settings(
+        node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
+    )
+
+    node_offers = node_parts.node_facts(settings)
+
+    assert (node_offers.enforcer, node_offers.enforces_hard) == (enforcer, enforces_hard)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,33 +15,20 @@ from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.plugin_process import Process, spawn_command
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
-from tests.support.waiting import PATIENCE_SECONDS, eventually
-
-THREADS = 8
-
-COLLECTOR = """
-import gc, json
-from tensorfusion_dra.app.shared import process_memory
-states = [(gc.isenabled(), gc.get_freeze_count())]
-process_memory.prepare_start()
-states.append((gc.isenabled(), gc.get_freeze_count()))
-process_memory.finish_start()
-states.append((gc.isenabled(), gc.get_freeze_count()))
-print(json.dumps(states))
-"""
+from tests.support.waiting import eventually
 
 # malloc_info() writes an element <heap nr="..."> for each arena.
-ARENAS = """
-import ctypes, json, sys, tempfile, threading
+STARTING = """
+import ctypes, gc, json, sys, tempfile, threading
 from tensorfusion_dra.app.shared import process_memory
-if sys.argv[1] == "limited":
+if sys.argv[1] == "prepared":
     process_memory.prepare_start()
-everyone = threading.Barrier(THREADS + 1)
+everyone = threading.Barrier(9)
 def allocate():
     kept = [bytes(4096) for _ in range(100)]
     everyone.wait()
     everyone.wait()
-threads = [threading.Thread(target=allocate) for _ in range(THREADS)]
+threads = [threading.Thread(target=allocate) for _ in range(8)]
 for thread in threads:
     thread.start()
 everyone.wait()
@@ -52,7 +38,7 @@ with tempfile.NamedTemporaryFile() as report:
     stream = ctypes.c_void_p(libc.fopen(report.name.encode(), b"w"))
     libc.malloc_info(0, stream)
     libc.fclose(stream)
-    print(json.dumps(report.read().decode().count("<heap nr=")))
+    print(json.dumps([report.read().decode().count("<heap nr="), gc.isenabled()]))
 everyone.wait()
 """
 
@@ -66,34 +52,15 @@ runpy.run_module("tensorfusion_dra", run_name="__main__", alter_sys=True)
 """
 
 
-def answer(code: str, *arguments: str) -> Any:
-    """Run code and return the JSON that it prints."""
-    ended = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=True,
-    )
-    return json.loads(ended.stdout)
-
-
-def test_collector_pauses_during_the_start_and_then_skips_what_was_loaded() -> None:
-    before, starting, started = answer(COLLECTOR)
-
-    (is_collecting, frozen_by_python) = before  # none, except in Python 3.12
-    assert is_collecting
-    assert starting == [False, frozen_by_python]
-    assert started[0] is True
-    assert started[1] > frozen_by_python + 1000
-
-
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="no glibc")
-def test_threads_share_the_arenas_of_the_c_library() -> None:
-    code = ARENAS.replace("THREADS", str(THREADS))
+def test_start_pauses_the_collector_and_lets_threads_share_arenas() -> None:
+    (usual, is_collecting), (prepared, is_collecting_then) = (
+        json.loads(subprocess.check_output([sys.executable, "-c", STARTING, how]))
+        for how in ("as usual", "prepared")
+    )
 
-    assert answer(code, "as usual") > process_memory.ARENAS
-    assert answer(code, "limited") == process_memory.ARENAS
+    assert (usual > process_memory.ARENAS, is_collecting) == (True, True)
+    assert (prepared, is_collecting_then) == (process_memory.ARENAS, False)
 
 
 @pytest.fixture

@@ -81,12 +81,6 @@ def kept_without(*dropped: str) -> Iterable[Finding]:
     return kubernetes.kept_of_slice(sent, stored)
 
 
-def claim_without_capacity() -> Any:
-    stored: Any = copy.deepcopy(dict(kubernetes.trial_claim("default")))
-    del stored["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
-    return stored
-
-
 SHARING = ("allowMultipleAllocations", "requestPolicy")
 SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
 
@@ -116,45 +110,32 @@ SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
             [(Level.PROBLEM, "Ready is False: no CNI")],
         ),
         (kubernetes.ready(node()), [(Level.NOTE, "no condition Ready")]),
-    ],
-)
-def test_versions_and_nodes(found: Iterable[Finding], expected: list[Expected]) -> None:
-    findings.check(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
         (
             kubernetes.shares([claim_for_a_part({"driver": DRIVER})], DRIVER),
-            "default/a got devices",
+            [(Level.PROBLEM, "default/a got devices")],
         ),
-        (several_in("v1.35.6", several(4)), "ResourceClaim a/train: one request has a count"),
-        (
-            several_in("v1.35.6", several(4, kind="ResourceClaimTemplate")),
-            "one distinctAttribute tensor-fusion.ai.dra-driver/uuid over all",
-        ),
-        (several_in("v1.34.2", ALTERNATIVE), "object a/train"),
-    ],
-)
-def test_claims_that_the_scheduler_mishandles(found: Iterable[Finding], expected: str) -> None:
-    (each,) = found
-
-    assert each.level is (Level.PROBLEM if "got devices" in expected else Level.WARNING)
-    assert expected in f"{each.found} {each.expected}"
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
         (kubernetes.shares(PARTS, DRIVER), [OK]),
         (kubernetes.shares(PARTS[1:], DRIVER), []),
+        (
+            several_in("v1.35.6", several(4)),
+            [(Level.WARNING, "ResourceClaim a/train: one request has a count")],
+        ),
+        (
+            several_in("v1.35.6", several(4, kind="ResourceClaimTemplate")),
+            [(Level.WARNING, "one distinctAttribute tensor-fusion.ai.dra-driver/uuid over all")],
+        ),
+        (several_in("v1.34.2", ALTERNATIVE), [(Level.WARNING, "object a/train")]),
         (several_in("v1.35.6", several(1), several(4, device_class="other")), []),
         (several_in("v1.36.2", several(4)), []),
         (several_in("", several(4)), []),
+        (kept_without(), [OK]),
+        (kept_without(*SHARING), [SHARING_OFF]),
+        (kept_without("taints"), [(Level.NOTE, "DRADeviceTaints is off")]),
+        (kept_without("taints", *SHARING), [SHARING_OFF, (Level.NOTE, "DRADeviceTaints is off")]),
+        (kept_without("attributes"), [(Level.WARNING, "look for an admission webhook")]),
     ],
 )
-def test_claims_that_the_scheduler_serves(
+def test_versions_nodes_claims_and_feature_gates(
     found: Iterable[Finding], expected: list[Expected]
 ) -> None:
     findings.check(found, expected)
@@ -163,21 +144,3 @@ def test_claims_that_the_scheduler_serves(
 def test_trial_slice_is_valid() -> None:
     assert slice_rules.violations(kubernetes.trial_slice("node-01")["spec"]) == ()
     assert len(kubernetes.trial_slice("n" * 253)["metadata"]["name"]) <= 253
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (kept_without(), [OK]),
-        (kept_without(*SHARING), [SHARING_OFF]),
-        (kept_without("taints"), [(Level.NOTE, "DRADeviceTaints is off")]),
-        (kept_without("taints", *SHARING), [SHARING_OFF, (Level.NOTE, "DRADeviceTaints is off")]),
-        (kept_without("attributes"), [(Level.WARNING, "look for an admission webhook")]),
-        (kubernetes.kept_of_claim(kubernetes.trial_claim("default")), [OK]),
-        (kubernetes.kept_of_claim(claim_without_capacity()), [SHARING_OFF]),
-    ],
-)
-def test_feature_gates_follow_from_the_fields_that_are_kept(
-    found: Iterable[Finding], expected: list[Expected]
-) -> None:
-    findings.check(found, expected)

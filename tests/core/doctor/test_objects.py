@@ -19,6 +19,7 @@ from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpus
 from tests.support.findings import Expected
 
+OK = (Level.OK, "")
 CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
 
 
@@ -28,31 +29,17 @@ def definition(**spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", objects.DEFINITIONS)
-def test_projects_own_definitions_keep_the_field(name: str) -> None:
-    stored = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+def test_definition_keeps_the_field_that_turns_dra_on(name: str) -> None:
+    ours = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+    lenient = definition(**{"x-kubernetes-preserve-unknown-fields": True})
+    others = definition(properties={"qosConfig": {}})
 
-    assert stored["metadata"]["name"] == name
-    assert [found.level for found in objects.definition(name, stored)] == [Level.OK]
-
-
-@pytest.mark.parametrize("name", objects.DEFINITIONS)
-def test_definition_that_drops_the_field_is_a_note(name: str) -> None:
-    (found,) = objects.definition(name, definition(properties={"qosConfig": {}}))
-
-    assert found.level is Level.NOTE
-    assert f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it" in found.found
-    assert "tensor-fusion.ai/dra-enabled" in found.expected
-
-
-def test_definition_that_preserves_unknown_fields_keeps_the_field() -> None:
-    stored = definition(**{"x-kubernetes-preserve-unknown-fields": True})
-
-    for name in objects.DEFINITIONS:
-        assert [found.level for found in objects.definition(name, stored)] == [Level.OK]
-
-
-def test_cluster_without_tensor_fusion_has_no_findings() -> None:
-    assert not [found for name in objects.DEFINITIONS for found in objects.definition(name, None)]
+    assert ours["metadata"]["name"] == name
+    findings.check(objects.definition(name, ours), [OK])
+    findings.check(objects.definition(name, lenient), [OK])
+    dropped = f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it"
+    findings.check(objects.definition(name, others), [(Level.NOTE, dropped)])
+    findings.check(objects.definition(name, None), [])
 
 
 PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}
@@ -112,7 +99,6 @@ def test_pools_of_settings_beside_gpupools_of_other_names_are_a_warning(
 
 
 DRIVER = "tensor-fusion.ai.dra-driver"
-OK = (Level.OK, "")
 
 
 def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
@@ -140,6 +126,19 @@ OF_SUBREQUEST = {
 }
 
 
+def stored(count: int = 1) -> list[Any]:
+    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
+    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
+
+
+def exclusive() -> list[Any]:
+    """A slice of two devices that cannot be shared."""
+    (item,) = stored(2)
+    for device in item["spec"]["devices"]:
+        del device["allowMultipleAllocations"]
+    return [item]
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
@@ -164,9 +163,18 @@ OF_SUBREQUEST = {
         ),
         (objects.templates([OF_SUBREQUEST], classes=[]), [(Level.PROBLEM, "tensor-fusion.ai")]),
         (objects.templates([], classes=[]), [(Level.NOTE, "in no namespace")]),
+        (objects.published(stored(2)), [(Level.OK, "1 on 1 nodes, with 2 dev")]),
+        (objects.published([], node_name="a"), [(Level.PROBLEM, "of node a: none")]),
+        (objects.published(stored(130)), [OK]),
+        (objects.published([]), [(Level.PROBLEM, "none on any node")]),
+        (
+            objects.published(stored(130)[:1]),
+            [(Level.WARNING, "the scheduler ignores an incomplete pool")],
+        ),
+        (objects.published(exclusive()), [(Level.PROBLEM, "2 of 2 cannot be shared")]),
     ],
 )
-def test_class_and_templates(found: Iterable[Finding], expected: list[Expected]) -> None:
+def test_class_templates_and_slices(found: Iterable[Finding], expected: list[Expected]) -> None:
     findings.check(found, expected)
 
 
@@ -229,14 +237,13 @@ def test_daemonset_without_pods_is_a_problem_with_what_it_lacks(
     assert {each.level for each in found} == {Level.OK if there else Level.PROBLEM}
 
 
-def test_missing_label_is_named_with_the_command_that_sets_it() -> None:
+def test_missing_labels_are_named() -> None:
     (found,) = objects.pods(installed(), [node(), node()], has_runtime_class=True)
 
     assert found.found == (
         "no pods: none of 2 nodes has the labels kubernetes.io/os=linux and "
         "(nvidia.com/gpu.present=true or feature.node.kubernetes.io/pci-10de.present=true)"
     )
-    assert found.cure.startswith("kubectl label node NODE nvidia.com/gpu.present=true, or set ")
 
 
 def test_pool_source_is_read_from_the_environment_of_the_pods() -> None:
@@ -247,35 +254,12 @@ def test_pool_source_is_read_from_the_environment_of_the_pods() -> None:
     assert objects.pool_source(installed()) == Source(kind="settings", gpupool="default")
 
 
-def stored(count: int = 1) -> list[Any]:
-    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
-    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
+def test_this_drivers_webhooks_are_recognized_by_their_domain() -> None:
+    names = ("vpod.kb.io", "pods.dra.tensor-fusion.ai", "mpod-v1.kb.io.tensor-fusion.ai")
+    others = {"webhooks": [{"name": name} for name in names]}
+    ours = {"webhooks": [{"name": "claims.dra.tensor-fusion.ai"}]}
 
-
-def exclusive() -> list[Any]:
-    """A slice of two devices that cannot be shared."""
-    (item,) = stored(2)
-    for device in item["spec"]["devices"]:
-        del device["allowMultipleAllocations"]
-    return [item]
-
-
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        (objects.published(stored(2)), (Level.OK, "1 on 1 nodes, with 2 dev")),
-        (objects.published([], node_name="a"), (Level.PROBLEM, "of node a: none")),
-        (objects.published(stored(130)), OK),
-        (objects.published([]), (Level.PROBLEM, "none on any node")),
-        (
-            objects.published(stored(130)[:1]),
-            (Level.WARNING, "the scheduler ignores an incomplete pool"),
-        ),
-        (
-            objects.published(exclusive()),
-            (Level.PROBLEM, "2 of 2 cannot be shared"),
-        ),
-    ],
-)
-def test_slices(found: Iterable[Finding], expected: Expected) -> None:
-    findings.check(found, [expected])
+    assert objects.webhooks([others, {"webhooks": None}, ours]) == [
+        names[1],
+        ours["webhooks"][0]["name"],
+    ]

@@ -1,20 +1,40 @@
 """The rights of each process, and findings about missing ones."""
 
+from typing import Any
+
+import pytest
+
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import rights
 from tensorfusion_dra.core.doctor.finding import Level
-from tensorfusion_dra.core.doctor.rights import Answer, Right
+from tensorfusion_dra.core.doctor.rights import Answer
+
+POOL = {"pool_source": "node-labels"}
+HYPERVISOR = {"read_pods": False, "marks_pods": True}
 
 
-def verbs(table: tuple[Right, ...], resource: str) -> set[str]:
-    return {right.verb for right in table if right.resource == resource}
+@pytest.mark.parametrize(
+    ("settings", "resource", "verbs"),
+    [
+        ({}, "resourceslices", {"list", "watch", "create", "update", "delete"}),
+        ({}, "resourceclaims", {"get"}),
+        ({}, "nodes", {"get"}),
+        ({}, "gpupools", set()),
+        ({"pool_source": "object"}, "gpupools", {"list", "watch"}),
+        ({"pool_source": "object"}, "nodes", {"get", "list", "watch"}),
+        (POOL, "gpupools", {"list", "watch"}),
+        (POOL, "nodes", {"get", "list", "watch"}),
+        ({"read_pods": True}, "pods", {"get"}),
+        ({"read_pods": False}, "pods", set()),
+        (HYPERVISOR, "pods", {"get", "list", "watch", "patch"}),
+    ],
+)
+def test_rights_of_the_node_plugin_follow_from_its_settings(
+    settings: dict[str, Any], resource: str, verbs: set[str]
+) -> None:
+    table = rights.of_node_plugin(**settings)
 
-
-def test_node_plugin_has_all_verbs_on_slices_and_get_on_nodes_and_claims() -> None:
-    table = rights.of_node_plugin()
-
-    assert verbs(table, "resourceslices") == {"list", "watch", "create", "update", "delete"}
-    assert verbs(table, "nodes") == verbs(table, "resourceclaims") == {"get"}
+    assert {right.verb for right in table if right.resource == resource} == verbs
 
 
 def test_status_of_a_claim_needs_the_granular_verb_for_this_driver_only() -> None:
@@ -28,29 +48,6 @@ def test_status_of_a_claim_needs_the_granular_verb_for_this_driver_only() -> Non
     )
 
 
-def test_get_pods_is_needed_only_with_read_pods() -> None:
-    assert verbs(rights.of_node_plugin(read_pods=True), "pods") == {"get"}
-    assert verbs(rights.of_node_plugin(read_pods=False), "pods") == set()
-
-
-def test_pods_are_watched_and_patched_only_with_the_hypervisors_sockets() -> None:
-    marking = rights.of_node_plugin(read_pods=False, marks_pods=True)
-
-    assert verbs(marking, "pods") == {"get", "list", "watch", "patch"}
-
-
-def test_gpupools_and_nodes_are_watched_only_if_the_pool_comes_from_them() -> None:
-    settings, named, selecting = (
-        rights.of_node_plugin(pool_source=source)
-        for source in ("settings", "object", "node-labels")
-    )
-
-    assert verbs(settings, "gpupools") == set()
-    assert verbs(named, "gpupools") == {"list", "watch"}
-    assert verbs(settings, "nodes") == {"get"}
-    assert verbs(named, "nodes") == verbs(selecting, "nodes") == {"get", "list", "watch"}
-
-
 def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
     events = [
         right for right in rights.of_node_plugin(pool_source="object") if right.resource == "events"
@@ -59,18 +56,12 @@ def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
     assert [(right.namespace, right.vital) for right in events] == [("", False), ("default", False)]
 
 
-def test_no_right_is_listed_twice() -> None:
-    table = rights.of_node_plugin(pool_source="node-labels")
-
-    assert len({(r.verb, r.group, r.resource, r.namespace) for r in table}) == len(table)
-
-
 def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:
     table = rights.of_webhook()
 
     assert {right.verb for right in table} == {"get", "list", "watch"}
-    assert verbs(table, "gpupools") == {"list", "watch"}
-    assert verbs(table, "pods") == {"get"}
+    assert {right.verb for right in table if right.resource == "gpupools"} == {"list", "watch"}
+    assert [right.verb for right in table if right.resource == "pods"] == ["get"]
 
 
 TABLE = rights.of_node_plugin()

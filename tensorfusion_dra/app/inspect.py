@@ -8,14 +8,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.inspect import providers_view
 from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import (
     logging,
@@ -28,13 +28,19 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.verdicts import Standing, State
-from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.observed import document
+from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.driver.providers.provider_runner import Outcome
+from tensorfusion_dra.driver.providers.provider_runner import State as ProviderState
+from tensorfusion_dra.driver.providers.providers import Report
+from tensorfusion_dra.driver.providers.third_party import Kind, Registered
 from tensorfusion_dra.state import ledger_reading
 
 _FORMS: Final = ("table", "json", "yaml")
@@ -43,6 +49,7 @@ _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 _CARD_COLUMNS: Final = (
     *("INDEX", "UUID", "MODEL", "TFLOPS", "VRAM MiB", "RESERVED MiB", "NAME", "HEALTH"),
 )
+_PROVIDER_COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
 _SHARE_COLUMNS: Final = ("CLAIM", "UID", "REQUEST", "DEVICE", "TAKES", "LIMITS", "STATE")
 
 Json = dict[str, Any]
@@ -65,30 +72,33 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace) -> int:
     """Print the node's GPUs, devices, shares and CDI specs; return 1 if a part is unknown.
 
+    With --providers print these and what they give; return 1 if one failed.
+
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.
         RetryableError: The NVIDIA driver cannot be recorded.
     """
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="error", form="console")
-    if flags.providers:
-        return providers_view.run(settings, form=flags.form)
     with node_parts.discovery(settings) as discovery:
         if flags.raw:
             sys.stdout.write(json.dumps(discovery.raw(), indent=2) + "\n")
             return 0
         with streams.own_output():
-            found, troubles = _read(settings, discovery)
+            read = _read_providers if flags.providers else _read
+            found, troubles = read(settings, discovery)
     if flags.form == "json":
         text = json.dumps(found, indent=2)
     elif flags.form == "yaml":
         text = yaml.safe_dump(found, sort_keys=False).rstrip()
     else:
-        text = "\n".join(_lines(found))
+        text = "\n".join(_provider_lines(found) if flags.providers else _lines(found))
     sys.stdout.write(text + "\n")
     for trouble in troubles:
         sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
-    return 1 if troubles else 0
+    bad = {ProviderState.FAILED.value, ProviderState.LATE.value}
+    has_failed = any(each["state"] in bad for each in found.get("providers", ()))
+    return 1 if troubles or has_failed else 0
 
 
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
@@ -203,3 +213,106 @@ def _limits(share: Json) -> str:
 
 def _of_wanted(granted: int, wanted: int, unit: str) -> str:
     return f"{granted} {unit}" + (f" (of {wanted} {unit} wanted)" if granted < wanted else "")
+
+
+def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
+    """Read the cards once and call the providers, as the node plugin does.
+
+    Return what each gives to which device, and why the cards are unreadable, if they are.
+    """
+    loaded = providers.load(settings)
+    reader = DeviceCatalog(
+        discovery,
+        node_parts.node(settings),
+        host=HostSizes(settings.disk_folder),
+        providers=loaded,
+    )
+    troubles = []
+    try:
+        reader.refresh()
+    except RetryableError as error:
+        troubles.append(str(error))
+    every = providers.registered(settings)
+    reports = (*loaded.reports(), *_enforcers(settings, every))
+    loaded.close()
+    return {
+        "node": settings.node_name,
+        "providers": [
+            _as_json(each) for kind in Kind for each in reports if each.registered.kind is kind
+        ],
+        "unknownDisabled": list(providers.unknown_names(settings, every)),
+    }, troubles
+
+
+def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
+    """Yield the enforcers; only that of the settings is loaded."""
+    own = (Registered(kind=Kind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items())
+    for each in (*own, *(other for other in every if other.kind is Kind.ENFORCER)):
+        outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
+        if each.name == settings.enforcer and not each.unused:
+            began, errors = time.monotonic(), {}
+            try:
+                node_parts.chosen_enforcer(settings)
+            except InputError as error:
+                errors[""] = str(error)
+            outcome = Outcome(
+                state=ProviderState.FAILED if errors else ProviderState.OK,
+                seconds=time.monotonic() - began,
+                errors=errors,
+            )
+        yield Report(registered=each, outcome=outcome)
+
+
+def _as_json(report: Report) -> Json:
+    registered, outcome = report.registered, report.outcome
+    seconds = outcome.seconds
+    return {
+        "kind": registered.kind.value,
+        "name": registered.name,
+        "package": registered.package or "this driver",
+        "state": outcome.state.value,
+        "reason": registered.unused,
+        "seconds": None if seconds is None else round(seconds, 6),
+        "errors": dict(outcome.errors),
+        "given": {device: list(given) for device, given in report.given.items()},
+        "refused": {
+            device: [{"name": each.name, "reason": each.reason} for each in refused]
+            for device, refused in report.refused.items()
+        },
+    }
+
+
+def _provider_lines(found: Json) -> Iterator[str]:
+    every = found["providers"]
+    yield from table([_PROVIDER_COLUMNS, *map(_provider_row, every)])
+    for each in every:
+        yield from map(one_line, _provider_troubles(each))
+    for name in found["unknownDisabled"]:
+        yield f"  disable-provider: found {name}, which no provider has"
+
+
+def _provider_row(each: Json) -> tuple[object, ...]:
+    seconds = each["seconds"]
+    given = sorted({name for names in each["given"].values() for name in names})
+    devices = len(each["given"])
+    gives = f"{', '.join(given)} on {devices} device{'' if devices == 1 else 's'}" if given else "-"
+    if each["kind"] == Kind.ENFORCER.value and each["state"] == ProviderState.OK.value:
+        gives = "limits of new claims"
+    return (
+        each["kind"],
+        one_line(each["name"]),
+        one_line(each["package"]),
+        each["state"],
+        "-" if seconds is None else f"{1000 * seconds:.1f} ms",
+        gives,
+    )
+
+
+def _provider_troubles(each: Json) -> Iterator[str]:
+    if each["reason"]:
+        yield f"  unused: {each['name']}: {each['reason']}"
+    for gpu, error in each["errors"].items():
+        yield f"  {each['state']}: {each['name']}: {f'{gpu}: ' if gpu else ''}{error}"
+    for device, refused in each["refused"].items():
+        for refusal in refused:
+            yield f"  left out: {each['name']}: {device}: {refusal['name']}: {refusal['reason']}"

@@ -2,52 +2,45 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from tensorfusion_dra.app.doctor import gpus
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE
-from tensorfusion_dra.core.doctor import gpus
 from tensorfusion_dra.core.doctor.finding import Finding, Level
-from tensorfusion_dra.core.doctor.gpus import Access
+from tensorfusion_dra.core.errors import RetryableError
 from tests.support import findings
 from tests.support.builders.gpus import gpu
 from tests.support.findings import Expected
 
 CARD = gpu(0)
-REAL = replace(CARD, simulated=False)
 BUS = "0000:3a:00.0"
 OK = (Level.OK, "")
-LIBRARY = {"library": "/l.so.1"}
+
+
+def missing_file() -> NoReturn:
+    raise RetryableError("no such file")
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
         (
-            gpus.library({**LIBRARY, "driver_version": "550.54.15"}),
-            [(Level.OK, "/l.so.1, driver 550.54.15")],
-        ),
-        (
-            gpus.library({**LIBRARY, "driver_version": {"error": "NO_PERM"}}),
-            [(Level.OK, "NO_PERM")],
-        ),
-        (
-            gpus.cards([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")]),
+            gpus.published([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")]),
             [OK, (Level.WARNING, "MIG mode is on")],
         ),
-        (gpus.cards([], []), [(Level.WARNING, "an empty pool is published")]),
+        (gpus.published([], []), [(Level.WARNING, "an empty pool is published")]),
         (
-            gpus.cards([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], []),
+            gpus.published([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], []),
             [(Level.NOTE, "--gpu-models")],
         ),
-        (gpus.access([REAL], Access(toolkit_cards=frozenset({CARD.uuid}))), [OK]),
-        (gpus.access([REAL], Access(libraries=12)), [OK]),
-        (gpus.access([REAL], Access(trouble="no libcuda.so.1")), [(Level.PROBLEM, "no libcuda")]),
-        (gpus.access([replace(CARD, simulated=True)], Access(trouble="none")), []),
-        ([gpus.device_node("/dev/nvidia0", found=True)], [OK]),
-        ([gpus.device_node("/dev/nvidia0: none", found=False)], [(Level.PROBLEM, "nvidia0: none")]),
+        ([gpus.driver_libraries([], missing_file)], [OK]),
+        ([gpus.driver_libraries([CARD.uuid], list)], [(Level.OK, "0 mounts")]),
+        ([gpus.driver_libraries([CARD.uuid], missing_file)], [(Level.PROBLEM, f"({CARD.uuid})")]),
+        ([gpus.device_nodes(lambda: ["/dev/nvidia0"])], [(Level.OK, "/dev/nvidia0")]),
+        ([gpus.device_nodes(missing_file)], [(Level.PROBLEM, "no such file")]),
         (
             gpus.expansion(replace(NO_MORE, host_disk_percent=70), ["data disk: /nowhere: none"]),
             [(Level.PROBLEM, "/nowhere")],

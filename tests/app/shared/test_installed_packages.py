@@ -1,0 +1,213 @@
+"""Providers and enforcers of installed packages: which are used, in which order, and which not."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.app.shared import enforcer_kinds, node_parts, providers
+from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.verdicts import State
+from tensorfusion_dra.core.devices.device import Reading
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.driver.providers.third_party import Registered
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpus
+from tests.support.installed_packages import install
+
+ATTRIBUTES, CAPACITIES = names.ATTRIBUTE_PROVIDERS, names.CAPACITY_PROVIDERS
+READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)
+RACK = "def rack(gpu, node):\n    return {'example.com/rack': __name__}\n"
+ENFORCERS = """
+from tests.support.another_enforcer import Another, variant
+
+Hard = variant(enforces_hard=True)
+"""
+NAMES_NO_PLACE = """
+from tests.support.another_enforcer import Another
+
+built = []
+
+class Placeless(Another):
+    def __init__(self, settings):
+        super().__init__(settings)
+        built.append(self)
+
+    def places(self, claim):
+        raise LookupError("no place for " + claim.ref.name)
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(node_name="node-01", **values)
+
+
+def registered(*, disable_provider: str = "") -> Sequence[Registered]:
+    return providers.registered(settings(disable_provider=disable_provider))
+
+
+def test_providers_are_ordered_by_kind_then_name(site: Path) -> None:
+    install(site, "zeta", {ATTRIBUTES: {"alpha": "zeta:rack"}})
+    install(site, "eta", {ATTRIBUTES: {"beta": "eta:rack"}, CAPACITIES: {"beta": "eta:slots"}})
+
+    assert [(each.kind.value, each.name, each.package) for each in registered()] == [
+        ("attributes", "alpha", "zeta 1.0"),
+        ("attributes", "beta", "eta 1.0"),
+        ("capacities", "beta", "eta 1.0"),
+    ]
+
+
+def test_nothing_is_imported_before_the_first_call(site: Path) -> None:
+    install(site, "rack-lazily", {ATTRIBUTES: {"rack": "rack_lazily:rack"}}, RACK)
+
+    loaded = providers.load(settings())
+    imported_before = "rack_lazily" in sys.modules
+    (device,) = loaded.extended(published_devices(*gpus(1)), READING)
+
+    assert not imported_before
+    assert device.attributes["example.com/rack"] == "rack_lazily"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("driver", "which is the driver's own"),
+        ("nvml", "which is the driver's own"),
+        ("mps", "which is the driver's own"),
+        ("Rack", "expected lower-case letters, digits and dashes"),
+        ("r" * 64, "expected lower-case letters, digits and dashes"),
+    ],
+)
+def test_forbidden_name_is_logged_and_not_used(site: Path, name: str, why: str) -> None:
+    install(site, "odd", {ATTRIBUTES: {name: "odd:rack"}})
+
+    with capture_logs() as logs:
+        providers.load(settings())
+
+    assert why in registered()[-1].unused
+    assert [line["event"] for line in logs] == ["provider_skipped"]
+
+
+def test_first_package_by_name_gets_a_name_that_two_register(site: Path) -> None:
+    install(site, "zeta", {ATTRIBUTES: {"rack": "zeta:rack"}})
+    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack"}})
+
+    first, second = registered()
+
+    assert (first.package, first.unused) == ("eta 1.0", "")
+    assert "which eta 1.0 has" in second.unused
+
+
+def test_disabled_provider_is_registered_and_not_used(site: Path) -> None:
+    install(site, "eta", {ATTRIBUTES: {"rack": "eta:rack", "row": "eta:rack"}})
+
+    rack, row = registered(disable_provider="rack,other")
+
+    assert (rack.unused, row.unused) == (providers.DISABLED, "")
+
+
+def test_unknown_name_in_the_setting_is_a_warning() -> None:
+    """It is no error: the package may be gone from the image, which is what the setting wants."""
+    with capture_logs() as logs:
+        providers.load(settings(disable_provider="rack"))
+
+    assert [(line["event"], line["provider"]) for line in logs] == [
+        ("disabled_provider_unknown", "rack")
+    ]
+
+
+@pytest.mark.parametrize("name", ["driver", "nvml", "tensor-fusion"])
+def test_own_provider_cannot_be_disabled(name: str) -> None:
+    with pytest.raises(InputError, match=f"disable-provider: found {name}"):
+        providers.load(settings(disable_provider=name))
+
+
+@pytest.mark.parametrize("value", ["rack;row", "rack,", "Rack", "a b"])
+def test_setting_is_a_list_of_names(value: str) -> None:
+    with pytest.raises(InputError, match="disable-provider"):
+        settings(disable_provider=value)
+
+
+def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
+    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
+
+    enforcer = node_parts.chosen_enforcer(settings(enforcer="another"))
+
+    assert enforcer.name == "another"
+    assert enforcer.claims_root == "/run/tensor-fusion/another/claims"
+
+
+def test_unknown_name_is_an_error_that_lists_all(site: Path) -> None:
+    install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
+
+    with pytest.raises(InputError, match="tensor-fusion, hami-core, mps, another"):
+        settings(enforcer="anotherr")
+
+
+def test_enforcer_that_is_not_chosen_is_not_imported(site: Path) -> None:
+    install(site, "idle-one", {names.ENFORCERS: {"another": "idle_one:Another"}}, ENFORCERS)
+
+    built = node_parts.enforcers(settings(enforcer="mps"))
+
+    assert built["another"].claims_root
+    assert "idle_one" not in sys.modules
+
+
+def test_package_cannot_take_the_name_of_an_own_enforcer(site: Path) -> None:
+    install(site, "evil", {names.ENFORCERS: {"mps": "evil:Another"}}, ENFORCERS)
+
+    assert type(node_parts.chosen_enforcer(settings(enforcer="mps"))).__name__ == "Mps"
+
+
+def test_broken_or_disabled_enforcer_is_an_error_at_the_start(site: Path) -> None:
+    install(site, "broken-one", {names.ENFORCERS: {"another": "broken_one:Missing"}}, ENFORCERS)
+
+    with pytest.raises(InputError, match="enforcer: another: "):
+        node_parts.chosen_enforcer(settings(enforcer="another"))
+    with pytest.raises(InputError, match="which disable-provider turns off"):
+        node_parts.chosen_enforcer(settings(enforcer="another", disable_provider="another"))
+
+
+@pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise RuntimeError", "x = "])
+def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
+    site: Path, code: str
+) -> None:
+    install(site, "broken-import", {names.ENFORCERS: {"another": "broken_import:Another"}}, code)
+
+    with pytest.raises(InputError, match="enforcer: another: "):
+        node_parts.chosen_enforcer(settings(enforcer="another"))
+    with pytest.raises(InputError, match="enforcer: another: "):
+        enforcer_kinds.enforces_hard("another")
+
+
+def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
+    entries = {"another": "hard_one:Hard"}
+    install(site, "hard-one", {names.ENFORCERS: entries}, ENFORCERS)
+
+    assert WebhookSettings(enforcer="another").enforcer == "another"
+    assert enforcer_kinds.enforces_hard("another")
+    assert not enforcer_kinds.expands_memory("another")
+
+
+def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
+    install(site, "lost-one", {names.ENFORCERS: {"another": "lost_one:Placeless"}}, NAMES_NO_PLACE)
+    chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
+    claim = node_parts.example_claim(chosen, isolation=Isolation.SOFT)
+
+    ((found,),) = node_parts.verdicts_now(chosen, [claim])
+
+    assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
+    assert len(sys.modules["lost_one"].built) == 1
