@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.scheduling import devices, pools, requests, usage
-from tensorfusion_dra.scheduling.devices import Slice
-from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, SchedulingError, Wanted
+from tensorfusion_dra.scheduling import devices, requests, usage
+from tensorfusion_dra.scheduling.devices import SchedulingError, Slice
+from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, Wanted
 from tensorfusion_dra.scheduling.search import Pick, Search
 
 Document = Mapping[str, Any]
@@ -71,7 +71,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
             every node.
     """
     wanted = [requests.claim_of(claim) for claim in claims]
-    reachable = pools.gather(found.slices, node)
+    reachable = devices.gather(found.slices, node)
     search = Search(
         wanted,
         reachable,

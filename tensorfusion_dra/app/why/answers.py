@@ -8,7 +8,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.scheduling import constraints, placement
+from tensorfusion_dra.scheduling import placement, search
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 from tensorfusion_dra.scheduling.requests import Wanted
@@ -143,7 +143,7 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     rest = _causes(map(nearest, most.cards))
     if not rest and number >= (asked or 1):
         notes = _counted(
-            card.note for card in most.cards if card.note.startswith(constraints.UNSATISFIED)
+            card.note for card in most.cards if card.note.startswith(search.UNSATISFIED)
         )
         rest = f"but {notes}" if notes else ""
     its_cards = (

@@ -17,8 +17,7 @@ from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement
-from tensorfusion_dra.scheduling.node_clusters import NodeClusters
-from tensorfusion_dra.scheduling.placement import NodeOutcome, Trial
+from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
 
 Document = Mapping[str, Any]
 

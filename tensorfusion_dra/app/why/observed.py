@@ -11,7 +11,7 @@ from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
-from tensorfusion_dra.scheduling import taint_rules
+from tensorfusion_dra.scheduling import devices
 
 Document = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
     claims: Sequence[Document] = list(_claims_of(lists, pods)) if listed is None else listed
     return Observed(
         nodes=found["Nodes"] or (),
-        slices=taint_rules.applied(lists.taint_rules(), found["ResourceSlices"] or []),
+        slices=devices.with_rules(lists.taint_rules(), found["ResourceSlices"] or []),
         classes=found["DeviceClasses"] or (),
         claims=claims,
         missing=[what for what, listed in found.items() if listed is None],
