@@ -45,7 +45,11 @@ class Cluster:
 
 
 def cluster(
-    *, slices: Iterable[Document], classes: Iterable[Document], claims: Iterable[Document]
+    *,
+    slices: Iterable[Document],
+    classes: Iterable[Document],
+    claims: Iterable[Document],
+    tries_all_candidates: bool = False,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
     by_name = (requests.class_of(document) for document in classes)
@@ -53,6 +57,7 @@ def cluster(
         slices=tuple(devices.slice_of(document) for document in slices),
         classes={device_class.name: device_class for device_class in by_name},
         claims=tuple(claims),
+        tries_all_candidates=tries_all_candidates,
     )
 
 

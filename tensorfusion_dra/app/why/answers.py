@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from tensorfusion_dra.app.why.claims import WEBHOOK
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.scheduling import placement, search
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
@@ -50,7 +50,7 @@ def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Find
     if not findings:
         return answer
     first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
-    what = "It got no GPU: " if findings[0].subject == pending.WEBHOOK else "But "
+    what = "It got no GPU: " if findings[0].subject == WEBHOOK else "But "
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{answer.removesuffix('.')}. {what}{first}{more}."
 
@@ -78,7 +78,7 @@ def blocked(
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    cannot = "gets no GPU" if first.subject == pending.WEBHOOK else "cannot be scheduled"
+    cannot = "gets no GPU" if first.subject == WEBHOOK else "cannot be scheduled"
     answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
         return answer

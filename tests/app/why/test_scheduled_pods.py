@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.rest import CLAIMS, PODS
+from dra_simulator.rest import CLAIMS, EVENTS, PODS
 from tensorfusion_dra.core import names
 from tests.dra_simulator.waiting import eventually
 from tests.support import objects
@@ -103,3 +103,45 @@ def test_claim_made_before_the_annotations_were_edited(
     expected = "was made before the pod's annotations were edited; it still has the earlier vram"
     assert (code, found["state"]) == (0, "bound" if bound else "fits")
     assert any(text.startswith(f"{expected} {vram}") for text in texts) is differs
+
+
+def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01", *two_cards())
+    cluster.add_pod("a", request({"vram": "20Gi"}))
+    cluster.schedule()
+    uid = cluster.client.get(PODS, "a", "default")["metadata"]["uid"]
+    events = [
+        (uid, "no network", "Warning", "kubelet"),
+        (uid, "no driver", "Warning", "kubelet"),
+        ("earlier-pod", "no volume", "Warning", "kubelet"),
+        (uid, "pulled", "Normal", "kubelet"),
+        (uid, "no node", "Warning", "default-scheduler"),
+    ]
+    for number, (event_uid, text, kind, component) in enumerate(events):
+        cluster.client.create(
+            EVENTS,
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": f"a.{number}", "namespace": "default"},
+                "involvedObject": {
+                    "kind": "Pod",
+                    "name": "a",
+                    "namespace": "default",
+                    "uid": event_uid,
+                },
+                "reason": "FailedPrepareDynamicResources",
+                "message": text,
+                "type": kind,
+                "source": {"component": component},
+                "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+            },
+        )
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (0, "bound")
+    assert found["answer"] == (
+        "default/a is scheduled on node-01 already; it waits there: FailedPrepareDynamicResources: "
+        "no driver"
+    )
