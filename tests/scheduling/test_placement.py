@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.app.why import advice
+from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
@@ -108,7 +108,7 @@ def test_every_proposal_fits_when_it_is_followed(found: Cluster, asked: Json) ->
         return
     nodes = [node(name) for name in NODES]
 
-    helps = advice.of(Trial(pod=pod(), claims=[made]), NodeClusters(found), nodes, tried)
+    helps = answers.helps(Trial(pod=pod(), claims=[made]), NodeClusters(found), nodes, tried)
 
     for text in helps:
         if less := re.fullmatch(r"Request less: (.*) fits now on (.*)\.", text):

@@ -1,6 +1,6 @@
 """The claims with which a pod is scheduled, by the webhook's own rules, and their faults.
 
-Findings about a pod that waits: its state, claims, classes, webhook, Events and quotas.
+Findings about a pod that waits: its state, claims, classes, webhook and Events.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,14 +10,12 @@ from typing import Any, Final
 from tensorfusion_dra.app.why import observed as reading
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.admission import claim_admission, pod_request
-from tensorfusion_dra.core.claims import device_status, workers
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.doctor import webhook
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
-from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import pod_claims, quantity, review
-from tensorfusion_dra.core.kubernetes.quantity import QuantityError
+from tensorfusion_dra.core.kubernetes import pod_claims, review
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -128,7 +126,6 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
-            yield from _edited(pod, claim)
 
 
 def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
@@ -162,28 +159,6 @@ def _no_claim(observed: Observed) -> Finding:
         cure="check that the webhook runs and that the namespace is not excluded (tensorfusion-dra "
         f"doctor, kubectl describe mutatingwebhookconfigurations); {again}",
     )
-
-
-def _edited(pod: Document, claim: Document) -> Iterator[Finding]:
-    """Yield the finding about a claim that was filled from other annotations than the pod has."""
-    uid = pod["metadata"].get("uid")
-    owners = {owner.get("uid") for owner in claim["metadata"].get("ownerReferences") or ()}
-    errors: list[Any] = []
-    annotations = {key: str(text) for key, text in workers.foreign_annotations(pod).items()}
-    wanted = pod_request.parse(annotations, errors)
-    if uid in owners and claim_admission.is_labelled(claim) and not errors:
-        try:
-            differing = claim_admission.differing(claim, wanted)
-        except InputError:
-            return
-        if differing:
-            yield warning(
-                f"ResourceClaim {claim['metadata']['name']}",
-                "was made before the pod's annotations were edited; it still has the earlier "
-                f"{', '.join(differing)}",
-                expected="what the annotations request now",
-                cure="delete the pod and create it again: a claim does not change",
-            )
 
 
 def _judge(
@@ -237,8 +212,7 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
         )
         found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod), []).whole:
-        dropped = list(dropped_amounts(found.pod, claim))
-        found.findings += dropped or _edited(found.pod, claim)
+        found.findings += dropped_amounts(found.pod, claim)
     found.stored.append(claim)
 
 
@@ -415,53 +389,6 @@ def other_scheduler(pod: Document) -> Iterator[Finding]:
         )
     elif scheduler != _SCHEDULER:
         yield note("spec.schedulerName", f"{scheduler}: it has to run, and to allocate claims")
-
-
-def full_quotas(
-    quotas: Sequence[Document], claims: Sequence[Document], *, created: bool
-) -> Iterator[Finding]:
-    """Yield each ResourceQuota that leaves no room for the claims.
-
-    One with scopes, such as a priority class, counts some of the pods only. It is left out, since
-    what it counts is not decided here.
-
-    Args:
-        quotas: Those of the pod's namespace.
-        claims: The pod's claims that do not exist yet.
-        created: True if the pod exists.
-    """
-    wanted: dict[str, int] = {"count/resourceclaims.resource.k8s.io": len(claims)}
-    for claim in claims:
-        for request in as_list(as_map(as_map(claim.get("spec")).get("devices")).get("requests")):
-            exact = as_map(as_map(request).get("exactly"))
-            count = exact.get("count")
-            name = f"{exact.get('deviceClassName', '')}.deviceclass.resource.k8s.io/devices"
-            wanted[name] = wanted.get(name, 0) + (count if isinstance(count, int) else 1)
-    if not created:
-        wanted["pods"] = wanted["count/pods"] = 1
-    for quota in quotas:
-        spec, status = as_map(quota.get("spec")), as_map(quota.get("status"))
-        if spec.get("scopes") or spec.get("scopeSelector"):
-            continue
-        used = as_map(status.get("used"))
-        for resource, hard in as_map(status.get("hard")).items():
-            if not wanted.get(resource):
-                continue
-            before, most = _whole(used.get(resource, "0")), _whole(hard)
-            if before + wanted[resource] > most:
-                yield problem(
-                    f"ResourceQuota {as_map(quota.get('metadata')).get('name')}",
-                    f"{resource}: {before} of {most} used, {wanted[resource]} more needed",
-                    expected="room for the pod and its claims",
-                    cure="delete what is not needed in this namespace, or raise the quota",
-                )
-
-
-def _whole(amount: object) -> int:
-    try:
-        return quantity.parse(amount).ceil()
-    except QuantityError:
-        return 0
 
 
 def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Iterator[Finding]:

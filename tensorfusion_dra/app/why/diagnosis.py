@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from tensorfusion_dra.app.why import advice, answers
+from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why import claims as resolving
 from tensorfusion_dra.app.why import observed as reading
 from tensorfusion_dra.app.why.claims import Resolved
@@ -170,8 +170,6 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
         )
     resolved = resolving.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
-    # First, because it is why Kubernetes does not create a claim, in fewer words than the Event.
-    found[:0] = resolving.full_quotas(observed.quotas, resolved.future, created=is_created)
     found += resolving.halted(resolved.pod)
     found += resolving.other_scheduler(resolved.pod)
     if not observed.missing:
@@ -212,7 +210,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     else:
         answer = answers.unfit(name, trial, outcomes)
     if not fits and outcomes:
-        helps += advice.of(trial, clusters, observed.nodes, outcomes)
+        helps += answers.helps(trial, clusters, observed.nodes, outcomes)
     return Diagnosis(
         pod=name,
         state=State.FITS if fits and not resolved.blocks else State.WAITS,

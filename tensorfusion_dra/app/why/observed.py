@@ -35,7 +35,6 @@ class Observed:
         templates: ResourceClaimTemplates of the pod's namespace, by name.
         has_templates: False without the right to list them.
         pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
-        quotas: ResourceQuotas of the pod's namespace.
         webhooks: MutatingWebhookConfigurations; None without the right to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
@@ -52,7 +51,6 @@ class Observed:
     has_templates: bool = True
     pools: Sequence[Document] = ()
     pool_templates: Sequence[Document] = ()
-    quotas: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
     tries_all_candidates: bool = False
@@ -68,7 +66,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
     Raises:
         RetryableError: The API server did not answer.
     """
-    near = f"/api/v1/namespaces/{segment(namespace)}"
     templates = lists.readable_items(
         lists.path("resourceclaimtemplates", namespace=segment(namespace)),
         "ResourceClaimTemplates",
@@ -98,7 +95,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
             f"{_TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}",
             "SchedulingConfigTemplates",
         ),
-        quotas=_optional(lists, f"{near}/resourcequotas", "ResourceQuotas"),
         webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
         events_of=lambda pod: events(lists, pod),
         tries_all_candidates=minor is not None and minor < _FIRST_ORDERLY_MINOR,

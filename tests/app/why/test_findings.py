@@ -11,36 +11,6 @@ from tests.support.objects import Json, claim, exactly, pod
 OURS = exactly(deviceClassName=names.DEVICE_CLASS, count=2)
 
 
-DEVICES = f"{names.DEVICE_CLASS}.deviceclass.resource.k8s.io/devices"
-CLAIMS = "count/resourceclaims.resource.k8s.io"
-OF_CLASS = {"operator": "In", "scopeName": "PriorityClass", "values": ["critical"]}
-
-
-@pytest.mark.parametrize(
-    ("status", "created", "expected"),
-    [
-        ({"hard": {DEVICES: "4"}, "used": {DEVICES: "3"}}, True, [f"{DEVICES}: 3 of 4 used, 2"]),
-        ({"hard": {DEVICES: "4"}, "used": {DEVICES: "2"}}, True, []),
-        ({"hard": {CLAIMS: "4"}, "used": {CLAIMS: "4"}}, True, [f"{CLAIMS}: 4 of 4 used, 1"]),
-        ({"hard": {CLAIMS: "4"}, "used": {CLAIMS: "3"}}, True, []),
-        ({"hard": {"requests.cpu": "1"}, "used": {"requests.cpu": "1"}}, True, []),
-        ({"hard": {"pods": "4"}, "used": {"pods": "4"}}, True, []),
-        ({"hard": {"pods": "4"}, "used": {"pods": "4"}}, False, ["pods: 4 of 4 used, 1"]),
-    ],
-)
-def test_quota_without_room_for_pod_or_claims(
-    status: Json, expected: list[str], *, created: bool
-) -> None:
-    quota = {"metadata": {"name": "team"}, "status": status}
-    scopes = {"scopeSelector": {"matchExpressions": [OF_CLASS]}}
-
-    found = claims.full_quotas([quota], [claim(OURS)], created=created)
-    scoped = claims.full_quotas([{**quota, "spec": scopes}], [claim(OURS)], created=created)
-
-    assert [each.found for each in found] == [f"{text} more needed" for text in expected]
-    assert list(scoped) == []  # it may not count this pod
-
-
 def test_claim_without_the_amounts_of_its_pod() -> None:
     annotated = pod()
     annotated["metadata"]["annotations"] = pod_annotations(vram_request="1Gi")
