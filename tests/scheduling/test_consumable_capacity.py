@@ -108,12 +108,6 @@ def test_a_request_fits_or_is_refused_with_a_reason(
     assert found is None if reason is None else reason in (found or "")
 
 
-def test_a_capacity_that_the_device_lacks_is_refused() -> None:
-    found = usage.refusal({"gpc": Q("1")}, {"tflops": TFLOPS}, {})
-
-    assert found == "has no capacity gpc"
-
-
 def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
     taken = usage.consumed({"c": Q("-40")}, {"c": PLAIN})
 
