@@ -15,7 +15,7 @@ from dra_simulator.loop import Loop, LoopComponent, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.scheduling import allocation, pools
+from tensorfusion_dra.scheduling import allocation, devices
 from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
 
 Document = Mapping[str, Any]
@@ -223,6 +223,6 @@ def _unfit_reason(pod: Document, claims: Sequence[Json], node: Document) -> str 
     for claim in claims:
         allocated = (claim.get("status") or {}).get("allocation") or {}
         selector = allocated.get("nodeSelector")
-        if selector is not None and not pools.selects_node(selector, node):
+        if selector is not None and not devices.selects_node(selector, node):
             return "resourceclaim not available on the node"
     return None

@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
@@ -15,8 +16,9 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.scheduling import inventory, taint_rules
-from tensorfusion_dra.scheduling.inventory import Amount, StockedCard
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.scheduling import devices, usage
+from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.usage import Holder
 
 _FORMS: Final = ("table", "wide", "json", "yaml")
@@ -24,6 +26,36 @@ _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _LEAST_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Amount:
+    """One capacity of a card, of which tenants have taken a part."""
+
+    total: Quantity
+    taken: Quantity
+
+    @property
+    def free(self) -> Quantity:
+        """What is left; 0 if more is taken than the card has now."""
+        return max(self.total - self.taken, Quantity(0, self.total.family))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Card:
+    """A card with its tenants.
+
+    Attributes:
+        node: "" for a device that is not of one node, or not published any more.
+        is_published: False if no slice lists the device any more, although claims hold it.
+        amounts: By the published name of the capacity.
+    """
+
+    node: str
+    device: Device
+    is_published: bool
+    amounts: Mapping[str, _Amount]
+    holders: tuple[Holder, ...]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +115,7 @@ def watch(page: Callable[[], str], *, wait: Callable[[], bool], is_screen: bool)
         going_on = wait()
 
 
-def _cards(lists: ClusterLists) -> list[StockedCard]:
+def _cards(lists: ClusterLists) -> list[_Card]:
     """Return the cluster's cards.
 
     Raises:
@@ -94,7 +126,7 @@ def _cards(lists: ClusterLists) -> list[StockedCard]:
     rules = lists.taint_rules()
     claims = lists.claims()
     try:
-        return inventory.cards(taint_rules.applied(rules, slices), claims, driver=names.DRIVER)
+        return _sorted_cards(devices.with_rules(rules, slices), claims)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "
@@ -102,7 +134,40 @@ def _cards(lists: ClusterLists) -> list[StockedCard]:
         ) from error
 
 
-def _text(found: Sequence[StockedCard], *, form: str, namespace: str) -> str:
+def _sorted_cards(
+    slices: Sequence[Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]
+) -> list[_Card]:
+    """Return the cards, sorted by node and name; those that are gone are last."""
+    parsed = [devices.slice_of(each) for each in slices]
+    node_of = {device.id: item.node_name for item in parsed for device in item.devices}
+    used, held = usage.of_claims(claims), usage.holders(claims)
+    published = {device.id: device for device in devices.newest(parsed)}
+    gone = sorted(each for each in held if each.driver == names.DRIVER and each not in published)
+    ordered = sorted(published, key=lambda device: (node_of[device], device))
+    found = []
+    for identity in [*ordered, *gone]:
+        device = published.get(identity) or Device(id=identity)
+        taken = used.taken(identity)
+        is_whole = used.is_exclusive(identity)
+        amounts = {
+            name: _Amount(
+                total=entry.value,
+                taken=entry.value if is_whole else taken.get(name, Quantity(0)),
+            )
+            for name, entry in device.capacity.items()
+        }
+        card = _Card(
+            node=node_of[identity] if identity in published else "",
+            device=device,
+            is_published=identity in published,
+            amounts=amounts,
+            holders=tuple(held.get(identity, ())),
+        )
+        found.append(card)
+    return found
+
+
+def _text(found: Sequence[_Card], *, form: str, namespace: str) -> str:
     """Return the cards in one of _FORMS, ended by a line break.
 
     Args:
@@ -118,7 +183,7 @@ def _text(found: Sequence[StockedCard], *, form: str, namespace: str) -> str:
 
 
 def _lines(
-    cards: Sequence[StockedCard], all_cards: Sequence[StockedCard], namespace: str, *, is_wide: bool
+    cards: Sequence[_Card], all_cards: Sequence[_Card], namespace: str, *, is_wide: bool
 ) -> Iterator[str]:
     yield _summary(all_cards)
     if not cards:
@@ -141,22 +206,22 @@ def _lines(
     yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
 
 
-def _shares(card: StockedCard, namespace: str) -> list[Holder]:
+def _shares(card: _Card, namespace: str) -> list[Holder]:
     """Return the shares of a namespace on a card; all of them for ""."""
     return [each for each in card.holders if not namespace or each.namespace == namespace]
 
 
-def _summary(cards: Sequence[StockedCard]) -> str:
+def _summary(cards: Sequence[_Card]) -> str:
     published = [card for card in cards if card.is_published]
     nodes = len({card.node for card in published if card.node})
     shares = sum(len(card.holders) for card in cards)
-    sums = inventory.totals(published)
+    sums = _totals(published)
     free = [
         f"{name} {shown(amount.free)} of {shown(amount.total)} free"
         for name, amount in sums.items()
         if VIRTUAL_OF.get(name) not in sums
     ]
-    tainted = sum(card.is_tainted for card in published)
+    tainted = sum(card.device.is_tainted for card in published)
     gone = len(cards) - len(published)
     counted = (_plural(nodes, "node"), _plural(len(published), "GPU"), _plural(shares, "share"))
     parts = [", ".join(counted), *free]
@@ -165,11 +230,25 @@ def _summary(cards: Sequence[StockedCard]) -> str:
     return "; ".join(parts)
 
 
+def _totals(found: Iterable[_Card]) -> dict[str, _Amount]:
+    """Return the sums over all cards that may be allocated, by capacity."""
+    sums: dict[str, _Amount] = {}
+    for card in found:
+        for name, amount in card.amounts.items() if not card.device.is_tainted else ():
+            before = sums.get(name)
+            if before is None:
+                total, free = amount.total, amount.free
+            else:
+                total, free = before.total + amount.total, before.free + amount.free
+            sums[name] = _Amount(total=total, taken=total - free)
+    return sums
+
+
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def _card_row(card: StockedCard, short: Mapping[str, str], *, is_wide: bool) -> list[object]:
+def _card_row(card: _Card, short: Mapping[str, str], *, is_wide: bool) -> list[object]:
     return [
         card.node or "-",
         short[card.device.id.device],
@@ -182,7 +261,7 @@ def _card_row(card: StockedCard, short: Mapping[str, str], *, is_wide: bool) -> 
 
 
 def _share_row(
-    card: StockedCard, holder: Holder, short: Mapping[str, str], *, is_wide: bool
+    card: _Card, holder: Holder, short: Mapping[str, str], *, is_wide: bool
 ) -> list[object]:
     return [
         holder.text + (" (observes)" if holder.is_admin else ""),
@@ -193,7 +272,7 @@ def _share_row(
     ]
 
 
-def _divided(card: StockedCard, name: str) -> str:
+def _divided(card: _Card, name: str) -> str:
     """Return what is free of the capacity that tenants divide: the virtual one if there is one."""
     virtual = card.amounts.get(VIRTUAL_OF[name])
     amount = virtual or card.amounts.get(name)
@@ -202,7 +281,7 @@ def _divided(card: StockedCard, name: str) -> str:
     return f"{shown(amount.free)} of {shown(amount.total)}" + (" virtual" if virtual else "")
 
 
-def _consumed(card: StockedCard, holder: Holder, name: str) -> str:
+def _consumed(card: _Card, holder: Holder, name: str) -> str:
     if holder.amounts is None:
         return "all" if not holder.is_admin else "-"
     virtual = holder.amounts.get(VIRTUAL_OF[name])
@@ -212,32 +291,31 @@ def _consumed(card: StockedCard, holder: Holder, name: str) -> str:
     return shown(physical) if physical is not None else "-"
 
 
-def _health(card: StockedCard) -> str:
+def _health(card: _Card) -> str:
     if not card.is_published:
         return "gone"
-    taints = [
-        f"{taint.key}={taint.value}" if taint.value else taint.key for taint in card.device.taints
-    ]
     phase = _attribute(card, names.ATTR_PHASE)
-    return ", ".join(taints) or ("ok" if phase in ("", names.PHASE_RUNNING) else phase)
+    return ", ".join(map(str, card.device.taints)) or (
+        "ok" if phase in ("", names.PHASE_RUNNING) else phase
+    )
 
 
-def _attribute(card: StockedCard, name: str) -> str:
+def _attribute(card: _Card, name: str) -> str:
     found = card.device.attribute(f"{names.DRIVER}/{name}")
     return "" if found is None else str(found.value)
 
 
 def _document(
-    cards: Sequence[StockedCard], all_cards: Sequence[StockedCard], namespace: str
+    cards: Sequence[_Card], all_cards: Sequence[_Card], namespace: str
 ) -> Mapping[str, Any]:
     published = [card for card in all_cards if card.is_published]
     return {
-        "free": {name: _amount(each) for name, each in inventory.totals(published).items()},
+        "free": {name: _amount(each) for name, each in _totals(published).items()},
         "cards": [_card_document(card, namespace) for card in cards],
     }
 
 
-def _card_document(card: StockedCard, namespace: str) -> Mapping[str, Any]:
+def _card_document(card: _Card, namespace: str) -> Mapping[str, Any]:
     return {
         "node": card.node,
         "pool": card.device.id.pool,
@@ -266,5 +344,5 @@ def _card_document(card: StockedCard, namespace: str) -> Mapping[str, Any]:
     }
 
 
-def _amount(amount: Amount) -> Mapping[str, str]:
+def _amount(amount: _Amount) -> Mapping[str, str]:
     return {"total": str(amount.total), "taken": str(amount.taken), "free": str(amount.free)}

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.scheduling import devices, pools, requests, usage
-from tensorfusion_dra.scheduling.devices import Slice
-from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, SchedulingError, Wanted
+from tensorfusion_dra.scheduling import devices, requests, usage
+from tensorfusion_dra.scheduling.devices import SchedulingError, Slice
+from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, Wanted
 from tensorfusion_dra.scheduling.search import Pick, Search
 
 Document = Mapping[str, Any]
@@ -45,7 +45,11 @@ class Cluster:
 
 
 def cluster(
-    *, slices: Iterable[Document], classes: Iterable[Document], claims: Iterable[Document]
+    *,
+    slices: Iterable[Document],
+    classes: Iterable[Document],
+    claims: Iterable[Document],
+    tries_all_candidates: bool = False,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
     by_name = (requests.class_of(document) for document in classes)
@@ -53,6 +57,7 @@ def cluster(
         slices=tuple(devices.slice_of(document) for document in slices),
         classes={device_class.name: device_class for device_class in by_name},
         claims=tuple(claims),
+        tries_all_candidates=tries_all_candidates,
     )
 
 
@@ -71,7 +76,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
             every node.
     """
     wanted = [requests.claim_of(claim) for claim in claims]
-    reachable = pools.gather(found.slices, node)
+    reachable = devices.gather(found.slices, node)
     search = Search(
         wanted,
         reachable,

@@ -1,13 +1,20 @@
-"""Devices and slices as the allocator reads them from ResourceSlices."""
+"""Devices, slices and pools as the allocator reads them from ResourceSlices."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.errors import DriverError, InputError
+from tensorfusion_dra.core.kubernetes import node_selector, quantity
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
+Document = Mapping[str, Any]
 AttributeKind = Literal["string", "int", "bool", "version", "unsupported"]
+
+
+class SchedulingError(DriverError):
+    """An error that stops the scheduling of a pod, because no other node would help."""
 
 
 class DeviceId(NamedTuple):
@@ -62,6 +69,14 @@ class Taint:
     value: str = ""
     effect: str
 
+    @property
+    def repels(self) -> bool:
+        """Return True if only claims that tolerate the taint get the device."""
+        return self.effect in {"NoSchedule", "NoExecute"}
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}" if self.value else self.key
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -83,7 +98,12 @@ class Device:
     taints: tuple[Taint, ...] = ()
     needs: tuple[str, ...] = ()
     is_local: bool = False
-    node_selector: Mapping[str, Any] | None = None
+    node_selector: Document | None = None
+
+    @property
+    def is_tainted(self) -> bool:
+        """Return True if a taint keeps new claims away."""
+        return any(taint.repels for taint in self.taints)
 
     def attribute(self, name: str) -> Attribute | None:
         """Return the attribute with a fully qualified name, or None.
@@ -116,11 +136,11 @@ class Slice:
     devices: tuple[Device, ...]
     node_name: str = ""
     all_nodes: bool = False
-    node_selector: Mapping[str, Any] | None = None
+    node_selector: Document | None = None
     is_supported: bool = True
 
 
-def slice_of(document: Mapping[str, Any]) -> Slice:
+def slice_of(document: Document) -> Slice:
     """Parse a ResourceSlice that the API server accepted."""
     spec = document["spec"]
     pool = spec["pool"]
@@ -154,7 +174,7 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
         yield from sorted(listed, key=lambda device: device.id)
 
 
-def _device(identity: DeviceId, device: Mapping[str, Any], spec: Mapping[str, Any]) -> Device:
+def _device(identity: DeviceId, device: Document, spec: Document) -> Device:
     unsupported = ("consumesCounters", "bindingConditions")
     return Device(
         id=identity,
@@ -176,7 +196,7 @@ def _device(identity: DeviceId, device: Mapping[str, Any], spec: Mapping[str, An
     )
 
 
-def _attribute(value: Mapping[str, Any]) -> Attribute:
+def _attribute(value: Document) -> Attribute:
     kinds: tuple[AttributeKind, ...] = ("string", "int", "bool", "version")
     for kind in kinds:
         if value.get(kind) is not None:
@@ -184,7 +204,7 @@ def _attribute(value: Mapping[str, Any]) -> Attribute:
     return Attribute("unsupported", "")
 
 
-def _policy(policy: Mapping[str, Any] | None) -> Policy | None:
+def _policy(policy: Document | None) -> Policy | None:
     if policy is None:
         return None
     span = policy.get("validRange") or {}
@@ -200,3 +220,127 @@ def _policy(policy: Mapping[str, Any] | None) -> Policy | None:
 
 def _quantity(text: str | None) -> Quantity | None:
     return None if text is None else quantity.parse(text)
+
+
+def with_rules(rules: Sequence[Document], slices: Sequence[Document]) -> list[Document]:
+    """Return the slices with the taints that DeviceTaintRules add, as the scheduler sees them.
+
+    Source: dynamic-resource-allocation/resourceslice/tracker/tracker.go (applyPatches), release
+    1.37.
+    """
+    return [_tainted(rules, each) for each in slices]
+
+
+def _tainted(rules: Sequence[Document], item: Document) -> Document:
+    spec = item["spec"]
+    selecting = [
+        (selector.get("device"), rule["spec"]["taint"])
+        for rule in rules
+        # Without a selector a rule matches no device; with an empty one, all.
+        if (selector := rule["spec"].get("deviceSelector")) is not None
+        and selector.get("driver", spec["driver"]) == spec["driver"]
+        and selector.get("pool", spec["pool"]["name"]) == spec["pool"]["name"]
+    ]
+    if not selecting:
+        return item
+    devices = [
+        {
+            **device,
+            "taints": [
+                *(device.get("taints") or ()),
+                *(taint for name, taint in selecting if name in {None, device["name"]}),
+            ],
+        }
+        for device in spec.get("devices") or ()
+    ]
+    return {**item, "spec": {**spec, "devices": devices}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One pool in its newest generation.
+
+    Attributes:
+        devices: In the order in which the search tries them: by slice name, then as published.
+        trouble: Reason why no device of the pool is allocated; "" if there is none.
+        is_incomplete: Slices of this generation are still missing.
+    """
+
+    driver: str
+    name: str
+    devices: tuple[Device, ...] = ()
+    trouble: str = ""
+    is_incomplete: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.name}"
+
+
+def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
+    """Return the node's pools in the order in which the search tries them: by driver, then by name.
+
+    dynamic-resource-allocation/structured/internal/incubating/pools_incubating.go, release 1.36.
+
+    A pool that is incomplete on this node is left out if other nodes have a newer generation of it.
+
+    Raises:
+        SchedulingError: The nodeSelector of a slice is malformed.
+    """
+    newest: dict[tuple[str, str], list[Slice]] = {}
+    for candidate in slices:
+        if not candidate.is_supported or not _reaches(candidate, node):
+            continue
+        found = newest.setdefault((candidate.driver, candidate.pool), [])
+        if found and candidate.generation < found[0].generation:
+            continue
+        if found and candidate.generation > found[0].generation:
+            found.clear()
+        found.append(candidate)
+    pools = (_pool(found, slices) for found in newest.values())
+    return sorted(filter(None, pools), key=lambda pool: (pool.driver, pool.name))
+
+
+def selects_node(selector: Document | None, node: Document) -> bool:
+    """Return True if a NodeSelector of a slice or an allocation selects the node.
+
+    Raises:
+        SchedulingError: The selector is malformed: the API server accepts ``Gt`` and ``Lt`` with a
+            value that is not a number.
+    """
+    try:
+        return node_selector.selects(selector, NodeLabels.of(node))
+    except InputError as error:
+        raise SchedulingError(f"node selector: {error}") from error
+
+
+def _reaches(candidate: Slice, node: Document) -> bool:
+    if candidate.node_name:
+        return bool(candidate.node_name == node["metadata"]["name"])
+    if candidate.all_nodes:
+        return True
+    return selects_node(candidate.node_selector, node)
+
+
+def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
+    first = found[0]
+    if len(found) != first.expected_slices:
+        same_pool = [
+            other
+            for other in everywhere
+            if (other.driver, other.pool) == (first.driver, first.pool)
+        ]
+        if any(other.generation > first.generation for other in same_pool):
+            return None
+        present = sum(other.generation == first.generation for other in same_pool)
+        if present != first.expected_slices:
+            trouble = f"{present} of {first.expected_slices} slices"
+            return Pool(driver=first.driver, name=first.pool, trouble=trouble, is_incomplete=True)
+    ordered = sorted(found, key=lambda member: member.name)
+    devices = tuple(device for member in ordered for device in member.devices)
+    seen: set[str] = set()
+    for device in devices:
+        if device.id.device in seen:
+            trouble = f"duplicate device name {device.id.device}"
+            return Pool(driver=first.driver, name=first.pool, trouble=trouble)
+        seen.add(device.id.device)
+    return Pool(driver=first.driver, name=first.pool, devices=devices)

@@ -10,19 +10,19 @@ tainted. The outcome of node-01 is "cannot allocate all claims", with the reject
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.core.kubernetes import pod_placement
-from tensorfusion_dra.scheduling import allocation, pools, rejections, requests, usage
-from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError, SchedulingError
+from tensorfusion_dra.scheduling import allocation, devices, rejections, requests, usage
+from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError
-from tensorfusion_dra.scheduling.devices import Device, DeviceId
-from tensorfusion_dra.scheduling.node_clusters import NodeClusters
+from tensorfusion_dra.scheduling.devices import Device, DeviceId, SchedulingError, Slice
 from tensorfusion_dra.scheduling.rejections import Rejection
 from tensorfusion_dra.scheduling.requests import Wanted
 from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
+_PoolKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,38 @@ class Trial:
     def waiting(self) -> list[Document]:
         """The claims without an allocation."""
         return [claim for claim in self.claims if not _allocation(claim)]
+
+
+class NodeClusters:
+    """Parts of a cluster that decide about one node.
+
+    An allocation reads every slice and every claim. For all nodes of a large cluster that takes the
+    square of its size, so each node gets a cluster with only the pools it can reach and the claims
+    on their devices.
+    """
+
+    def __init__(self, whole: Cluster) -> None:
+        self.whole: Final = whole
+        self._pools: Final[dict[str, set[_PoolKey]]] = {}
+        self._slices: Final[dict[_PoolKey, list[Slice]]] = {}
+        self._claims: Final[dict[_PoolKey, list[Document]]] = {}
+        for item in whole.slices:
+            key = item.driver, item.pool
+            # Keyed by "" for slices of several nodes.
+            self._pools.setdefault(item.node_name, set()).add(key)
+            self._slices.setdefault(key, []).append(item)
+        for claim in whole.claims:
+            results = (_allocation(claim).get("devices") or {}).get("results") or ()
+            for key in {(result["driver"], result["pool"]) for result in results}:
+                self._claims.setdefault(key, []).append(claim)
+
+    def at(self, node_name: str) -> Cluster:
+        """Return the cluster with all slices of the node's pools and all claims on them."""
+        keys = sorted(self._pools.get(node_name, set()) | self._pools.get("", set()))
+        # A pool can have slices of other nodes: whether it is complete depends on these, too.
+        slices = tuple(item for key in keys for item in self._slices[key])
+        claims = {id(claim): claim for key in keys for claim in self._claims.get(key, ())}
+        return replace(self.whole, slices=slices, claims=tuple(claims.values()))
 
 
 def outcomes(trial: Trial, clusters: NodeClusters, nodes: Iterable[Document]) -> list[NodeOutcome]:
@@ -172,7 +204,7 @@ def _refusal(trial: Trial, node: Document) -> str:
         return refusal
     for claim in trial.claims:
         selector = _allocation(claim).get("nodeSelector")
-        if selector is not None and not pools.selects_node(selector, node):
+        if selector is not None and not devices.selects_node(selector, node):
             return f"claim {claim['metadata']['name']} is allocated on another node"
     return ""
 
@@ -186,7 +218,7 @@ def _unfit(
 ) -> NodeOutcome:
     used, held = usage.of_claims(near.claims), usage.holders(near.claims)
     wanted = list(wanted_devices(trial.waiting))
-    reachable = pools.gather(near.slices, node)
+    reachable = devices.gather(near.slices, node)
     try:
         cards = tuple(
             Card(

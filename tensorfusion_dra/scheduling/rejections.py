@@ -4,19 +4,24 @@ The search decides; this only names the first check that fails, in more detail t
 keeps: the part of a selector, the capacity, the taint.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.core.cel.terms import Term
-from tensorfusion_dra.scheduling import cel_evaluation, consumable_capacity, selector_trace
+from tensorfusion_dra.core.cel.terms import Lookup, Term
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.requests import DeviceClass, Wanted
-from tensorfusion_dra.scheduling.usage import Usage
+from tensorfusion_dra.scheduling.usage import Usage, shortage
+
+_MISSING: Final = "missing"
 
 
 class Cause(StrEnum):
@@ -70,14 +75,13 @@ def of_device(
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
-    short = consumable_capacity.shortage(wanted.amounts, device.capacity, usage.taken(device.id))
+    short = shortage(wanted.amounts, device.capacity, usage.taken(device.id))
     if short is not None:
         cause = Cause.CAPACITY if short.is_allowed else Cause.AMOUNT
         return Rejection(cause=cause, subject=short.capacity, text=short.text)
     for taint in device.taints:
-        if taint.effect in {"NoSchedule", "NoExecute"} and not wanted.tolerates(taint):
-            subject = f"{taint.key}={taint.value}" if taint.value else taint.key
-            return Rejection(cause=Cause.TAINT, subject=subject, text=f"tainted {subject}")
+        if taint.repels and not wanted.tolerates(taint):
+            return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
     return phase
 
 
@@ -101,8 +105,7 @@ def _failed(expression: str, device: Device) -> Iterator[Rejection]:
     """Yield the smallest parts of a selector that exclude the device."""
     term = _term(expression)
     if term is not None:
-        for failed in selector_trace.failed_terms(term, device):
-            yield Rejection(cause=Cause.SELECTOR, subject=failed.term, text=str(failed))
+        yield from failed_terms(term, device)
     elif not cel_evaluation.selector(expression).matches(device):
         yield Rejection(cause=Cause.SELECTOR, subject=expression, text=expression)
 
@@ -124,3 +127,48 @@ def _term(expression: str) -> Term | None:
         return terms.terms(expression)
     except CelError:
         return None
+
+
+def result(term: Term, device: Device) -> bool | CelRunError:
+    """Return whether a part of a selector is true for a device, or its error."""
+    try:
+        return cel_evaluation.selector(term.expression).matches(device)
+    except CelRunError as error:
+        return error
+
+
+def failed_terms(term: Term, device: Device) -> Iterator[Rejection]:
+    """Yield the smallest parts that make a term not true."""
+    outcome = result(term, device)
+    if outcome is True:
+        return
+    failing = [found for part in term.parts for found in failed_terms(part, device)]
+    if term.operator in ("&&", "||") and failing:
+        yield from failing
+        return
+    why = f": {outcome}" if isinstance(outcome, CelRunError) else ""
+    found = [f"{lookup.name} {_value(lookup, device)}" for lookup in term.lookups]
+    text = term.text + why + (f" ({', '.join(found)})" if found else "")
+    yield Rejection(cause=Cause.SELECTOR, subject=term.text, text=text)
+
+
+def values(lookup: Lookup, devices: Sequence[Device]) -> Counter[str]:
+    """Return the number of devices by value of an attribute or capacity."""
+    return Counter(_value(lookup, device) for device in devices)
+
+
+def _value(lookup: Lookup, device: Device) -> str:
+    qualified = f"{lookup.domain}/{lookup.name}"
+    if lookup.map == terms.ATTRIBUTES:
+        attribute = device.attribute(qualified)
+        return _MISSING if attribute is None else _shown(attribute.value)
+    capacity = device.capacity.get(qualified)
+    if capacity is None and lookup.domain == device.id.driver:
+        capacity = device.capacity.get(lookup.name)
+    return _MISSING if capacity is None else str(capacity.value)
+
+
+def _shown(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if value == "" else str(value)

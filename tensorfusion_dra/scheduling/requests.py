@@ -4,14 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling.devices import Taint
-
-
-class SchedulingError(DriverError):
-    """An error that stops the scheduling of a pod, because no other node would help."""
+from tensorfusion_dra.scheduling.devices import SchedulingError, Taint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

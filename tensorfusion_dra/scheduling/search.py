@@ -18,24 +18,26 @@ without counters and binding conditions.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, constraints, consumable_capacity
+from tensorfusion_dra.scheduling import cel_evaluation, usage
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
-from tensorfusion_dra.scheduling.devices import Device, DeviceId
-from tensorfusion_dra.scheduling.pools import Pool
-from tensorfusion_dra.scheduling.requests import (
-    ClaimSpec,
-    DeviceClass,
+from tensorfusion_dra.scheduling.devices import (
+    Attribute,
+    Device,
+    DeviceId,
+    Pool,
     SchedulingError,
-    Wanted,
 )
+from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, Wanted
 from tensorfusion_dra.scheduling.usage import Usage
 
 MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim (AllocationResultsMaxSize)."""
 _MAX_STEPS: Final = 100_000
+UNSATISFIED: Final = "does not satisfy"
+"""How the reason begins for which a device that fits alone does not fit beside the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,45 @@ class _Place(NamedTuple):
     alternative: int | None = None
     number: int = 0
     start: int = 0
+
+
+class _Constraint:
+    """All devices have the same value of an attribute, or no two have (distinctAttribute).
+
+    Of the devices of one request, a distinctAttribute remembers only the latest, as in Kubernetes
+    (constraint.go).
+
+    Attributes:
+        text: Name of the constraint in the reason why a device was rejected.
+    """
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._is_match: Final = entry.get("matchAttribute") is not None
+        kind = "matchAttribute" if self._is_match else "distinctAttribute"
+        self._attribute: Final[str] = entry[kind]
+        self.text: Final = f"{kind} {self._attribute}"
+        self._requests: Final = frozenset(entry.get("requests") or ())
+        self._values: Final[dict[str | int, Attribute]] = {}
+
+    def add(self, wanted: Wanted, device: Device) -> bool:
+        """Add the device and return True, or return False if it violates the constraint."""
+        if not self._concerns(wanted):
+            return True
+        value = device.attribute(self._attribute)
+        if value is None or value.kind == "unsupported":
+            return False
+        if any((value == other) != self._is_match for other in self._values.values()):
+            return False
+        self._values[len(self._values) if self._is_match else wanted.main] = value
+        return True
+
+    def remove(self, wanted: Wanted) -> None:
+        """Remove the device that was added last for a request."""
+        if self._concerns(wanted):
+            self._values.pop(len(self._values) - 1 if self._is_match else wanted.main, None)
+
+    def _concerns(self, wanted: Wanted) -> bool:
+        return not self._requests or bool(self._requests & {wanted.name, wanted.main})
 
 
 class _TooManyResults(Exception):  # noqa: N818
@@ -106,8 +147,8 @@ class Search:
         self._all: Final[dict[tuple[int, str], list[Device]]] = {}
         self._tried: Final[dict[DeviceId, set[int]]] = {}
         self._picks: Final[list[list[Pick]]] = [[] for _ in claims]
-        self._constraints: Final[list[list[constraints.Constraint]]] = [
-            [constraints.Constraint(each) for each in claim.constraints] for claim in claims
+        self._constraints: Final[list[list[_Constraint]]] = [
+            [_Constraint(each) for each in claim.constraints] for claim in claims
         ]
         self._steps = 0
 
@@ -232,11 +273,7 @@ class Search:
             self.reasons[device.id] = reason
             return None
 
-        amounts = (
-            consumable_capacity.consumed(wanted.amounts, device.capacity)
-            if device.is_shared
-            else None
-        )
+        amounts = usage.consumed(wanted.amounts, device.capacity) if device.is_shared else None
         pick = Pick(wanted=wanted, device=device, consumed=amounts)
         self._picks[place.claim].append(pick)
         if amounts is None:
@@ -264,9 +301,7 @@ class Search:
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        return consumable_capacity.refusal(
-            wanted.amounts, device.capacity, self._usage.taken(device.id)
-        )
+        return usage.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
 
     def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
         """Add the device to all constraints and return True if every one allows it."""
@@ -275,7 +310,7 @@ class Search:
                 continue
             for earlier in self._constraints[claim][:index]:
                 earlier.remove(wanted)
-            self.reasons[device.id] = f"{constraints.UNSATISFIED} {constraint.text}"
+            self.reasons[device.id] = f"{UNSATISFIED} {constraint.text}"
             if wanted.count is None:
                 raise SchedulingError(
                     f"claim {self._claims[claim].text}, request {wanted.name}: cannot add device"
@@ -310,6 +345,6 @@ def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
 
 def _untolerated(wanted: Wanted, device: Device) -> str | None:
     for taint in device.taints:
-        if taint.effect in {"NoSchedule", "NoExecute"} and not wanted.tolerates(taint):
+        if taint.repels and not wanted.tolerates(taint):
             return f"taint {taint.key} is not tolerated"
     return None

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from tensorfusion_dra.scheduling import allocation
 from tests.support.objects import Json, device_class, node
@@ -19,9 +18,11 @@ def allocate(
 ) -> list[Json]:
     """Return the allocations of a pod's claims on node-a."""
     cluster = allocation.cluster(
-        slices=slices, classes=[device_class(), *classes], claims=[*existing, *claims]
+        slices=slices,
+        classes=[device_class(), *classes],
+        claims=[*existing, *claims],
+        tries_all_candidates=tries_all_candidates,
     )
-    cluster = replace(cluster, tries_all_candidates=tries_all_candidates)
     return allocation.allocate(claims, cluster, node())
 
 

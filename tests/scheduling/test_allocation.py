@@ -1,6 +1,7 @@
-"""Devices that claims get; no device is ever over-allocated."""
+"""Devices that claims get, as in Kubernetes; no device is ever over-allocated."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
 from tests.scheduling.allocating import HALF, allocate, allocated, devices
 from tests.support.objects import (
@@ -20,19 +22,396 @@ from tests.support.objects import (
     device_class,
     exactly,
     expressions,
+    node,
     resource_slice,
     shared,
 )
 from tests.support.tally import examples
 
 UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+OPAQUE = {"opaque": {"driver": DRIVER, "parameters": {"mode": "soft"}}}
+CLASSES = [
+    device_class("of A100", f'device.attributes["{DRIVER}"].model == "A100"'),
+    device_class("configured", config=[OPAQUE]),
+]
+GPUS = [resource_slice(device("gpu-0"), device("gpu-1"))]
+ONE_GPU = [resource_slice(device("gpu-0"))]
+SHARED = [resource_slice(shared("gpu-0", uuid="a"), shared("gpu-1", uuid="b"))]
+ONE_SHARED = [resource_slice(shared("gpu-0", uuid="a"))]
+NUMA = [resource_slice(device("gpu-0", numa=0), device("gpu-1", numa=1))]
+SAME_NUMA = {"matchAttribute": f"{DRIVER}/numa"}
+OTHER_CARD = {"distinctAttribute": f"{DRIVER}/uuid"}
+ALL = exactly(allocationMode="All")
+SMALL = {"tflops": "1", "vram": "1Gi"}
+MOST = {"tflops": "60", "vram": "1Gi"}
+ADMIN = exactly(adminAccess=True)
 
 
-def test_the_first_matching_device_is_allocated() -> None:
+def of_model(model: str, name: str = "gpu") -> Json:
+    text = f'device.attributes["{DRIVER}"].model == "{model}"'
+    return exactly(name, selectors=expressions(text))
+
+
+def first_available(*alternatives: Json) -> Json:
+    """A request with these alternatives."""
+    subrequests = [
+        {"name": alternative["name"], **alternative["exactly"]} for alternative in alternatives
+    ]
+    return {"name": "gpu", "firstAvailable": subrequests}
+
+
+def halves(count: int) -> list[Json]:
+    """Claims for half of a card each."""
+    return [claim(exactly(capacity=HALF), name=f"half-{number}") for number in range(count)]
+
+
+def placed(document: Json, **spec: Any) -> Json:
+    """The slice with other fields than nodeName: node-a."""
+    kept = {key: value for key, value in document["spec"].items() if key != "nodeName"}
+    return {**document, "spec": {**kept, **spec}}
+
+
+def rejected(**reasons: str) -> dict[str, str]:
+    """The reasons by device of node-a, with underscores for the hyphens of its name."""
+    return {f"{DRIVER}/node-a/{name.replace('_', '-')}": text for name, text in reasons.items()}
+
+
+def outcome(claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json] = ()) -> Any:
+    """Return the devices of each claim, the reason by rejected device, or the error's text.
+
+    Args:
+        held: Claims that are allocated before, one after the other.
+    """
+    existing: list[Json] = []
+    for document in held:
+        existing.append(allocated(document, slices, existing))
+    try:
+        found = allocate(*claims, slices=slices, classes=CLASSES, existing=existing)
+    except NoFitError as error:
+        return error.devices
+    except SchedulingError as error:
+        return str(error)
+    return [devices(each) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("claims", "slices", "held", "expected"),
+    [
+        pytest.param([claim()], GPUS, [claim(name="first")], [["gpu-1"]], id="one in use"),
+        pytest.param(
+            [claim()], ONE_GPU, [claim(name="first")], rejected(gpu_0="in use"), id="none is free"
+        ),
+        pytest.param(halves(1), SHARED, halves(1), [["gpu-0"]], id="shares fill a device"),
+        pytest.param(halves(1), SHARED, halves(2), [["gpu-1"]], id="then they get the next"),
+        pytest.param(
+            [claim(exactly(capacity={"tflops": "1m", "vram": "0"}))],
+            SHARED,
+            halves(4),
+            rejected(
+                gpu_0="tflops 100 of 100 taken, 1m more do not fit",
+                gpu_1="tflops 100 of 100 taken, 1m more do not fit",
+            ),
+            id="no share is left",
+        ),
+        pytest.param(
+            [claim()], SHARED, halves(1), [["gpu-1"]], id="without amounts, all of a device"
+        ),
+        pytest.param(
+            [claim(exactly(capacity={"gpc": "1"}))],
+            ONE_SHARED,
+            [],
+            rejected(gpu_0="has no capacity gpc"),
+            id="no device has the capacity",
+        ),
+        pytest.param(
+            [claim(exactly("a", capacity=HALF), exactly("b", capacity=HALF))],
+            SHARED,
+            [],
+            [["gpu-0", "gpu-0"]],
+            id="two requests on one device",
+        ),
+        pytest.param(
+            [claim(exactly(capacity=HALF, count=2))],
+            SHARED,
+            [],
+            [["gpu-0", "gpu-1"]],
+            id="one request for two devices",
+        ),
+        pytest.param(
+            [claim(exactly(capacity=HALF, count=2))],
+            ONE_SHARED,
+            [],
+            {},
+            id="one request cannot get a device twice",
+        ),
+        pytest.param(
+            [claim(exactly("a", capacity=MOST), exactly("b", capacity=MOST))],
+            ONE_SHARED,
+            [],
+            rejected(gpu_0="tflops 60 of 100 taken, 60 more do not fit"),
+            id="two requests on one device add up",
+        ),
+        pytest.param(
+            [claim(name="any"), claim(of_model("A"), name="picky")],
+            [resource_slice(device("gpu-0", model="A"), device("gpu-1", model="B"))],
+            [],
+            [["gpu-1"], ["gpu-0"]],
+            id="the search goes back until all claims fit",
+        ),
+        pytest.param(
+            [
+                claim(
+                    exactly(
+                        allocationMode="All",
+                        selectors=expressions(
+                            f'device.attributes["{DRIVER}"].?model.orValue("") == "A"'
+                        ),
+                    )
+                )
+            ],
+            [resource_slice(device("0", model="A"), device("1"), device("2", model="A"))],
+            [],
+            [["0", "2"]],
+            id="all that match",
+        ),
+        pytest.param(
+            [claim(ALL)], GPUS, [claim(name="first")], rejected(gpu_0="in use"), id="all, one used"
+        ),
+        pytest.param([claim(ALL)], [resource_slice()], [], {}, id="all of none"),
+        pytest.param(
+            [claim(exactly(deviceClassName="of A100", selectors=expressions("false")))],
+            ONE_GPU,
+            [],
+            "class of A100: selector #1: CEL runtime error: no such key: model",
+            id="the class is evaluated first",
+        ),
+        pytest.param(
+            [claim(of_model("A100"))],
+            [resource_slice(device("gpu-0"), device("gpu-1", model="A100"))],
+            [],
+            "claim default/claim: selector #0: CEL runtime error: no such key: model",
+            id="a selector fails on one device",
+        ),
+        pytest.param(
+            [claim(exactly(deviceClassName="none"))],
+            [],
+            [],
+            "request gpu: device class none does not exist",
+            id="no such class",
+        ),
+        pytest.param([claim(ADMIN)], ONE_GPU, [claim(name="owner")], [["gpu-0"]], id="admin"),
+        pytest.param(
+            [claim()], ONE_GPU, [claim(ADMIN, name="admin")], [["gpu-0"]], id="beside an admin"
+        ),
+        pytest.param(
+            [claim(exactly("a", adminAccess=True), exactly("b", adminAccess=True))],
+            ONE_GPU,
+            [],
+            rejected(gpu_0="in use by the same claim"),
+            id="an admin gets a device once",
+        ),
+        pytest.param(
+            [claim(exactly(count=33))],
+            [],
+            [],
+            "claim default/claim: number of requested devices 33 exceeds the claim limit of 32",
+            id="more than 32 devices",
+        ),
+        pytest.param(
+            [claim(exactly(count=5))],
+            [
+                resource_slice(device("d1"), device("d0"), name="z", pool="b", count=2),
+                resource_slice(device("d2"), name="y", pool="b", count=2),
+                resource_slice(device("d3"), name="x", pool="c"),
+                resource_slice(device("d4"), name="w", pool="a"),
+            ],
+            [],
+            [["d4", "d2", "d1", "d0", "d3"]],
+            id="order of pool, slice and publication",
+        ),
+        pytest.param(
+            [claim(ALL)],
+            [resource_slice(device("gpu-0"), count=2)],
+            [],
+            "claim default/claim, request gpu: asks for all devices, but resource pool "
+            f"{DRIVER}/node-a is currently being updated",
+            id="all of a pool that is being updated",
+        ),
+        pytest.param(
+            [claim()],
+            [resource_slice(device("gpu-0"), count=2)],
+            [],
+            {f"{DRIVER}/node-a": "1 of 2 slices"},
+            id="incomplete pool",
+        ),
+        pytest.param(
+            [claim()],
+            [
+                resource_slice(device("old"), name="a", generation=1),
+                resource_slice(device("new"), name="b", generation=2),
+            ],
+            [],
+            [["new"]],
+            id="newest generation",
+        ),
+        pytest.param(
+            [claim()],
+            [
+                resource_slice(device("gpu-0"), name="a", pool="p", generation=1, count=2),
+                placed(
+                    resource_slice(device("gpu-0"), name="b", pool="p", generation=2),
+                    nodeName="node-b",
+                ),
+            ],
+            [],
+            {},
+            id="newer generation on another node",
+        ),
+        pytest.param(
+            [claim()],
+            [
+                resource_slice(device("gpu-0"), name="a", pool="p", count=2),
+                placed(
+                    resource_slice(device("gpu-1"), name="b", pool="p", count=2),
+                    nodeName="node-b",
+                ),
+            ],
+            [],
+            [["gpu-0"]],
+            id="slices of other nodes complete a pool",
+        ),
+        pytest.param(
+            [claim()],
+            [
+                resource_slice(device("gpu-0"), name="a", count=2),
+                resource_slice(device("gpu-0"), name="b", count=2),
+            ],
+            [],
+            {f"{DRIVER}/node-a": "duplicate device name gpu-0"},
+            id="duplicate names in a pool",
+        ),
+        pytest.param(
+            [claim()],
+            [
+                placed(
+                    ONE_GPU[0],
+                    nodeSelector={
+                        "nodeSelectorTerms": [
+                            {
+                                "matchExpressions": [
+                                    {"key": "cards", "operator": "Gt", "values": ["many"]}
+                                ]
+                            }
+                        ]
+                    },
+                )
+            ],
+            [],
+            "node selector: nodeSelectorTerms[0].matchExpressions[0]: found values ['many'], "
+            "expected one whole number",
+            id="bound that is no number",
+        ),
+        pytest.param(
+            [claim()], [placed(ONE_GPU[0], nodeName="node-b")], [], {}, id="devices of other nodes"
+        ),
+        pytest.param(
+            [claim()],
+            [resource_slice({**device("gpu-0"), "consumesCounters": [{"counterSet": "a"}]})],
+            [],
+            rejected(gpu_0="uses consumesCounters, which this scheduler does not support"),
+            id="unsupported feature",
+        ),
+        pytest.param(
+            [claim(exactly(count=2), constraints=[SAME_NUMA])],
+            [resource_slice(device("0", numa=0), device("1", numa=1), device("2", numa=1))],
+            [],
+            [["1", "2"]],
+            id="same value of an attribute",
+        ),
+        pytest.param(
+            [claim(exactly("a"), exactly("b"), constraints=[{**SAME_NUMA, "requests": ["a"]}])],
+            NUMA,
+            [],
+            [["gpu-0", "gpu-1"]],
+            id="constraint of another request",
+        ),
+        pytest.param(
+            [claim(constraints=[SAME_NUMA])],
+            ONE_GPU,
+            [],
+            rejected(gpu_0=f"does not satisfy matchAttribute {DRIVER}/numa"),
+            id="without the attribute of a constraint",
+        ),
+        pytest.param(
+            [claim(exactly(count=2), constraints=[SAME_NUMA])],
+            [resource_slice(device("gpu-0", numa=1), device("gpu-1", numa=True))],
+            [],
+            rejected(gpu_1=f"does not satisfy matchAttribute {DRIVER}/numa"),
+            id="values of different kinds do not match",
+        ),
+        pytest.param(
+            [
+                claim(
+                    exactly("a", capacity=HALF),
+                    exactly("b", capacity=HALF),
+                    constraints=[OTHER_CARD],
+                )
+            ],
+            SHARED,
+            [],
+            [["gpu-0", "gpu-1"]],
+            id="distinct attribute",
+        ),
+        pytest.param(
+            [claim(ALL, constraints=[SAME_NUMA])],
+            NUMA,
+            [],
+            f"claim default/claim, request gpu: cannot add device {DRIVER}/node-a/gpu-1 because a "
+            "claim constraint would not be satisfied",
+            id="all, and one violates a constraint",
+        ),
+        pytest.param(
+            [
+                claim(
+                    exactly("one", capacity=HALF),
+                    exactly("every", allocationMode="All", capacity=MOST),
+                    constraints=[OTHER_CARD],
+                )
+            ],
+            ONE_SHARED,
+            [],
+            f"claim default/claim, request every: cannot add device {DRIVER}/node-a/gpu-0 because "
+            "a claim constraint would not be satisfied",
+            id="all checks constraints before capacity",
+        ),
+        pytest.param(
+            [
+                claim(
+                    exactly("first", capacity=HALF),
+                    first_available(
+                        exactly("every", allocationMode="All", capacity={"tflops": "60"}),
+                        exactly("one", capacity=SMALL),
+                    ),
+                    constraints=[{**OTHER_CARD, "requests": ["gpu"]}],
+                )
+            ],
+            SHARED,
+            [],
+            [["gpu-0", "gpu-1"]],
+            id="all keeps a device without capacity in its constraints",
+        ),
+    ],
+)
+def test_claims_get(
+    claims: list[Json], slices: list[Json], held: list[Json], expected: object
+) -> None:
+    assert outcome(claims, slices, held) == expected
+
+
+def test_the_result_names_request_device_and_node() -> None:
     gpus = resource_slice(device("gpu-0", model="V100"), device("gpu-1", model="A100"))
-    wanted = exactly(selectors=expressions(f'device.attributes["{DRIVER}"].model == "A100"'))
 
-    (found,) = allocate(claim(wanted), slices=[gpus])
+    (found,) = allocate(claim(of_model("A100")), slices=[gpus])
 
     assert found == {
         "devices": {
@@ -46,177 +425,120 @@ def test_the_first_matching_device_is_allocated() -> None:
     }
 
 
-def test_a_device_in_use_is_skipped() -> None:
-    gpus = [resource_slice(device("gpu-0"), device("gpu-1"))]
-    first = allocated(claim(name="first"), gpus)
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"allNodes": True}, None),
+        (
+            selector := {
+                "nodeSelector": {
+                    "nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
+                    ]
+                }
+            },
+            selector["nodeSelector"],
+        ),
+    ],
+)
+def test_devices_of_several_nodes_are_available_where_their_slice_allows(
+    selection: Json, expected: Json | None
+) -> None:
+    wide = placed(ONE_GPU[0], **selection)
+    cluster = allocation.cluster(slices=[wide], classes=[device_class()], claims=[])
 
-    (found,) = allocate(claim(), slices=gpus, existing=[first])
+    (found,) = allocation.allocate([claim()], cluster, node("node-b", zone="east"))
 
-    assert devices(found) == ["gpu-1"]
-
-
-def test_without_a_free_device_the_error_has_a_reason_for_each() -> None:
-    gpus = [resource_slice(device("gpu-0"))]
-    first = allocated(claim(name="first"), gpus)
-
-    with pytest.raises(NoFitError, match="cannot allocate all claims") as caught:
-        allocate(claim(), slices=gpus, existing=[first])
-
-    assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": "in use"}
-
-
-def test_a_share_has_its_own_id_and_consumes_every_capacity() -> None:
-    gpus = [resource_slice(shared("gpu-0"))]
-
-    (found,) = allocate(claim(exactly(capacity={"tflops": "71.2"})), slices=gpus)
-
-    (result,) = found["devices"]["results"]
-    assert UUID4.fullmatch(result["shareID"])
-    assert result["consumedCapacity"] == {"tflops": "71200m", "vram": "40Gi"}
+    assert found.get("nodeSelector") == expected
 
 
-def test_shares_fill_a_device_completely_before_the_next() -> None:
-    gpus = [resource_slice(shared("gpu-0"), shared("gpu-1"))]
-    existing: list[Json] = []
+@pytest.mark.parametrize(
+    ("amounts", "consumed"),
+    [
+        ({"tflops": "71.2"}, {"tflops": "71200m", "vram": "40Gi"}),
+        ({}, {"tflops": "100", "vram": "40Gi"}),
+    ],
+)
+def test_a_share_has_its_own_id_and_consumes_every_capacity(
+    amounts: dict[str, str], consumed: dict[str, str]
+) -> None:
+    (found,) = allocate(claim(exactly(capacity=amounts, count=2)), slices=SHARED)
 
-    for number in range(4):
-        existing.append(allocated(claim(exactly(capacity=HALF), name=f"c{number}"), gpus, existing))
-
-    found = [devices(document["status"]["allocation"])[0] for document in existing]
-    assert found == ["gpu-0", "gpu-0", "gpu-1", "gpu-1"]
-    with pytest.raises(NoFitError):
-        allocate(claim(exactly(capacity={"tflops": "1m"})), slices=gpus, existing=existing)
-
-
-def test_a_claim_that_names_no_capacity_gets_a_whole_device() -> None:
-    gpus = [resource_slice(shared("gpu-0"), shared("gpu-1"))]
-    first = allocated(claim(exactly(capacity=HALF), name="first"), gpus)
-
-    (found,) = allocate(claim(), slices=gpus, existing=[first])
-
-    assert devices(found) == ["gpu-1"]
-    assert found["devices"]["results"][0]["consumedCapacity"] == {"tflops": "100", "vram": "40Gi"}
+    results = found["devices"]["results"]
+    assert all(UUID4.fullmatch(result["shareID"]) for result in results)
+    assert len({result["shareID"] for result in results}) == 2
+    assert [result["consumedCapacity"] for result in results] == [consumed, consumed]
 
 
-def test_a_request_for_a_capacity_that_no_device_has_is_refused() -> None:
-    gpus = [resource_slice(shared("gpu-0"))]
+@pytest.mark.parametrize(
+    ("effect", "tolerations", "is_tolerated"),
+    [
+        ("NoSchedule", [], False),
+        ("NoExecute", [], False),
+        ("NoSchedule", [{"key": "sick", "operator": "Equal", "value": "ecc"}], False),
+        ("NoSchedule", [{"key": "other", "operator": "Exists"}], False),
+        ("NoSchedule", [{"key": "sick", "operator": "Exists", "effect": "NoExecute"}], False),
+        ("None", [], True),
+        ("NoSchedule", [{"key": "sick", "operator": "Exists"}], True),
+        ("NoExecute", [{"operator": "Exists"}], True),
+        ("NoSchedule", [{"key": "sick", "operator": "Equal", "value": "xid"}], True),
+        ("NoSchedule", [{"key": "sick", "value": "xid"}], True),
+    ],
+)
+def test_a_taint_repels_a_claim_that_does_not_tolerate_it(
+    effect: str, tolerations: list[Json], *, is_tolerated: bool
+) -> None:
+    sick = {**device("gpu-0"), "taints": [{"key": "sick", "value": "xid", "effect": effect}]}
+    wanted = claim(exactly(tolerations=tolerations) if tolerations else exactly())
+    gpus = [resource_slice(sick)]
 
-    with pytest.raises(NoFitError) as caught:
-        allocate(claim(exactly(capacity={"gpc": "1"})), slices=gpus)
-
-    assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": "has no capacity gpc"}
-
-
-def test_two_requests_can_share_a_device_but_one_request_gets_distinct_devices() -> None:
-    gpus = [resource_slice(shared("gpu-0"), shared("gpu-1"))]
-    two_requests = claim(exactly("a", capacity=HALF), exactly("b", capacity=HALF))
-    one_request = claim(exactly(capacity=HALF, count=2))
-
-    (same,) = allocate(two_requests, slices=gpus)
-    (different,) = allocate(one_request, slices=gpus)
-
-    assert devices(same) == ["gpu-0", "gpu-0"]
-    assert devices(different) == ["gpu-0", "gpu-1"]
-    assert len({result["shareID"] for result in same["devices"]["results"]}) == 2
-
-
-def test_one_request_cannot_get_the_same_device_twice() -> None:
-    gpus = [resource_slice(shared("gpu-0"))]
-
-    with pytest.raises(NoFitError):
-        allocate(claim(exactly(capacity=HALF, count=2)), slices=gpus)
-
-
-def test_two_requests_on_one_device_add_up() -> None:
-    gpus = [resource_slice(shared("gpu-0"))]
-    most = {"tflops": "60", "vram": "1Gi"}
-
-    with pytest.raises(NoFitError):
-        allocate(claim(exactly("a", capacity=most), exactly("b", capacity=most)), slices=gpus)
+    if is_tolerated:
+        (found,) = allocate(wanted, slices=gpus)
+        assert found["devices"]["results"][0].get("tolerations", []) == tolerations
+    else:
+        assert outcome([wanted], gpus) == rejected(gpu_0="taint sick is not tolerated")
 
 
-def test_the_search_backtracks_until_all_claims_of_a_pod_fit() -> None:
-    gpus = [resource_slice(device("gpu-0", model="A"), device("gpu-1", model="B"))]
-    only_a = exactly(selectors=expressions(f'device.attributes["{DRIVER}"].model == "A"'))
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ([ADMIN], ["gpu"]),
+        ([first_available(of_model("B", "best"), of_model("A", "good"))], ["gpu/good"]),
+        (
+            [exactly("other"), first_available(exactly("many", count=32), exactly("few"))],
+            ["other", "gpu/few"],
+        ),
+    ],
+    ids=["admin", "first alternative that fits", "alternative within the limit of a claim"],
+)
+def test_results_name_the_alternative_and_admin_access(
+    requests: list[Json], expected: list[str]
+) -> None:
+    gpus = [resource_slice(*(device(f"gpu-{number}", model="A") for number in range(33)))]
 
-    anything, picky = allocate(claim(name="any"), claim(only_a, name="picky"), slices=gpus)
+    (found,) = allocate(claim(*requests), slices=gpus)
 
-    assert (devices(anything), devices(picky)) == (["gpu-1"], ["gpu-0"])
-
-
-def test_all_mode_takes_every_matching_device() -> None:
-    gpus = [resource_slice(device("gpu-0", model="A"), device("gpu-1"), device("gpu-2", model="A"))]
-    selector = f'device.attributes["{DRIVER}"].?model.orValue("") == "A"'
-
-    (found,) = allocate(
-        claim(exactly(allocationMode="All", selectors=expressions(selector))), slices=gpus
-    )
-
-    assert devices(found) == ["gpu-0", "gpu-2"]
-
-
-def test_all_mode_fails_if_one_device_is_in_use() -> None:
-    gpus = [resource_slice(device("gpu-0"), device("gpu-1"))]
-    first = allocated(claim(name="first"), gpus)
-
-    with pytest.raises(NoFitError):
-        allocate(claim(exactly(allocationMode="All")), slices=gpus, existing=[first])
+    results = found["devices"]["results"]
+    assert [result["request"] for result in results] == expected
+    assert results[0].get("adminAccess") is (True if requests == [ADMIN] else None)
 
 
-def test_all_mode_needs_at_least_one_device() -> None:
-    with pytest.raises(NoFitError):
-        allocate(claim(exactly(allocationMode="All")), slices=[resource_slice()])
+def test_configuration_of_the_class_precedes_the_claims_and_names_its_requests() -> None:
+    hard = {"opaque": {"driver": DRIVER, "parameters": {"mode": "hard"}}}
+    of_class = [exactly(name, deviceClassName="configured") for name in ("a", "b")]
+    big_or_small = first_available(exactly("big", count=2), exactly("small"))
+    gpus = [resource_slice(*(device(f"gpu-{number}") for number in range(3)))]
+    named = [{**hard, "requests": [name]} for name in ("a", "gpu/big", "gpu/small")]
 
+    wanted = claim(*of_class, big_or_small, config=[hard, *named])
+    (found,) = allocate(wanted, slices=gpus, classes=CLASSES)
 
-def test_selectors_of_the_class_are_evaluated_before_those_of_the_request() -> None:
-    gpus = [resource_slice(device("gpu-0"))]
-    other = device_class("other", f'device.attributes["{DRIVER}"].model == "A100"')
-    wanted = exactly(deviceClassName="other", selectors=expressions("device.driver == 'never'"))
-
-    with pytest.raises(
-        SchedulingError, match="class other: selector #1: CEL runtime error: no such"
-    ):
-        allocate(claim(wanted), slices=gpus, classes=[other])
-
-
-def test_a_selector_error_on_one_device_stops_the_scheduling() -> None:
-    gpus = [resource_slice(device("gpu-0"), device("gpu-1", model="A100"))]
-    wanted = exactly(selectors=expressions(f'device.attributes["{DRIVER}"].model == "A100"'))
-
-    with pytest.raises(
-        SchedulingError, match="claim default/claim: selector #0: CEL runtime error"
-    ):
-        allocate(claim(wanted), slices=gpus)
-
-
-def test_a_missing_class_stops_the_scheduling() -> None:
-    with pytest.raises(SchedulingError, match="request gpu: device class none does not exist"):
-        allocate(claim(exactly(deviceClassName="none")), slices=[])
-
-
-def test_admin_access_shares_a_device_in_use_and_leaves_it_free_for_others() -> None:
-    gpus = [resource_slice(device("gpu-0"))]
-    owner = allocated(claim(name="owner"), gpus)
-    admin = allocated(claim(exactly(adminAccess=True), name="admin"), gpus, [owner])
-
-    (result,) = admin["status"]["allocation"]["devices"]["results"]
-    assert (result["device"], result["adminAccess"]) == ("gpu-0", True)
-    (found,) = allocate(claim(), slices=gpus, existing=[admin])
-    assert devices(found) == ["gpu-0"]
-
-
-def test_admin_access_gets_each_device_once() -> None:
-    gpus = [resource_slice(device("gpu-0"))]
-
-    with pytest.raises(NoFitError) as caught:
-        allocate(claim(exactly("a", adminAccess=True), exactly("b", adminAccess=True)), slices=gpus)
-
-    assert caught.value.devices == {f"{DRIVER}/node-a/gpu-0": "in use by the same claim"}
-
-
-def test_more_than_32_devices_of_a_claim_are_refused_before_the_search() -> None:
-    with pytest.raises(SchedulingError, match="requested devices 33 exceeds the claim limit of 32"):
-        allocate(claim(exactly(count=33)), slices=[])
+    assert found["devices"]["config"] == [
+        {**OPAQUE, "source": "FromClass", "requests": ["a", "b"]},
+        {**hard, "source": "FromClaim"},
+        {**hard, "source": "FromClaim", "requests": ["a"]},
+        {**hard, "source": "FromClaim", "requests": ["gpu/small"]},
+    ]
 
 
 texts = st.sampled_from(["-100", "0", "1m", "25", "33.3", "71200m", "100", "101", "200"])

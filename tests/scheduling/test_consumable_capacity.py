@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import consumable_capacity
+from tensorfusion_dra.scheduling import usage
 from tensorfusion_dra.scheduling.devices import Capacity, Policy
 
 Q = quantity.parse
@@ -70,13 +70,13 @@ def test_a_request_consumes_the_rounded_or_the_default_amount(
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
-    consumed = consumable_capacity.consumed(amounts, {"c": capacity})
+    consumed = usage.consumed(amounts, {"c": capacity})
 
     assert str(consumed["c"]) == expected
 
 
 def test_every_capacity_is_consumed_and_not_only_the_named_ones() -> None:
-    consumed = consumable_capacity.consumed({"tflops": Q("100")}, {"tflops": TFLOPS, "vram": VRAM})
+    consumed = usage.consumed({"tflops": Q("100")}, {"tflops": TFLOPS, "vram": VRAM})
 
     assert consumed == {"tflops": Q("100"), "vram": Q("40Gi")}
 
@@ -103,21 +103,15 @@ def test_a_request_fits_or_is_refused_with_a_reason(
 ) -> None:
     amounts = {} if requested is None else {"c": Q(requested)}
 
-    found = consumable_capacity.refusal(amounts, {"c": capacity}, {"c": Q(taken)})
+    found = usage.refusal(amounts, {"c": capacity}, {"c": Q(taken)})
 
     assert found is None if reason is None else reason in (found or "")
 
 
-def test_a_capacity_that_the_device_lacks_is_refused() -> None:
-    found = consumable_capacity.refusal({"gpc": Q("1")}, {"tflops": TFLOPS}, {})
-
-    assert found == "has no capacity gpc"
-
-
 def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
-    taken = consumable_capacity.consumed({"c": Q("-40")}, {"c": PLAIN})
+    taken = usage.consumed({"c": Q("-40")}, {"c": PLAIN})
 
-    assert consumable_capacity.refusal({"c": Q("80")}, {"c": PLAIN}, taken) is None
+    assert usage.refusal({"c": Q("80")}, {"c": PLAIN}, taken) is None
 
 
 amounts = st.one_of(
@@ -139,8 +133,8 @@ def test_admitted_claims_never_exceed_a_capacity_with_a_minimum(
 
     for request in requests:
         named = {name: amount for name, amount in request.items() if amount is not None}
-        if consumable_capacity.refusal(named, capacity, taken) is None:
-            consumed = consumable_capacity.consumed(named, capacity)
+        if usage.refusal(named, capacity, taken) is None:
+            consumed = usage.consumed(named, capacity)
             assert all(amount >= Quantity(0) for amount in consumed.values())
             taken = {name: taken[name] + consumed[name] for name in taken}
 

@@ -1,16 +1,16 @@
 """Trials of a pod on nodes: the same decisions as the allocation, and what rejects each device."""
 
+import re
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
-from tensorfusion_dra.scheduling.node_clusters import NodeClusters
-from tensorfusion_dra.scheduling.placement import NodeOutcome, Trial
+from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause
-from tensorfusion_dra.scheduling.relief import Relief
 from tests.support.objects import (
     DRIVER,
     Json,
@@ -107,18 +107,21 @@ def test_every_proposal_fits_when_it_is_followed(found: Cluster, asked: Json) ->
     if any(outcome.fits for outcome in tried):
         return
     nodes = [node(name) for name in NODES]
-    relief = Relief(Trial(pod=pod(), claims=[made]), NodeClusters(found), nodes, tried)
 
-    smaller, in_the_way = relief.smaller(), relief.in_the_way()
+    helps = answers.helps(Trial(pod=pod(), claims=[made]), NodeClusters(found), nodes, tried)
 
-    if smaller is not None:
-        amounts = {name: str(amount) for name, amount in smaller.amounts.items()}
-        less = {**asked, "exactly": {**asked["exactly"], "capacity": {"requests": amounts}}}
-        allocation.allocate([claim(less)], found, node(smaller.node))
-    if in_the_way is not None:
-        gone = {holder.claim for holder in in_the_way.holders}
-        left = tuple(old for old in found.claims if old["metadata"]["name"] not in gone)
-        allocation.allocate([made], replace(found, claims=left), node(in_the_way.node))
+    for text in helps:
+        if less := re.fullmatch(r"Request less: (.*) fits now on (.*)\.", text):
+            amounts = dict(part.split(" ") for part in less[1].split(", "))
+            capacity = {"requests": {**asked["exactly"]["capacity"]["requests"], **amounts}}
+            smaller = {**asked, "exactly": {**asked["exactly"], "capacity": capacity}}
+            allocation.allocate([claim(smaller)], found, node(less[2]))
+        elif wait := re.fullmatch(r"Wait for (.*) on gpu-. of (.*): without .*", text):
+            gone = re.findall(r"claim default/(old-\d)", wait[1])
+            left = tuple(old for old in found.claims if old["metadata"]["name"] not in gone)
+            allocation.allocate([made], replace(found, claims=left), node(wait[2]))
+        else:
+            assert text.startswith("Correct the selector")
 
 
 def test_each_card_has_the_first_check_that_it_fails() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.scheduling import taint_rules
+from tensorfusion_dra.scheduling import devices
 
 OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}
 ADDED = {"key": "maintenance", "value": "tonight", "effect": "NoExecute"}
@@ -37,17 +37,19 @@ def test_a_rule_taints_what_all_of_its_criteria_select(
 ) -> None:
     slices = [published("one", "a", "b"), published("two", "c")]
 
-    found = taint_rules.applied([rule(selector)], slices)
+    found = devices.with_rules([rule(selector)], slices)
 
-    devices = [device for each in found for device in each["spec"]["devices"]]
-    assert [device["name"] for device in devices if device.get("taints") == [ADDED]] == tainted
+    found_devices = [device for each in found for device in each["spec"]["devices"]]
+    assert [
+        device["name"] for device in found_devices if device.get("taints") == [ADDED]
+    ] == tainted
 
 
 def test_taints_of_slice_and_rules_add_up_and_the_slice_stays() -> None:
     before = published("one", "a")
     before["spec"]["devices"][0]["taints"] = [OWN]
 
-    (after,) = taint_rules.applied([rule({}), rule({"device": "a"})], [before])
+    (after,) = devices.with_rules([rule({}), rule({"device": "a"})], [before])
 
     assert after["spec"]["devices"][0]["taints"] == [OWN, ADDED, ADDED]
     assert before["spec"]["devices"][0]["taints"] == [OWN]

@@ -3,14 +3,16 @@
 import argparse
 import json
 import sys
+from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.app.cel import check
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.shared.streams import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.cel import syntax, translate
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
@@ -29,6 +31,19 @@ _CAPACITIES: Final = (
     names.CAPACITY_VIRTUAL_TFLOPS,
     names.CAPACITY_VIRTUAL_VRAM,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """Result of one check of an expression.
+
+    Attributes:
+        is_ok: None if the check was not made, or only in part.
+    """
+
+    check: str
+    is_ok: bool | None
+    text: str
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +140,7 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 
 def _translate(expression: str, *, form: str) -> int:
     translated = translate.translate(expression)
-    for finding in check.by_library(translated):
+    for finding in _by_library(translated):
         if finding.is_ok is False:
             raise InputError(finding.text)
     text = translated
@@ -137,7 +152,7 @@ def _translate(expression: str, *, form: str) -> int:
 
 
 def _check(expression: str, *, form: str, as_is: bool) -> int:
-    found = check.findings(expression, as_is=as_is)
+    found = _findings(expression, as_is=as_is)
     if form == "json":
         checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
         text = json.dumps({"checks": checks}, indent=2)
@@ -148,3 +163,59 @@ def _check(expression: str, *, form: str, as_is: bool) -> int:
     if any(item.is_ok is False for item in found):
         return 1
     return _INCOMPLETE if any(item.is_ok is None for item in found) else 0
+
+
+def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
+    """Return the results of all checks; the first that cannot parse or translate is the last.
+
+    Args:
+        as_is: Check an expression in the user guide's dialect as it is, not its translation.
+    """
+    try:
+        size = len(expression.encode(errors="surrogatepass"))
+        syntax.parse(expression)
+        found = [_Finding(check="syntax", is_ok=True, text="ok")]
+    except CelError as error:
+        return [_Finding(check="syntax", is_ok=False, text=str(error))]
+    try:
+        translated = translate.translate(expression)
+    except CelError as error:
+        if size <= MAX_EXPRESSION_BYTES:
+            return [*found, _Finding(check="guide's CEL", is_ok=False, text=str(error))]
+        translated = expression
+    is_dialect = translated != expression
+    if is_dialect:
+        text = "found; Kubernetes accepts only its translation"
+        found.append(_Finding(check="guide's CEL", is_ok=not as_is, text=text))
+    checked = expression if as_is else translated
+    size = len(checked.encode(errors="surrogatepass"))
+    found.append(
+        _Finding(
+            check="length",
+            is_ok=size <= MAX_EXPRESSION_BYTES,
+            text=f"{size} of at most {MAX_EXPRESSION_BYTES} bytes",
+        )
+    )
+    return [*found, *_by_library(checked)]
+
+
+def _by_library(expression: str) -> list[_Finding]:
+    """Check what needs the CEL library: the types, and the least that the expression costs."""
+    try:
+        from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
+    except ImportError:
+        text = (
+            "not checked without a CEL library; install the extra 'cel' "
+            "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
+        )
+        return [_Finding(check="types", is_ok=None, text=text)]
+    least, most = cel_evaluation.least_cost(expression), cel_evaluation.MAX_COST
+    text = f"at least {least} of at most {most} units"
+    found = [_Finding(check="cost", is_ok=least <= most, text=text)]
+    errors = cel_evaluation.type_errors(expression)
+    missing = cel_evaluation.not_covered(errors)
+    if missing is not None:
+        text = f"not checked: Kubernetes has {missing}, the local CEL library does not"
+        return [*found, _Finding(check="types", is_ok=None, text=text)]
+    types = [_Finding(check="types", is_ok=False, text=error) for error in errors]
+    return [*found, *(types or [_Finding(check="types", is_ok=True, text="ok")])]

@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, streams
@@ -11,11 +12,12 @@ from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import terms, translate
+from tensorfusion_dra.core.cel.terms import Term
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, selector_trace, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices, rejections, usage
+from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import Device
-from tensorfusion_dra.scheduling.selector_trace import TracedDevice, TracedTerm
 from tensorfusion_dra.scheduling.usage import Usage
 
 Document = Mapping[str, Any]
@@ -24,7 +26,27 @@ _Devices = tuple[Sequence[Device], Usage]
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
-_EXCLUDING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """A device, with the result of the selector.
+
+    Attributes:
+        reasons: Parts of the selector that exclude it; empty if none does.
+        refusal: Why it cannot provide the requested amounts; None if it can.
+        error: Set if the selector fails on it, which stops the scheduling of the pod.
+    """
+
+    device: Device
+    reasons: tuple[str, ...]
+    refusal: str | None
+    error: str | None
+
+    @property
+    def matches(self) -> bool:
+        """Return True if nothing excludes the device."""
+        return not self.reasons and self.refusal is None
 
 
 def run(
@@ -58,72 +80,91 @@ def run(
         else _from_file(slices)
     )
     term = terms.terms(expression)
-    traced = selector_trace.traced_term(term, found)
-    traced_devices = [
-        selector_trace.traced_device(term, device, requests=requests, usage=used)
-        for device in found
-    ]
+    results = [_result(term, device, requests, used) for device in found]
     if form == "json":
-        text = json.dumps(_document(expression, traced, traced_devices), indent=2)
+        text = json.dumps(_document(expression, term, results), indent=2)
     else:
         shown = expression if expression != selector else ""
-        text = "\n".join(_lines(shown, traced, traced_devices, requests))
+        text = "\n".join(_lines(shown, term, results, requests))
     sys.stdout.write(text + "\n")
-    return 0 if any(item.matches for item in traced_devices) else 1
+    return 0 if any(item.matches for item in results) else 1
+
+
+def _result(term: Term, device: Device, requests: Mapping[str, Quantity], used: Usage) -> _Result:
+    result = rejections.result(term, device)
+    refusal: str | None = None
+    if requests and not device.is_shared:
+        refusal = "cannot be shared"
+    elif requests and used.is_exclusive(device.id):
+        refusal = "a claim has it exclusively"
+    elif requests:
+        refusal = usage.refusal(requests, device.capacity, used.taken(device.id))
+    reasons = [failed.text for failed in rejections.failed_terms(term, device)]
+    return _Result(
+        device=device,
+        reasons=tuple(dict.fromkeys(reasons)),
+        refusal=refusal,
+        error=str(result) if isinstance(result, CelRunError) else None,
+    )
 
 
 def _lines(
     translated: str,
-    term: TracedTerm,
-    devices: Sequence[TracedDevice],
+    term: Term,
+    results: Sequence[_Result],
     requests: Mapping[str, Quantity],
 ) -> Iterator[str]:
     if translated:
         yield "Translated"
         yield from (f"  {line}" for line in translated.splitlines())
         yield ""
-    matching = [item.device for item in devices if item.matches]
-    pools = len({item.device.id.pool for item in devices})
-    yield f"{len(matching)} of {len(devices)} devices of {names.DRIVER} match; pools: {pools}"
-    tainted = sum(
-        any(taint.effect in _EXCLUDING_EFFECTS for taint in device.taints) for device in matching
-    )
+    matching = [item.device for item in results if item.matches]
+    pools = len({item.device.id.pool for item in results})
+    yield f"{len(matching)} of {len(results)} devices of {names.DRIVER} match; pools: {pools}"
+    tainted = sum(device.is_tainted for device in matching)
     if tainted:
         yield f"{tainted} of them only for claims that tolerate their taints"
-    if not devices:
+    if not results:
         return
     yield ""
-    rows = [("PASS", "FOUND", "TERM"), *_rows(term)]
+    rows = [("PASS", "FOUND", "TERM"), *_rows(term, [item.device for item in results])]
     if requests:
         text = ", ".join(f"{name}={amount}" for name, amount in requests.items())
-        rows.append((sum(item.refusal is None for item in devices), "", f"request {text}"))
+        rows.append((sum(item.refusal is None for item in results), "", f"request {text}"))
     yield from table(rows, indent="")
-    for error, count in Counter(item.error for item in devices if item.error).items():
+    for error, count in Counter(item.error for item in results if item.error).items():
         yield ""
         yield f"On {count} of them the selector fails, so no node gets its pods: {error}"
-    yield from _left_out(devices)
+    yield from _left_out(results)
 
 
-def _rows(term: TracedTerm, depth: int = 0) -> Iterator[tuple[object, str, str]]:
+def _rows(
+    term: Term, devices: Sequence[Device], depth: int = 0
+) -> Iterator[tuple[object, str, str]]:
     """Yield a row for each part in the order of the text; for the whole only if it has no parts."""
     if depth or not term.parts:
-        found = "; ".join(f"{name}: {_values(values)}" for name, values in term.values.items())
+        found = []
+        for name, values in {} if term.parts else _values(term, devices).items():
+            counted = [f"{value} ({count})" for value, count in values.most_common()]
+            found.append(f"{name}: {printable.first(counted, _SHOWN_VALUES)}")
         text = "any of" if term.operator == "||" else term.text
-        yield term.passing, "" if term.parts else found, "  " * (depth - 1) + text
+        yield _passing(term, devices), "; ".join(found), "  " * (depth - 1) + text
     for part in term.parts:
-        yield from _rows(part, depth + 1)
+        yield from _rows(part, devices, depth + 1)
 
 
-def _values(values: Counter[str]) -> str:
-    return printable.first(
-        [f"{value} ({count})" for value, count in values.most_common()], _SHOWN_VALUES
-    )
+def _passing(term: Term, devices: Sequence[Device]) -> int:
+    return sum(rejections.result(term, device) is True for device in devices)
 
 
-def _left_out(devices: Sequence[TracedDevice]) -> Iterator[str]:
+def _values(term: Term, devices: Sequence[Device]) -> dict[str, Counter[str]]:
+    return {lookup.name: rejections.values(lookup, devices) for lookup in term.lookups}
+
+
+def _left_out(results: Sequence[_Result]) -> Iterator[str]:
     """Yield the excluded devices; those of a pool with the same reasons share a line."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for item in devices:
+    for item in results:
         reasons = item.reasons + ((f"request: {item.refusal}",) if item.refusal else ())
         if reasons:
             key = (item.device.id.pool, reasons)
@@ -136,13 +177,11 @@ def _left_out(devices: Sequence[TracedDevice]) -> Iterator[str]:
         yield from (f"    {reason}" for reason in reasons)
 
 
-def _document(
-    expression: str, term: TracedTerm, devices: Sequence[TracedDevice]
-) -> Mapping[str, Any]:
+def _document(expression: str, term: Term, results: Sequence[_Result]) -> Mapping[str, Any]:
     return {
         "expression": expression,
-        "matching": sum(item.matches for item in devices),
-        "term": _term_document(term),
+        "matching": sum(item.matches for item in results),
+        "term": _term_document(term, [item.device for item in results]),
         "devices": [
             {
                 "pool": item.device.id.pool,
@@ -152,18 +191,18 @@ def _document(
                 "refusal": item.refusal,
                 "error": item.error,
             }
-            for item in devices
+            for item in results
         ],
     }
 
 
-def _term_document(term: TracedTerm) -> Mapping[str, Any]:
+def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     return {
         "text": term.text,
         "operator": term.operator,
-        "passing": term.passing,
-        "values": {name: dict(values) for name, values in term.values.items()},
-        "parts": [_term_document(part) for part in term.parts],
+        "passing": _passing(term, devices),
+        "values": {name: dict(found) for name, found in _values(term, devices).items()},
+        "parts": [_term_document(part, devices) for part in term.parts],
     }
 
 

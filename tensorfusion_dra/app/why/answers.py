@@ -1,17 +1,33 @@
-"""The answer of `why` in one sentence."""
+"""The answer of `why` in one sentence, and what would help a pod that no node has room for.
 
+A smaller request and pods that are in the way are proposed only if the allocation itself succeeds
+with them.
+"""
+
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from tensorfusion_dra.app.shared.tables import shown
+from tensorfusion_dra.app.why.claims import WEBHOOK
 from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.doctor import pending
+from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.doctor.finding import Finding
-from tensorfusion_dra.scheduling import constraints, placement
-from tensorfusion_dra.scheduling.placement import Card, NodeOutcome, Trial
+from tensorfusion_dra.core.kubernetes import quantity, review
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
+from tensorfusion_dra.scheduling import placement, rejections, usage
+from tensorfusion_dra.scheduling.placement import Card, NodeClusters, NodeOutcome, Trial
 from tensorfusion_dra.scheduling.rejections import Cause, Rejection
 from tensorfusion_dra.scheduling.requests import Wanted
+from tensorfusion_dra.scheduling.search import UNSATISFIED
+from tensorfusion_dra.scheduling.usage import Holder
+
+Document = Mapping[str, Any]
 
 ELSEWHERE: Final = (
     "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
@@ -37,6 +53,19 @@ _NEAREST: Final = (
 )
 """Causes by what is missing to a fit, the least first: a tainted card passed all other checks. One
 that is in use exclusively comes before one that does not match, because it may become free."""
+_TRIED_CARDS: Final = 40
+"""Cards on which proposals are tried, the most promising first."""
+_ROUNDED_DOWN_TO: Final = MIB * NANO
+_ANNOTATION_OF: Final = {
+    names.CAPACITY_TFLOPS: names.ANNOTATION_TFLOPS_REQUEST,
+    names.CAPACITY_VRAM: names.ANNOTATION_VRAM_REQUEST,
+}
+_ANNOTATION_OF_ATTRIBUTE: Final = {
+    names.ATTR_MODEL: names.ANNOTATION_GPU_MODEL,
+    names.ATTR_POOL_NAME: names.ANNOTATION_GPUPOOL,
+    names.ATTR_QOS: names.ANNOTATION_QOS,
+}
+_PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
 
 
 def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Finding]) -> str:
@@ -46,26 +75,23 @@ def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Find
         trouble: What an Event says of the pod's start; "" if none says anything.
         findings: Faults of the pod and its claims.
     """
-    answer = _bound(pod, node, phase, trouble)
+    if phase in ("Succeeded", "Failed"):
+        answer = f"{pod} is done: {phase}."
+    elif phase == "Running":
+        answer = f"{pod} runs on {node}."
+    elif trouble:
+        answer = f"{pod} is scheduled on {node} already; it waits there: {trouble}"
+    else:
+        answer = (
+            f"{pod} is scheduled on {node} already; it waits there for something else: "
+            "kubectl describe pod shows its Events, tensorfusion-dra doctor checks the node."
+        )
     if not findings:
         return answer
     first = f"{findings[0].subject}: {findings[0].found}".removesuffix(".")
-    what = "It got no GPU: " if findings[0].subject == pending.WEBHOOK else "But "
+    what = "It got no GPU: " if findings[0].subject == WEBHOOK else "But "
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return f"{answer.removesuffix('.')}. {what}{first}{more}."
-
-
-def _bound(pod: str, node: str, phase: str, trouble: str) -> str:
-    if phase in ("Succeeded", "Failed"):
-        return f"{pod} is done: {phase}."
-    if phase == "Running":
-        return f"{pod} runs on {node}."
-    if trouble:
-        return f"{pod} is scheduled on {node} already; it waits there: {trouble}"
-    return (
-        f"{pod} is scheduled on {node} already; it waits there for something else: "
-        f"kubectl describe pod shows its Events, tensorfusion-dra doctor checks the node."
-    )
 
 
 def blocked(
@@ -78,7 +104,7 @@ def blocked(
     """
     first = problems[0]
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    cannot = "gets no GPU" if first.subject == pending.WEBHOOK else "cannot be scheduled"
+    cannot = "gets no GPU" if first.subject == WEBHOOK else "cannot be scheduled"
     answer = f"{pod} {cannot}: {first.subject}: {first.found}{more}."
     if not outcomes or any(each.error for each in outcomes):
         return answer
@@ -142,9 +168,7 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     asked = placement.number_of_devices(trial.waiting)
     rest = _causes(map(nearest, most.cards))
     if not rest and number >= (asked or 1):
-        notes = _counted(
-            card.note for card in most.cards if card.note.startswith(constraints.UNSATISFIED)
-        )
+        notes = _counted(card.note for card in most.cards if card.note.startswith(UNSATISFIED))
         rest = f"but {notes}" if notes else ""
     its_cards = (
         "its card" if asked == 1 else f"{f'its {asked}' if asked else 'all its'} cards at once"
@@ -249,3 +273,212 @@ def _joined(counts: Counter[str], shown: Callable[[str, int], str], separator: s
     more = len(counts) - len(kept)
     reasons = "reason" if more == 1 else "reasons"
     return separator.join([*texts, f"{more} other {reasons}"] if more > 0 else texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A card that only its tenants keep from a request.
+
+    Attributes:
+        taken: Sum of the tenants' shares, by capacity.
+        share: Free part of what is requested, of the scarcest capacity; 0 to 1.
+    """
+
+    node: Document
+    card: Card
+    wanted: Wanted
+    taken: Mapping[str, Quantity]
+    share: float
+
+
+def helps(
+    trial: Trial,
+    clusters: NodeClusters,
+    nodes: Sequence[Document],
+    outcomes: Sequence[NodeOutcome],
+) -> Iterator[str]:
+    """Yield what would help, the quickest first: less, pods that are in the way, other values."""
+    if any(each.error for each in outcomes):
+        return
+    by_name = {str(node["metadata"]["name"]): node for node in nodes}
+    found = [
+        candidate
+        for outcome in outcomes
+        for candidate in _candidates(outcome, trial, by_name[outcome.name])
+    ]
+    candidates = sorted(found, key=lambda each: -each.share)[:_TRIED_CARDS]
+    yield from _smaller(trial, clusters, candidates)
+    yield from _in_the_way(trial, clusters, candidates)
+    yield from _other_values(trial, outcomes)
+
+
+def amounts(holder: Holder) -> str:
+    """Return what a holder has of its device."""
+    if holder.amounts is None:
+        return "the whole card"
+    return ", ".join(
+        f"{name} {shown(amount)}" for name, amount in holder.amounts.items() if amount.nano
+    )
+
+
+def _candidates(outcome: NodeOutcome, trial: Trial, node: Document) -> Iterator[_Candidate]:
+    asked = dict(placement.wanted_devices(trial.waiting))
+    for card in outcome.cards:
+        used = usage.Usage()
+        for holder in card.holders:
+            used.add(card.device.id, holder)
+        taken = used.taken(card.device.id)
+        for request, rejection in card.rejections.items():
+            if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
+                continue
+            consumed = usage.consumed(asked[request].amounts, card.device.capacity)
+            shares = [
+                (card.device.capacity[name].value - taken.get(name, Quantity(0))).nano / amount.nano
+                for name, amount in consumed.items()
+                if amount.nano
+            ]
+            yield _Candidate(
+                node=node,
+                card=card,
+                wanted=asked[request],
+                taken=taken,
+                share=0.0 if used.is_exclusive(card.device.id) else min([1.0, *shares]),
+            )
+
+
+def _fits(
+    trial: Trial, clusters: NodeClusters, node: Document, *, gone: Sequence[Holder] = ()
+) -> bool:
+    near = clusters.at(str(node["metadata"]["name"]))
+    keys = {(holder.namespace, holder.claim) for holder in gone}
+    left = tuple(
+        claim
+        for claim in near.claims
+        if (str(claim["metadata"].get("namespace", "")), claim["metadata"]["name"]) not in keys
+    )
+    return placement.outcome(trial, replace(near, claims=left), node).fits
+
+
+def _smaller(
+    trial: Trial, clusters: NodeClusters, candidates: Sequence[_Candidate]
+) -> Iterator[str]:
+    """Yield the largest smaller request that fits somewhere now, if there is one."""
+    annotated = review.annotations_of(trial.pod)
+    is_annotated = pod_request.requests_gpu(annotated)
+    for candidate in candidates:
+        if candidate.share <= 0 or not candidate.card.device.is_shared:
+            continue
+        wanted, reduced = candidate.wanted, _reduced(candidate)
+        claims = [
+            _with_amounts(claim, wanted, {**wanted.amounts, **reduced}) for claim in trial.claims
+        ]
+        if not _fits(replace(trial, claims=claims), clusters, candidate.node):
+            continue
+        texts = []
+        for name, amount in reduced.items():
+            annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
+            given_as = f"{annotation}:" if is_annotated and annotation else name
+            texts.append(f"{given_as} {shown(amount)}")
+        is_only = len(list(placement.wanted_devices(trial.waiting))) == 1
+        of_request = "" if is_only else f" in request {wanted.name}"
+        is_whole = is_annotated and pod_request.parse(annotated, []).whole
+        instead = " instead of whole cards" if is_whole else ""
+        node = candidate.node["metadata"]["name"]
+        yield f"Request less{of_request}: {', '.join(texts)}{instead} fits now on {node}."
+        return
+
+
+def _reduced(candidate: _Candidate) -> dict[str, Quantity]:
+    """Return what is free of each capacity of which the request takes more."""
+    wanted, capacity = candidate.wanted, candidate.card.device.capacity
+    reduced = {}
+    for name, amount in usage.consumed(wanted.amounts, capacity).items():
+        free = capacity[name].value - candidate.taken.get(name, Quantity(0))
+        if amount > free:
+            nano = free.nano
+            if free.family == "binary":
+                nano -= nano % _ROUNDED_DOWN_TO
+            reduced[name] = Quantity(nano, free.family)
+    return reduced
+
+
+def _with_amounts(claim: Document, wanted: Wanted, amounts: Mapping[str, Quantity]) -> Document:
+    """Return the claim with these amounts in every request that asks for what this one does."""
+    if (claim.get("status") or {}).get("allocation"):
+        return claim
+    result = copy.deepcopy(dict(claim))
+    for request in result["spec"]["devices"]["requests"]:
+        for exact in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if exact is None or exact["deviceClassName"] != wanted.device_class:
+                continue
+            named = (exact.get("capacity") or {}).get("requests") or {}
+            if {name: quantity.parse(text) for name, text in named.items()} == wanted.amounts:
+                texts = {name: str(amount) for name, amount in amounts.items()}
+                exact["capacity"] = {"requests": texts}
+    return result
+
+
+def _in_the_way(
+    trial: Trial, clusters: NodeClusters, candidates: Sequence[_Candidate]
+) -> Iterator[str]:
+    """Yield the fewest holders of one card without which the pod fits, if there are any.
+
+    Of the same number, those of the card with the most free.
+    """
+    best: tuple[Holder, ...] = ()
+    text = ""
+    for candidate in candidates:
+        held = sorted((each for each in candidate.card.holders if not each.is_admin), key=_size)
+        several = [tuple(reversed(held[-count:])) for count in range(2, len(held) + 1)]
+        for gone in [*((holder,) for holder in held), *several]:
+            if best and len(gone) >= len(best):
+                break
+            if _fits(trial, clusters, candidate.node, gone=gone):
+                best = gone
+                them = " and ".join(f"{each.text} ({amounts(each)})" for each in gone)
+                where = f"{candidate.card.device.id.device} of {candidate.node['metadata']['name']}"
+                without = "it" if len(gone) == 1 else "them"
+                text = f"Wait for {them} on {where}: without {without} the pod fits there."
+    if text:
+        yield text
+
+
+def _size(holder: Holder) -> int:
+    """Return a number by which a small share sorts before a large one; exclusive ones are last."""
+    if holder.amounts is None:
+        return 2**200
+    return max((amount.nano for amount in holder.amounts.values()), default=0)
+
+
+def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
+    """Yield the values that cards have, where no card has what a selector demands."""
+    for request, _ in placement.wanted_devices(trial.waiting):
+        cards = [card for each in outcomes for card in each.cards if request in card.rejections]
+        rejected = [card.rejections[request] for card in cards]
+        if not cards or any(each is None or each.cause is not Cause.SELECTOR for each in rejected):
+            continue
+        subjects = Counter(each.subject for each in rejected if each is not None)
+        for subject, _ in subjects.most_common(_SHOWN_REASONS):
+            yield from _values(subject, cards, trial)
+
+
+def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
+    try:
+        term = terms.terms(subject)
+    except CelError:
+        return
+    devices = [card.device for card in cards]
+    annotated = review.annotations_of(trial.pod)
+    for lookup in term.lookups:
+        name, found = lookup.name, rejections.values(lookup, devices)
+        values = ", ".join(
+            f"{value} ({count})" for value, count in found.most_common(_SHOWN_REASONS + 1)
+        )
+        annotation = _ANNOTATION_OF_ATTRIBUTE.get(name, "")
+        wanted = annotated.get(annotation)
+        if name == names.ATTR_PHASE and list(found) == [names.PHASE_UNKNOWN]:
+            yield "Repair the cards: the driver publishes them as unhealthy (phase Unknown)."
+        elif wanted and names.ANNOTATION_CEL_EXPRESSION not in annotated:
+            yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
+        else:
+            yield (f"Correct the selector {short(subject)}: the cards have {name}: {values}.")

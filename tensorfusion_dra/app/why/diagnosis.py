@@ -5,20 +5,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from tensorfusion_dra.app.why import advice, answers, pod_claims, pod_file
+from tensorfusion_dra.app.why import answers
+from tensorfusion_dra.app.why import claims as resolving
 from tensorfusion_dra.app.why import observed as reading
+from tensorfusion_dra.app.why.claims import Resolved
 from tensorfusion_dra.app.why.observed import Observed, Workload
-from tensorfusion_dra.app.why.pod_claims import Resolved
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import objects, pending
+from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement
-from tensorfusion_dra.scheduling.node_clusters import NodeClusters
-from tensorfusion_dra.scheduling.placement import NodeOutcome, Trial
+from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
 
 Document = Mapping[str, Any]
 
@@ -83,10 +83,9 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
 
 def _answer(lists: ClusterLists, *, namespace: str, target: str, file: str | None) -> Diagnosis:
     if file is not None:
-        given = pod_file.read(file, namespace=namespace, name=target)
-        near = str(given.pod["metadata"]["namespace"])
-        cluster = given.beside(reading.read(lists, near))
-        return diagnose(given.pod, cluster, is_created=False)
+        pod, others = reading.read_file(file, namespace=namespace, name=target)
+        cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
+        return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
     kind, name = reading.kind_and_name(target)
     if kind != "Pod":
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
@@ -110,7 +109,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
         waits = diagnose(found.waiting[0], cluster)
         count = f"{len(found.waiting)} of {len(found.pods)} pods of {found} wait."
         return replace(waits, answer=f"{count} {waits.answer}", findings=[*waits.findings, *failed])
-    template = pod_file.pod_of(found.document)
+    template = reading.pod_of(found.document)
     if template is not None and (failed or not found.pods):
         made = diagnose(template, cluster, is_created=False)
         has = "creates no more pods" if found.pods else "has no pods"
@@ -153,8 +152,14 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in _DONE):
-        findings = [*pending.deleted(pod), *pod_claims.of_bound(pod, observed)]
-        trouble = pending.start_trouble(observed.events_of(pod)) if phase == "Pending" else ""
+        findings = list(resolving.of_bound(pod, observed))
+        events = observed.events_of(pod) if phase == "Pending" else ()
+        trouble = reading.newest_failure(
+            event
+            for event in events or ()
+            if event.get("type") == "Warning"
+            and as_map(event.get("source")).get("component") == "kubelet"
+        )
         answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), trouble, findings)
         return Diagnosis(
             pod=_name(pod),
@@ -163,29 +168,37 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             helps=list(dict.fromkeys(finding.cure for finding in findings)),
             findings=findings,
         )
-    resolved = pod_claims.resolve(pod, observed, is_created=is_created)
+    resolved = resolving.resolve(pod, observed, is_created=is_created)
     found = resolved.findings
-    # First, because it is why Kubernetes does not create a claim, in fewer words than the Event.
-    found[:0] = pending.full_quotas(observed.quotas, resolved.future, created=is_created)
-    found += pending.halted(resolved.pod)
-    found += pending.other_scheduler(resolved.pod)
+    found += resolving.halted(resolved.pod)
+    found += resolving.other_scheduler(resolved.pod)
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-        found += pending.missing_classes(resolved.claims, class_names)
-        found += pending.unknown_resources(resolved.pod, observed.classes, observed.nodes)
+        found += resolving.missing_classes(resolved.claims, class_names)
+        found += resolving.unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
 
 
 def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     """Return the diagnosis by a trial on all nodes."""
-    clusters = NodeClusters(_cluster(observed, resolved))
+    cluster = allocation.cluster(
+        slices=observed.slices,
+        classes=observed.classes,
+        claims=[*observed.claims, *resolved.future],
+        tries_all_candidates=observed.tries_all_candidates,
+    )
+    clusters = NodeClusters(cluster)
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
     can_try = resolved.is_complete and not observed.missing
     outcomes = placement.outcomes(trial, clusters, observed.nodes) if can_try else []
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
-    ours = any(names.DEVICE_CLASS in pending.class_names(claim) for claim in resolved.claims)
-    around = _slice_findings(observed) if ours and not observed.missing else []
+    findings = list(resolved.findings)
+    ours = any(names.DEVICE_CLASS in resolving.class_names(claim) for claim in resolved.claims)
+    if ours and not observed.missing:
+        slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
+        published = objects.published(slices)
+        findings += [each for each in published if each.level is not Level.OK]
     helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
@@ -197,35 +210,16 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     else:
         answer = answers.unfit(name, trial, outcomes)
     if not fits and outcomes:
-        helps += advice.of(trial, clusters, observed.nodes, outcomes)
+        helps += answers.helps(trial, clusters, observed.nodes, outcomes)
     return Diagnosis(
         pod=name,
         state=State.FITS if fits and not resolved.blocks else State.WAITS,
         answer=answer,
         helps=list(dict.fromkeys(helps)),
-        findings=[*resolved.findings, *around],
+        findings=findings,
         outcomes=outcomes,
         unchecked=list(observed.unreadable),
     )
-
-
-def _cluster(observed: Observed, resolved: Resolved) -> allocation.Cluster:
-    """Return the cluster that the allocation searches."""
-    found = allocation.cluster(
-        slices=observed.slices, classes=observed.classes, claims=observed.claims
-    )
-    return allocation.Cluster(
-        slices=found.slices,
-        classes=found.classes,
-        claims=(*found.claims, *resolved.future),
-        tries_all_candidates=observed.tries_all_candidates,
-    )
-
-
-def _slice_findings(observed: Observed) -> list[Finding]:
-    """Return the doctor's findings about this driver's slices, except that all is well."""
-    ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
-    return [each for each in objects.published(ours) if each.level is not Level.OK]
 
 
 def _name(pod: Document) -> str:

@@ -1,23 +1,26 @@
-"""What `why` reads: a pod or the pods of a workload, and everything that decides about them."""
+"""What `why` reads: pods of the cluster or of a file, and everything that decides about them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import pending
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
-from tensorfusion_dra.scheduling import taint_rules
+from tensorfusion_dra.scheduling import devices
 
 Document = Mapping[str, Any]
 
 _FIRST_ORDERLY_MINOR: Final = 36
 """Schedulers before it try all candidates for each device of a request; see scheduling.search."""
 _TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
+_CLAIM: Final = "ResourceClaim"
+_TEMPLATE: Final = "ResourceClaimTemplate"
 _WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -32,7 +35,6 @@ class Observed:
         templates: ResourceClaimTemplates of the pod's namespace, by name.
         has_templates: False without the right to list them.
         pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
-        quotas: ResourceQuotas of the pod's namespace.
         webhooks: MutatingWebhookConfigurations; None without the right to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
@@ -49,7 +51,6 @@ class Observed:
     has_templates: bool = True
     pools: Sequence[Document] = ()
     pool_templates: Sequence[Document] = ()
-    quotas: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
     tries_all_candidates: bool = False
@@ -65,7 +66,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
     Raises:
         RetryableError: The API server did not answer.
     """
-    near = f"/api/v1/namespaces/{segment(namespace)}"
     templates = lists.readable_items(
         lists.path("resourceclaimtemplates", namespace=segment(namespace)),
         "ResourceClaimTemplates",
@@ -83,7 +83,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
     claims: Sequence[Document] = list(_claims_of(lists, pods)) if listed is None else listed
     return Observed(
         nodes=found["Nodes"] or (),
-        slices=taint_rules.applied(lists.taint_rules(), found["ResourceSlices"] or []),
+        slices=devices.with_rules(lists.taint_rules(), found["ResourceSlices"] or []),
         classes=found["DeviceClasses"] or (),
         claims=claims,
         missing=[what for what, listed in found.items() if listed is None],
@@ -95,7 +95,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
             f"{_TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}",
             "SchedulingConfigTemplates",
         ),
-        quotas=_optional(lists, f"{near}/resourcequotas", "ResourceQuotas"),
         webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
         events_of=lambda pod: events(lists, pod),
         tries_all_candidates=minor is not None and minor < _FIRST_ORDERLY_MINOR,
@@ -118,6 +117,19 @@ def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
         return None
     uid = metadata.get("uid")
     return [each for each in found if as_map(each.get("involvedObject")).get("uid") == uid]
+
+
+def newest_failure(events: Iterable[Document]) -> str:
+    """Return reason and message of the Event that happened last; "" if there is none.
+
+    The API server lists them by name. What Kubernetes adds to the message of an Event that stands
+    for several is left out.
+    """
+    newest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    if newest is None:
+        return ""
+    text = str(newest.get("message", "")).removeprefix("(combined from similar events): ")
+    return f"{newest.get('reason')}: {text}"
 
 
 def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:
@@ -165,7 +177,6 @@ _OPERATORS: Final[Mapping[str, Callable[[str, str], str]]] = {
     "Exists": lambda key, _: key,
     "DoesNotExist": lambda key, _: f"!{key}",
 }
-_FAILED_CREATE: Final = "FailedCreate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,10 +276,7 @@ def _creation_failure(lists: ClusterLists, document: Document) -> str:
     Only Deployments and ReplicaSets have a condition for it.
     """
     every = events(lists, document) or ()
-    failed = [event for event in every if event.get("reason") == _FAILED_CREATE]
-    if not failed:
-        return ""
-    return f"{_FAILED_CREATE}: {pending.event_text(pending.newest(failed))}"
+    return newest_failure(event for event in every if event.get("reason") == "FailedCreate")
 
 
 def _true_conditions(status: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
@@ -287,3 +295,73 @@ def _selector(selector: Mapping[str, object]) -> str:
         for each in map(as_map, as_list(selector.get("matchExpressions")))
     ]
     return ",".join([*labels, *expressions])
+
+
+def read_file(file: str, *, namespace: str, name: str) -> tuple[Document, Sequence[Document]]:
+    """Read the pod of a file, before it is created, and the claims and templates beside it.
+
+    Args:
+        namespace: That of objects without one.
+        name: Name of the pod, for a file with several; "" for its only one.
+
+    Raises:
+        InputError: The file cannot be read, has not exactly one pod of this name, or an annotation
+            of it is not text.
+    """
+    placed = [_placed(document, namespace) for document in streams.documents(file)]
+    pods = [pod for document in placed if (pod := pod_of(document)) is not None]
+    chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
+    if len(chosen) != 1:
+        found = ", ".join(str(pod["metadata"]["name"]) for pod in pods) or "none"
+        expected = f"one of the name {name}" if name else "one; give its name as POD"
+        raise InputError(f"{file}: found pods: {found}; expected {expected}")
+    for key, value in as_map(chosen[0]["metadata"].get("annotations")).items():
+        # YAML reads true and 16 as something else than text.
+        if not isinstance(value, str | None):
+            found = json.dumps(value, default=str)
+            raise InputError(f"{file}: annotation {key}: found {found}, expected it in quotes")
+    near = chosen[0]["metadata"]["namespace"]
+    others = [each for each in placed if each["metadata"]["namespace"] == near]
+    return chosen[0], [each for each in others if each.get("kind") in (_CLAIM, _TEMPLATE)]
+
+
+def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:
+    """Return the cluster with the claims and templates of a file."""
+    known = {
+        (each["metadata"].get("namespace"), each["metadata"]["name"]) for each in observed.claims
+    }
+    claims = [
+        each
+        for each in others
+        if each["kind"] == _CLAIM
+        and (each["metadata"]["namespace"], each["metadata"]["name"]) not in known
+    ]
+    templates = {
+        str(each["metadata"]["name"]): each for each in others if each["kind"] == _TEMPLATE
+    }
+    return replace(
+        observed,
+        claims=[*observed.claims, *claims],
+        templates={**observed.templates, **templates},
+    )
+
+
+def _placed(document: Document, namespace: str) -> Document:
+    """Return the object with a namespace and a name; that is what a generated one begins with."""
+    metadata = as_map(document.get("metadata"))
+    generated = metadata.get("generateName") or ""
+    return {**document, "metadata": {"namespace": namespace, "name": generated, **metadata}}
+
+
+def pod_of(document: Document) -> Document | None:
+    """Return a pod, or the pod that a workload would create; None for other objects."""
+    if document.get("kind") == "Pod":
+        return document
+    spec = as_map(document.get("spec"))
+    of_job = as_map(as_map(spec.get("jobTemplate")).get("spec"))  # in a CronJob
+    template = as_map((of_job or spec).get("template"))
+    if "containers" not in as_map(template.get("spec")) or document.get("kind") == _TEMPLATE:
+        return None
+    metadata = {**as_map(template.get("metadata")), "name": document["metadata"]["name"]}
+    metadata["namespace"] = document["metadata"]["namespace"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.shared import tables
 from tensorfusion_dra.app.shared.tables import table
-from tensorfusion_dra.app.why import advice, answers
+from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
 from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
@@ -165,7 +165,7 @@ def _holders_text(card: Card) -> str:
 
 def _share_text(holder: Holder, capacity: str) -> str:
     amount = (holder.amounts or {}).get(capacity)
-    text = advice.amounts(holder) if amount is None else tables.shown(amount)
+    text = answers.amounts(holder) if amount is None else tables.shown(amount)
     return f"{holder.text} ({text})"
 
 

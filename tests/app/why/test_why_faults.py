@@ -2,7 +2,8 @@
 
 import pytest
 
-from dra_simulator.rest import CLAIMS, CLASSES, PODS, TEMPLATES
+from dra_simulator.api.faults import Refuse
+from dra_simulator.rest import CLAIMS, CLASSES, MUTATING_WEBHOOKS, PODS, TEMPLATES
 from tensorfusion_dra.core import names
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
@@ -26,17 +27,36 @@ def test_missing_class(cluster: Cluster, capsys: Capture) -> None:
     assert "install the driver's DeviceClass" in found["helps"][0]
 
 
-def test_silent_webhook(cluster: Cluster, capsys: Capture) -> None:
+SILENT = "the pod has annotations of this driver, but the webhook gave it no claim"
+
+
+@pytest.mark.parametrize(
+    ("webhook", "fault", "cure"),
+    [
+        ("pods.example.com", "is not installed", "install the webhook, then delete the pod"),
+        ("pods.dra.tensor-fusion.ai", SILENT, "check that the webhook runs"),
+        ("", SILENT, "check that the webhook runs"),
+    ],
+    ids=["another", "installed", "without the right"],
+)
+def test_silent_webhook(
+    cluster: Cluster, capsys: Capture, webhook: str, fault: str, cure: str
+) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
     cluster.add_pod("a", metadata={"annotations": ANNOTATED})
+    if webhook:
+        webhooks = {"metadata": {"name": "w"}, "webhooks": [{"name": webhook}]}
+        cluster.client.create(MUTATING_WEBHOOKS, webhooks)
+    else:
+        cluster.server.faults.add("list", MUTATING_WEBHOOKS.plural, Refuse(403))
 
     code, found = cluster.why(capsys, "a")
 
     assert code == 1
-    assert found["answer"].startswith("default/a gets no GPU: webhook: is not installed")
+    assert found["answer"].startswith(f"default/a gets no GPU: webhook: {fault}")
     assert found["answer"].endswith("Otherwise it fits now on node-01.")
-    assert found["helps"][0].startswith("install the webhook, then delete the pod")
+    assert found["helps"][0].startswith(cure)
 
 
 @pytest.mark.parametrize("further", [{}, pod_annotations(gpu_count="two")])

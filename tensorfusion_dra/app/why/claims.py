@@ -1,0 +1,479 @@
+"""The claims with which a pod is scheduled, by the webhook's own rules, and their faults.
+
+Findings about a pod that waits: its state, claims, classes, webhook and Events.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tensorfusion_dra.app.why import observed as reading
+from tensorfusion_dra.app.why.observed import Observed
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.doctor import objects
+from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
+from tensorfusion_dra.core.kubernetes import pod_claims, review
+from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+from tensorfusion_dra.webhook.admission import Admission
+
+Document = Mapping[str, Any]
+
+WEBHOOK: Final = "webhook"
+"""Subject of the findings about a pod without the claim that its annotations request. Kubernetes
+schedules such a pod, and it runs without a GPU."""
+
+_SCHEDULER: Final = "default-scheduler"
+_AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
+_SAID_OF: Final = {
+    device_status.CONDITION_ENFORCED: "its limits are not enforced on",
+    device_status.CONDITION_READY: "it is not ready on",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Resolved:
+    """A pod as it will be scheduled.
+
+    Attributes:
+        stored: Those of its claims that exist.
+        future: Its other claims, as they will be created.
+        is_complete: False if a claim is not known at all.
+    """
+
+    pod: Document
+    stored: list[Document] = field(default_factory=list)
+    future: list[Document] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    is_complete: bool = True
+
+    @property
+    def claims(self) -> list[Document]:
+        """All of its claims."""
+        return [*self.stored, *self.future]
+
+    @property
+    def blocks(self) -> bool:
+        """Return True if a finding keeps the pod from being scheduled, whatever is free."""
+        return any(finding.level is Level.PROBLEM for finding in self.findings)
+
+
+def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
+    """Return the pod with its claims.
+
+    Args:
+        is_created: False for a pod from a file, to which the webhook will still add its claim.
+    """
+    found = Resolved(pod=pod)
+    annotations = review.annotations_of(pod)
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
+    requests_share = pod_request.requests_gpu(annotations) and not has_entry
+    verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
+    is_admitted = has_entry and is_created
+    _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_admitted)
+    if requests_share and verdict.errors:
+        found.is_complete = False
+    elif requests_share and verdict.changed is not None:
+        found.pod = verdict.changed
+        if is_created:
+            found.findings.append(_no_claim(observed))
+        elif not _has_webhook(observed):
+            found.findings.append(
+                problem(
+                    WEBHOOK,
+                    "is not installed, so the pod's annotations would give it no claim",
+                    expected="a MutatingWebhookConfiguration of this driver",
+                    cure="install the webhook before the pod is created",
+                )
+            )
+    elif requests_share:
+        found.findings.append(
+            warning(
+                "pod",
+                "its annotations request a GPU, but DRA is not enabled for it, so it gets no claim",
+                expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
+                cure=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
+            )
+        )
+    for entry in pod_claims.entries(found.pod):
+        name = pod_claims.stored_name(found.pod, entry)
+        if name:
+            _add_stored(found, observed, name)
+        elif name is not None:
+            _add_future(found, observed, entry, is_created=is_created)
+    extended = pod_claims.extended_name(found.pod)
+    if extended:
+        _add_stored(found, observed, extended)
+    elif claim := pod_claims.extended_claim(found.pod, observed.classes, observed.nodes):
+        found.future.append(claim)
+    return found
+
+
+def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the findings about a pod that has a node, and about its claims."""
+    yield from deleted(pod)
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
+    requests = pod_request.requests_gpu(review.annotations_of(pod))
+    verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
+    if verdict.changed is not None or verdict.errors:
+        yield _no_claim(observed)
+    named = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
+    for name in filter(None, dict.fromkeys([*named, pod_claims.extended_name(pod)])):
+        claim = _stored(pod, observed, name)
+        if claim is not None:
+            yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+
+
+def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
+    """Return the claim of this name in the pod's namespace; None if it does not exist."""
+    namespace = pod["metadata"].get("namespace")
+    for claim in observed.claims:
+        if (claim["metadata"].get("namespace"), claim["metadata"]["name"]) == (namespace, name):
+            return claim
+    return None
+
+
+def _has_webhook(observed: Observed) -> bool:
+    """Return True unless the configurations are known and none of them is of this driver."""
+    return observed.webhooks is None or bool(objects.webhooks(observed.webhooks))
+
+
+def _no_claim(observed: Observed) -> Finding:
+    """Return the finding about a pod that has our annotations and no claim."""
+    again = "then delete the pod and create it again: claims are added only to new pods"
+    if not _has_webhook(observed):
+        return problem(
+            WEBHOOK,
+            "is not installed, so the pod's annotations gave it no claim",
+            expected="a MutatingWebhookConfiguration of this driver",
+            cure=f"install the webhook, {again}",
+        )
+    return problem(
+        WEBHOOK,
+        "the pod has annotations of this driver, but the webhook gave it no claim",
+        expected=f"an entry {names.POD_CLAIM} in spec.resourceClaims",
+        cure="check that the webhook runs and that the namespace is not excluded (tensorfusion-dra "
+        f"doctor, kubectl describe mutatingwebhookconfigurations); {again}",
+    )
+
+
+def _judge(
+    found: Resolved,
+    verdict: Verdict,
+    annotations: Mapping[str, str],
+    *,
+    is_created: bool,
+    is_admitted: bool,
+) -> None:
+    """Append a finding for each error and each unknown annotation that the webhook reports.
+
+    An error of a pod that was admitted, by an earlier release or before its annotations were
+    edited, does not keep it from being scheduled. An annotation that resembles a known one is a
+    warning, because its author meant that one.
+    """
+    again = ", and create the pod again" if is_created else ""
+    for error in verdict.errors:
+        subject = error.path or "pod"
+        cure = f"correct {subject}{again}"
+        level = Level.WARNING if is_admitted else Level.PROBLEM
+        found.findings.append(Finding(level=level, subject=subject, found=error.text, cure=cure))
+    for text in verdict.warnings:
+        subject, _, reason = text.partition(": ")
+        if subject in annotations and "unknown annotation" in reason:
+            is_typo = "did you mean" in reason
+            cure = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
+            level = Level.WARNING if is_typo else Level.NOTE
+            found.findings.append(Finding(level=level, subject=subject, found=reason, cure=cure))
+
+
+def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
+    """Add a claim that exists, with its faults."""
+    claim = _stored(found.pod, observed, name)
+    if claim is None:
+        missing = problem(
+            f"ResourceClaim {name}",
+            "not found",
+            expected="a claim of this name in the pod's namespace",
+            cure=f"create the claim {name}, or correct spec.resourceClaims",
+        )
+        found.findings.append(missing)
+        found.is_complete = False
+        return
+    if "deletionTimestamp" in claim["metadata"]:
+        going = problem(
+            f"ResourceClaim {name}",
+            "is being deleted",
+            expected="a claim that stays",
+            cure="wait until it is gone and create it again",
+        )
+        found.findings.append(going)
+    if not pod_request.parse(review.annotations_of(found.pod), []).whole:
+        found.findings += dropped_amounts(found.pod, claim)
+    found.stored.append(claim)
+
+
+def _add_future(
+    found: Resolved, observed: Observed, entry: Mapping[str, object], *, is_created: bool
+) -> None:
+    """Add the claim that Kubernetes will create for an entry of the pod, with its faults."""
+    name = str(entry.get("resourceClaimTemplateName") or "")
+    template = observed.templates.get(name)
+    if template is None:
+        found.findings.append(_no_template(name, found.pod, observed))
+        found.is_complete = False
+        return
+    claim: Document = pod_claims.created(found.pod, name_of(entry), template)
+    verdict = _verdict(observed, found.pod, claim)
+    found.findings += [
+        problem(str(error.path or "claim"), error.text, expected="", cure="")
+        for error in verdict.errors
+    ]
+    if is_created and not any(each.subject == WEBHOOK for each in found.findings):
+        reason = "FailedResourceClaimCreation"
+        events = observed.events_of(found.pod) or ()
+        failed = [event for event in events if event.get("reason") == reason]
+        failure = reading.newest_failure(failed).removeprefix(f"{reason}: ")
+        uncreated = problem(
+            f"claim from ResourceClaimTemplate {name}",
+            f"not created: {failure}" if failure else "not created yet",
+            expected="a claim that kube-controller-manager creates within seconds",
+            cure="correct what the message names; the controller tries again"
+            if failure
+            else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+        )
+        found.findings.append(uncreated)
+    found.future.append(verdict.changed or claim)
+
+
+def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
+    """Return the finding about a template that does not exist or could not be read."""
+    if not observed.has_templates:
+        return problem(
+            f"claim from ResourceClaimTemplate {name}",
+            "not created yet, and the template could not be read",
+            expected="the right to list ResourceClaimTemplates in the pod's namespace",
+            cure="run this with that right",
+        )
+    cure = f"create the template {name} in the pod's namespace"
+    if name == names.CLAIM_TEMPLATE:
+        namespace = pod["metadata"].get("namespace")
+        cure = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+    return problem(
+        f"ResourceClaimTemplate {name}",
+        "not found, so the pod's claim is not created",
+        expected="a template of this name in the pod's namespace",
+        cure=cure,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Objects read before; implements driver.ports.cluster.Objects and PublishedSlices."""
+
+    listed: Sequence[Document]
+
+    def items(self) -> Sequence[Document]:
+        return self.listed
+
+    def published(self, *, wait_seconds: float) -> Sequence[Document]:
+        del wait_seconds
+        return self.listed
+
+
+@dataclass(frozen=True, slots=True)
+class _OnePod:
+    """The pod in question; implements webhook.ports.PodReader."""
+
+    pod: Document
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Document | None:
+        del pod, wait_seconds
+        return self.pod
+
+
+def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
+    """Return the webhook's verdict on the pod, or on a claim that was just created for it.
+
+    Its settings are not known here. A claim requests virtual amounts if the published devices have
+    them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
+    """
+    ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
+    admission = Admission(
+        pools=_Listed(observed.pools),
+        templates=_Listed(observed.pool_templates),
+        pods=_OnePod(pod),
+        slices=_Listed(ours),
+        scheduler="default-scheduler",
+        virtual=any(
+            names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
+            for each in ours
+            for device in each["spec"].get("devices") or ()
+        ),
+        enforces_hard=True,
+    )
+    if claim is None:
+        return admission.pod(_review("", "Pod", pod))
+    return admission.claim(_review(names.RESOURCE_GROUP, "ResourceClaim", claim))
+
+
+def _review(group: str, kind: str, document: Document) -> Review:
+    metadata = document.get("metadata") or {}
+    return Review(
+        uid="",
+        group=group,
+        version="v1",
+        kind=kind,
+        operation="CREATE",
+        subresource="",
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        document=dict(document),
+        old={},
+        wait_seconds=0.0,
+    )
+
+
+def deleted(pod: Document) -> Iterator[Finding]:
+    """Yield that the pod is in Terminating."""
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    if "deletionTimestamp" in metadata:
+        node = spec.get("nodeName")
+        kubelet = f", or for the kubelet of {node}" if node else ""
+        yield problem(
+            "pod",
+            f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
+            expected="a pod that is to run",
+            cure=f"wait until it is gone; after the deadline it waits for its finalizers{kubelet}: "
+            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has no finalizers'}",
+        )
+
+
+def halted(pod: Document) -> Iterator[Finding]:
+    """Yield why no scheduler places this pod, whatever is free."""
+    spec = as_map(pod.get("spec"))
+    yield from deleted(pod)
+    gates = [name_of(gate) for gate in as_list(spec.get("schedulingGates"))]
+    if gates:
+        yield problem(
+            "spec.schedulingGates",
+            ", ".join(gates),
+            expected="none: schedulers ignore a pod with gates",
+            cure="find the controller that has to remove the gates",
+        )
+    node = spec.get("nodeName")
+    if node and pod_claims.entries(pod):
+        yield problem(
+            "spec.nodeName",
+            f"{node}, so no scheduler allocates the pod's claims",
+            expected="none",
+            cure=f"remove it, and select the node by nodeSelector kubernetes.io/hostname: {node}",
+        )
+
+
+def other_scheduler(pod: Document) -> Iterator[Finding]:
+    """Yield a note if a scheduler other than kube-scheduler has to place the pod.
+
+    It is a problem if that is Tensor Fusion's own, which allocates no claims.
+    """
+    scheduler = as_map(pod.get("spec")).get("schedulerName") or _SCHEDULER
+    if scheduler == names.TENSOR_FUSION_SCHEDULER:
+        yield problem(
+            "spec.schedulerName",
+            str(scheduler),
+            expected=f"{_SCHEDULER}, or another one that allocates claims",
+            cure="remove the field, or set the webhook's scheduler-name",
+        )
+    elif scheduler != _SCHEDULER:
+        yield note("spec.schedulerName", f"{scheduler}: it has to run, and to allocate claims")
+
+
+def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Iterator[Finding]:
+    """Yield each DeviceClass that the claims name and that does not exist."""
+    named = dict.fromkeys(name for claim in claims for name in class_names(claim))
+    for name in named:
+        if name not in classes:
+            ours = name == names.DEVICE_CLASS
+            yield problem(
+                f"DeviceClass {name}",
+                "not found",
+                expected=", ".join(sorted(classes)) or "one DeviceClass at least",
+                cure="install the driver's DeviceClass (docs/install.md)"
+                if ours
+                else "correct deviceClassName; the cluster has "
+                f"{printable.first(sorted(classes)) or 'none'}",
+            )
+
+
+def class_names(claim: Document) -> list[str]:
+    """Return the names of the DeviceClasses that a claim names."""
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    return [
+        str(as_map(exact).get("deviceClassName", ""))
+        for request in map(as_map, as_list(devices.get("requests")))
+        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable")))
+        if exact is not None
+    ]
+
+
+def unknown_resources(
+    pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
+) -> Iterator[Finding]:
+    """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
+    offered = pod_claims.class_of_resource(classes).keys() | pod_claims.of_device_plugins(nodes)
+    for name in dict.fromkeys(name for _, name, _ in pod_claims.extended_resources(pod)):
+        if name not in offered:
+            yield problem(
+                f"extended resource {name}",
+                "no DeviceClass has it as extendedResourceName, and no node has it",
+                expected="one of the two",
+                cure=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+                "deviceClass.extendedResourceName), or correct resources.limits",
+            )
+
+
+def _unenforced(claim: Document, node: str) -> Iterator[Finding]:
+    """Yield each of our devices in the claim's status that is not ready, or whose limits fail."""
+    name = as_map(claim.get("metadata")).get("name")
+    for device in map(as_map, as_list(as_map(claim.get("status")).get("devices"))):
+        if device.get("driver") != names.DRIVER:
+            continue
+        for condition in map(as_map, as_list(device.get("conditions"))):
+            if condition.get("status") != "False" or condition.get("type") not in _SAID_OF:
+                continue
+            yield warning(
+                f"ResourceClaim {name}",
+                f"{_SAID_OF[str(condition['type'])]} {device.get('device')}: "
+                f"{condition.get('reason')}: {condition.get('message')}",
+                expected=f"the condition {condition['type']} True",
+                cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+            )
+
+
+def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
+    """Yield a warning if the pod's annotations name amounts and its claim has none of them.
+
+    Such a claim takes whole cards. Claims of other classes, such as one for a network card, have
+    nothing to do with annotations.
+    """
+    annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    named = [name for name in _AMOUNTS if annotations.get(name)]
+    exact = [as_map(as_map(request).get("exactly")) for request in as_list(devices.get("requests"))]
+    asked = [
+        as_map(each.get("capacity")).get("requests")
+        for each in exact
+        if each.get("deviceClassName") == names.DEVICE_CLASS
+    ]
+    if named and asked and not any(asked):
+        yield warning(
+            f"ResourceClaim {as_map(claim.get('metadata')).get('name')}",
+            f"requests whole cards, although the pod has {named[0]}",
+            expected="capacity.requests, which the API server keeps with the feature gate "
+            f"{GATE_CONSUMABLE_CAPACITY}",
+            cure=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
+            "the claim was filled by the webhook (tensorfusion-dra doctor)",
+        )

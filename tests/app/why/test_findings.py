@@ -1,0 +1,123 @@
+"""Findings of the verb `why` about a pod that waits."""
+
+import pytest
+
+from tensorfusion_dra.app.why import claims, observed
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.doctor.finding import Level
+from tests.support.builders.pods import pod_annotations
+from tests.support.objects import Json, claim, exactly, pod
+
+OURS = exactly(deviceClassName=names.DEVICE_CLASS, count=2)
+
+
+def test_claim_without_the_amounts_of_its_pod() -> None:
+    annotated = pod()
+    annotated["metadata"]["annotations"] = pod_annotations(vram_request="1Gi")
+    kept = claim(exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"}))
+    network_card = claim(exactly(deviceClassName="nic.example.com"))
+
+    (found,) = claims.dropped_amounts(annotated, claim(OURS))
+
+    assert "DRAConsumableCapacity" in found.expected
+    assert list(claims.dropped_amounts(annotated, kept)) == []
+    assert list(claims.dropped_amounts(pod(), claim(OURS))) == []
+    assert list(claims.dropped_amounts(annotated, network_card)) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "class_spec", "allocatable", "expected"),
+    [
+        ({"example.com/gpu": "1"}, {}, {}, ["extended resource example.com/gpu"]),
+        ({"example.com/gpu": "1"}, {"extendedResourceName": "example.com/gpu"}, {}, []),
+        ({"example.com/gpu": "1"}, {}, {"example.com/gpu": "8"}, []),
+        (
+            {"example.com/gpu": "1"},
+            {},
+            {"example.com/gpu": "0"},
+            ["extended resource example.com/gpu"],
+        ),
+        ({"deviceclass.resource.kubernetes.io/gpus": "1"}, {}, {}, []),
+        (
+            {"deviceclass.resource.kubernetes.io/none": "1"},
+            {},
+            {},
+            ["extended resource deviceclass.resource.kubernetes.io/none"],
+        ),
+        ({"cpu": "1", "hugepages-2Mi": "2Mi", "example.com/gpu": "0"}, {}, {}, []),
+    ],
+)
+def test_extended_resource_needs_a_class_or_a_device_plugin(
+    limits: Json, class_spec: Json, allocatable: Json, expected: list[str]
+) -> None:
+    asking = pod()
+    asking["spec"]["containers"][0]["resources"] = {"limits": limits}
+    classes = [{"metadata": {"name": "gpus"}, "spec": class_spec}]
+    nodes = [{"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}]
+
+    found = claims.unknown_resources(asking, classes, nodes)
+
+    assert [each.subject for each in found] == expected
+
+
+def test_schedulers() -> None:
+    levels = {}
+    for name in ("", "mine", names.TENSOR_FUSION_SCHEDULER):
+        document = pod()
+        document["spec"]["schedulerName"] = name
+        levels[name] = [found.level for found in claims.other_scheduler(document)]
+
+    assert levels == {"": [], "mine": [Level.NOTE], "tensor-fusion-scheduler": [Level.PROBLEM]}
+
+
+def test_pod_that_is_being_deleted() -> None:
+    document = pod()
+    document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    document["metadata"]["finalizers"] = ["example.com/job"]
+
+    (found,) = claims.halted(document)
+
+    assert found.found == "is being deleted, with the deadline 2026-01-01T00:00:00Z"
+    assert found.cure.endswith("it waits for its finalizers: example.com/job")
+    assert list(claims.halted(pod())) == []
+
+
+def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
+    with_claim, without = pod(claim_name="a"), pod()
+    with_claim["spec"]["nodeName"] = without["spec"]["nodeName"] = "node-01"
+
+    (found,) = claims.halted(with_claim)
+
+    assert found.subject == "spec.nodeName"
+    assert found.found == "node-01, so no scheduler allocates the pod's claims"
+    assert "kubernetes.io/hostname: node-01" in found.cure
+    assert list(claims.halted(without)) == []
+
+
+def test_the_newest_event_of_a_failure_is_quoted() -> None:
+    combined = "(combined from similar events): exceeded quota"
+    events = [
+        {"reason": "Old", "message": "no", "lastTimestamp": "2026-01-01T00:00:01Z"},
+        {"reason": "New", "message": combined, "lastTimestamp": "2026-01-01T00:00:02Z"},
+        {"reason": "Undated", "message": "no"},
+    ]
+
+    assert observed.newest_failure(events) == "New: exceeded quota"
+    assert observed.newest_failure([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("classes", "listed"),
+    [
+        (["b", "a"], "a, b"),
+        ([f"c{number}" for number in range(8)], "c0, c1, c2, c3, c4 and 3 more"),
+        ([], "none"),
+    ],
+)
+def test_a_missing_class_is_listed_with_those_that_exist(classes: list[str], listed: str) -> None:
+    absent = claim(exactly(deviceClassName="absent"))
+
+    (found,) = claims.missing_classes([absent], classes)
+
+    assert found.cure == f"correct deviceClassName; the cluster has {listed}"
