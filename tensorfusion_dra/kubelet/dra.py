@@ -16,7 +16,7 @@ from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.calls import CallsInFlight
 
 log = structlog.get_logger()
 

@@ -26,13 +26,13 @@ from tensorfusion_dra.kubelet.health import MOST_STREAMS, HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
 from tensorfusion_dra.kubelet.sockets import SocketPaths
+from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 
 log = structlog.get_logger()
 
 _FREE_WORKERS: Final = 24
-"""Workers for calls that wait for nothing; see runtime/waiting_calls.py."""
+"""Workers for calls that wait for nothing; see runtime/calls.py."""
 DRA_WORKERS: Final = MOST_STREAMS + MOST_READING + MOST_WAITING_FOR_A_CLAIM + _FREE_WORKERS
 """Each open health stream and each waiting call occupies a worker. Threads start on demand."""
 _REGISTRATION_WORKERS: Final = 2
