@@ -19,7 +19,7 @@ from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports.cluster import Exchanges, MissingRightError, UnreadableError
 from tensorfusion_dra.runtime.backoff import Backoff
-from tensorfusion_dra.runtime.waiting_calls import MOST_READING, WaitingCalls
+from tensorfusion_dra.runtime.calls import MOST_READING, WaitingCalls
 
 if TYPE_CHECKING:
     from tensorfusion_dra.cluster.connections import Answer, Connections

@@ -33,7 +33,7 @@ from tensorfusion_dra.cluster.api import TooLargeError
 
 MOST_IDLE: Final = 80
 """Connections that are kept. The kubelet's calls read over at most 64 at a time (see
-runtime/waiting_calls.py), and each loop has one. An API server closes one that is idle for 90 s."""
+runtime/calls.py), and each loop has one. An API server closes one that is idle for 90 s."""
 
 _CONNECT_SECONDS: Final = 3.05
 """For each IP address that the server's name resolves to."""

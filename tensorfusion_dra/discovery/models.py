@@ -158,12 +158,9 @@ def rows(file: Path) -> tuple[ModelRow, ...]:
         where = f"{file}: entry {number}"
         if not isinstance(entry, dict):
             raise InputError(f"{where}: found {shown(entry)}, expected a model with its fields")
-        row, vendor = _row(entry, where), entry.get("vendor", "NVIDIA")
-        if not isinstance(vendor, str):
-            raise InputError(f"{where}: vendor: found {shown(vendor)}, expected a name")
-        if vendor.strip().upper() == "NVIDIA":
+        row = _row(entry, where)
+        if str(entry.get("vendor", "NVIDIA")).strip().upper() == "NVIDIA":
             found.append(row)
-    _refuse_contradictions(found, file)
     return tuple(found)
 
 
@@ -188,18 +185,6 @@ def _milli(tflops: float) -> int:
     """Return thousandths of a TFLOPS."""
     # str() returns the digits as written; the binary fraction is not exact.
     return int(Decimal(str(tflops)) * 1000)
-
-
-def _refuse_contradictions(table: Iterable[ModelRow], file: Path) -> None:
-    seen: dict[str, ModelRow] = {}
-    for row in table:
-        for name in {name_key(row.model), name_key(row.full_name)}:
-            first = seen.setdefault(name, row)
-            if first.milli_tflops != row.milli_tflops:
-                raise InputError(
-                    f"{file}: {shown(name)}: found {first.milli_tflops} and {row.milli_tflops} "
-                    f"thousandths of a TFLOPS, expected one figure for one name"
-                )
 
 
 def _by_name(table: Iterable[ModelRow]) -> dict[str, int]:

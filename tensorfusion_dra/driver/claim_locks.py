@@ -11,7 +11,7 @@ from threading import Lock
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.runtime.waiting_calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
+from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 
 
 @dataclass(slots=True)

@@ -12,12 +12,11 @@ from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.calls import CallsInFlight
 
 log = structlog.get_logger()
 
@@ -71,7 +70,18 @@ class DraService:
         # Filled in place: messages that are passed to a constructor are copied.
         response = pb.NodePrepareResourcesResponse()
         for uid, outcome in outcomes.items():
-            _set_prepared(response.claims[uid], outcome)
+            answer = response.claims[uid]
+            if isinstance(outcome, Failure):
+                answer.error = _text(outcome)
+                continue
+            for share, ids in zip(outcome.shares, cdi.ids_by_share(outcome), strict=True):
+                answer.devices.add(
+                    request_names=[share.request],
+                    pool_name=share.pool,
+                    device_name=share.device,
+                    cdi_device_ids=ids,
+                    share_id=share.share_id,
+                )
         return response
 
     def _unprepare(
@@ -109,22 +119,6 @@ class DraService:
 
 def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:
     return [ClaimRef(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
-
-
-def _set_prepared(
-    response: pb.NodePrepareResourceResponse, outcome: PreparedClaim | Failure
-) -> None:
-    if isinstance(outcome, Failure):
-        response.error = _text(outcome)
-        return
-    for share, ids in zip(outcome.shares, cdi.ids_by_share(outcome), strict=True):
-        response.devices.add(
-            request_names=[share.request],
-            pool_name=share.pool,
-            device_name=share.device,
-            cdi_device_ids=ids,
-            share_id=share.share_id,
-        )
 
 
 def _text(failure: Failure) -> str:

@@ -1,4 +1,4 @@
-"""The two sockets of this instance, from serving to withdrawal.
+"""The two sockets of this instance, and the registration of the plugin.
 
 The instance serves the DRA socket, announces itself with the registration socket, binds a socket
 again if it vanishes, and at its end drains the calls in flight before it removes both sockets.
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, Final
@@ -18,20 +19,20 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.observed.node_view import RegistrationState, RegistrationView
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import KUBELET_SECONDS, DraService
 from tensorfusion_dra.kubelet.health import MOST_STREAMS, HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
-from tensorfusion_dra.kubelet.registration import Registration
 from tensorfusion_dra.kubelet.sockets import SocketPaths
+from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 
 log = structlog.get_logger()
 
 _FREE_WORKERS: Final = 24
-"""Workers for calls that wait for nothing; see runtime/waiting_calls.py."""
+"""Workers for calls that wait for nothing; see runtime/calls.py."""
 DRA_WORKERS: Final = MOST_STREAMS + MOST_READING + MOST_WAITING_FOR_A_CLAIM + _FREE_WORKERS
 """Each open health stream and each waiting call occupies a worker. Threads start on demand."""
 _REGISTRATION_WORKERS: Final = 2
@@ -134,6 +135,82 @@ class UnixServer:
         if self._server is not None:
             self._server.stop(grace_seconds).wait(grace_seconds + _CLOSING_SECONDS)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Registration:
+    """The Registration service of one instance."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Prepare the plugin info for the kubelet.
+
+        Args:
+            endpoint: The socket path of the DRA services.
+        """
+        self._plugin = registration_pb.PluginInfo(
+            type=names.PLUGIN_TYPE,
+            name=names.DRIVER,
+            endpoint=endpoint,
+            supported_versions=list(names.SUPPORTED_VERSIONS),
+        )
+        self._endpoint = endpoint
+        self._view = RegistrationView()
+
+    def check(self) -> None:
+        """Return if the kubelet has registered this instance.
+
+        Raises:
+            RetryableError: It has not, or no longer.
+        """
+        if self._view.state is not RegistrationState.REGISTERED:
+            raise RetryableError(f"{self._endpoint}: not registered by the kubelet")
+
+    def service(self) -> grpc.GenericRpcHandler:
+        """Return the gRPC service for a server on the registration socket."""
+        return grpc.method_handlers_generic_handler(
+            "pluginregistration.Registration",
+            {
+                "GetInfo": grpc.unary_unary_rpc_method_handler(
+                    self._get_info,
+                    request_deserializer=registration_pb.InfoRequest.FromString,
+                    response_serializer=registration_pb.PluginInfo.SerializeToString,
+                ),
+                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
+                    self._notify,
+                    request_deserializer=registration_pb.RegistrationStatus.FromString,
+                    response_serializer=registration_pb.RegistrationStatusResponse.SerializeToString,
+                ),
+            },
+        )
+
+    def view(self) -> RegistrationView:
+        """Return what the kubelet last reported."""
+        return self._view
+
+    @property
+    def is_notified(self) -> bool:
+        """True once the kubelet has reported a result of the registration, good or bad."""
+        return self._view.state is not RegistrationState.WAITING
+
+    def _get_info(
+        self, _request: registration_pb.InfoRequest, _context: grpc.ServicerContext
+    ) -> registration_pb.PluginInfo:
+        return self._plugin
+
+    def _notify(
+        self, request: registration_pb.RegistrationStatus, _context: grpc.ServicerContext
+    ) -> registration_pb.RegistrationStatusResponse:
+        is_registered = request.plugin_registered
+        self._view = RegistrationView(
+            state=RegistrationState.REGISTERED if is_registered else RegistrationState.REFUSED,
+            since=datetime.now(UTC),
+            error="" if is_registered else request.error,
+        )
+        if is_registered:
+            log.info("registered", endpoint=self._endpoint)
+        else:
+            # The kubelet tries again, with a growing delay, as long as the socket exists.
+            log.warning("registration_refused", error=request.error)
+        return registration_pb.RegistrationStatusResponse()
 
 
 class PluginServers:

@@ -58,18 +58,15 @@ class FileLock:
             self._descriptor = -1
 
     def _acquire(self, kind: int) -> None:
-        if self._try_lock(kind):
-            return
         deadline = time.monotonic() + self._wait_seconds
         # Polling, because a blocking flock() has no timeout.
-        while not self._try_lock(kind):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"held by another instance for {self._wait_seconds:g} s")
-            time.sleep(_POLL_SECONDS)
-
-    def _try_lock(self, kind: int) -> bool:
-        try:
-            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        while True:
+            try:
+                fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    text = f"held by another instance for {self._wait_seconds:g} s"
+                    raise TimeoutError(text) from None
+                time.sleep(_POLL_SECONDS)
+            else:
+                return

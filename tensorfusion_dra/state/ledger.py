@@ -276,14 +276,12 @@ class Ledger:
         if not self._mutex.acquire(timeout=WAIT_SECONDS):
             raise RetryableError(f"ledger {self._path}: busy for {WAIT_SECONDS} s")
         try:
-            try:
+            with ledger_file.errors(self._path):
                 database = self._lock_current()
                 try:
                     yield database
                 finally:
                     self._lock.release()
-            except ledger_file.FOREIGN as error:
-                raise ledger_file.translated(error, self._path) from error
         except DamageError as damage:
             raise self._repair(damage) from damage
         finally:

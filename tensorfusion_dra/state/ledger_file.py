@@ -58,9 +58,6 @@ _PASSING: Final = frozenset(
 )
 """Errors whose cause can go away; every other error means that the file is damaged."""
 
-FOREIGN: Final = (sqlite3.Error, OSError, UnicodeError)
-"""Errors of SQLite and of the file system."""
-
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -237,15 +234,11 @@ def inode(path: Path) -> tuple[int, int] | None:
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[None]:
     """Run the block in a transaction: commit at its end, roll back on an error."""
-    # IMMEDIATE takes the write lock at once, so that no other process changes what the block reads.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
+        # IMMEDIATE takes the write lock at once, so that no other process changes what the block
+        # reads.
+        connection.execute("BEGIN IMMEDIATE")
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def reuse_log(connection: sqlite3.Connection) -> bool:
@@ -262,25 +255,20 @@ def errors(path: Path) -> Iterator[None]:
     """Translate errors of SQLite and the file system into the driver's errors."""
     try:
         yield
-    except FOREIGN as error:
-        raise translated(error, path) from error
-
-
-def translated(error: Exception, path: Path) -> DamageError | RetryableError:
-    """Return the driver's error for an error of SQLite or of the file system; see FOREIGN."""
-    if isinstance(error, sqlite3.Error):
+    except sqlite3.Error as error:
         # The low byte is the kind of the error; errors that the module itself raises have none.
         kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if kind in _PASSING:
-            sort = NoRoomError if kind == sqlite3.SQLITE_FULL else RetryableError
-            return sort(f"ledger {path}: {error}")
-        return DamageError(str(error))
-    if isinstance(error, OSError):
+        if kind not in _PASSING:
+            raise DamageError(str(error)) from error
+        sort = NoRoomError if kind == sqlite3.SQLITE_FULL else RetryableError
+        raise sort(f"ledger {path}: {error}") from error
+    except OSError as error:
         other = f"{error.filename}: " if str(error.filename or path) != str(path) else ""
         sort = NoRoomError if error.errno in _FULL else RetryableError
-        return sort(f"ledger {path}: {other}{error.strerror or error}")
-    # The sqlite3 module raises a UnicodeError if SQLite's message quotes damaged text.
-    return DamageError(str(error))
+        raise sort(f"ledger {path}: {other}{error.strerror or error}") from error
+    except UnicodeError as error:
+        # The sqlite3 module raises one if SQLite's message quotes damaged text.
+        raise DamageError(str(error)) from error
 
 
 def _checked(connection: sqlite3.Connection, path: Path, copies: RecordCopies) -> LedgerDamage:

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.admission.pod_warnings import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.core.observed import document
-from tensorfusion_dra.discovery.simulated import profile
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.support import documented_commands, markdown
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
@@ -95,7 +95,9 @@ def test_profile_table_matches_the_profile_fields() -> None:
     rows = markdown.table(markdown.text(ROOT / "docs" / "extend.md"), "profile")
 
     documented = [code for row in rows for code in markdown.codes(row[0])]
-    assert sorted(documented) == sorted((*profile.NODE_FIELDS, *profile.GPU_FIELDS))
+    assert sorted(documented) == sorted(
+        (*simulated_discovery.NODE_FIELDS, *simulated_discovery.GPU_FIELDS)
+    )
 
 
 def test_documents_name_only_existing_settings() -> None:

@@ -224,22 +224,6 @@ def test_invalid_tflops_are_refused(tmp_path: Path, tflops: str, found: str) -> 
     )
 
 
-def test_vendor_that_is_not_a_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="entry 1: vendor: found 7, expected a name"):
-        own(tmp_path, vendor=7)
-
-
-def test_two_figures_for_one_name_are_refused(tmp_path: Path) -> None:
-    file = written(
-        tmp_path,
-        "- {model: X1, fullModelName: NVIDIA X1, fp16TFlops: 5}\n"
-        "- {model: X2, fullModelName: nvidia x1, fp16TFlops: 6}\n",
-    )
-
-    with pytest.raises(InputError, match=r"'x1': found 5000 and 6000 .* expected one figure"):
-        models.load(file)
-
-
 def test_file_over_1_mib_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found over 1048576 bytes"):
         models.load(written(tmp_path, "#" * (2**20 + 1)))

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.ports.cluster import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.builders.reported_claims import (
     DEVICE,
     reported_claim,

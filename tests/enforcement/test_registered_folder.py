@@ -7,7 +7,7 @@ from typing import Final
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import NodePlaces
-from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
+from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share

@@ -21,7 +21,7 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host import HostDriverFiles, HostSizes
-from tensorfusion_dra.discovery.simulated import profile
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
 from tests.faults.damage import damaged
@@ -116,7 +116,7 @@ def kubeconfig() -> str:
     ("content", "read", "errors"),
     [
         (SETTINGS, read_settings, InputError),
-        (PROFILE, lambda file: profile.from_text(str(file)), InputError),
+        (PROFILE, lambda file: simulated_discovery.profile_from_text(str(file)), InputError),
         (MODELS, models.rows, InputError),
         (kubeconfig(), read_kubeconfig, InputError),
         (MEMINFO, read_meminfo, RetryableError),
@@ -180,7 +180,7 @@ def test_damaged_toolkit_spec_is_read_or_ignored(
     "read",
     [
         read_settings,
-        lambda file: profile.from_text(str(file)),
+        lambda file: simulated_discovery.profile_from_text(str(file)),
         models.rows,
         read_kubeconfig,
         read_toolkit_spec,

@@ -13,9 +13,8 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
-from tensorfusion_dra.kubelet.plugin_servers import PluginServers
-from tensorfusion_dra.kubelet.registration import Registration
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
+from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.prepared_node import Setup
 from tests.support.waiting import PATIENCE_SECONDS
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import plugin_servers, sockets
-from tensorfusion_dra.runtime.waiting_calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
+from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put_claim, share_result

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin
-from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory
+from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.hypervisor import StandInHypervisor, WorkerPodsInMemory
 from tests.support.prepared_node import GPU_0, GPU_1, Setup, share_result

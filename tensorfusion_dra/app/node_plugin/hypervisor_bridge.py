@@ -24,7 +24,7 @@ def constructed(
         return None
     # Imported here so that a node without the bridge does not load them.
     from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin  # noqa: PLC0415
-    from tensorfusion_dra.enforcement.hypervisor.worker_memory import WorkerMemory  # noqa: PLC0415
+    from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory  # noqa: PLC0415
 
     plugin = DevicePlugin(Path(settings.hypervisor_sockets))
     keeper = WorkerKeeper(plugin, claims=ledger.claims)

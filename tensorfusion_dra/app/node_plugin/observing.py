@@ -16,7 +16,7 @@ from tensorfusion_dra.driver.node_observer import (
     Sources,
 )
 from tensorfusion_dra.driver.publish import Publisher
-from tensorfusion_dra.kubelet.registration import Registration
+from tensorfusion_dra.kubelet.plugin_servers import Registration
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.supervisor import Supervisor
 

@@ -47,9 +47,8 @@ from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
-from tensorfusion_dra.kubelet.plugin_servers import PluginServers
-from tensorfusion_dra.kubelet.registration import Registration
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
+from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState

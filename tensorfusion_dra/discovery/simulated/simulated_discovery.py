@@ -1,35 +1,419 @@
-"""Discovery of simulated cards, for demos and tests.
+"""Simulated cards, for demos and tests, from a shorthand (``8xA100-SXM4-80GB``) or a YAML profile.
 
 A profile file may change while it is in use, so that cards become sick and recover.
 """
 
+import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from threading import Event, Lock
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.discovery import models, recording
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, QuantityError
+from tensorfusion_dra.core.kubernetes.untyped_json import is_number, is_whole_number
+from tensorfusion_dra.discovery import models, recording, yaml_file
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
-from tensorfusion_dra.discovery.simulated import profile
-from tensorfusion_dra.discovery.simulated.profile import Fault, GpuProfile, NodeProfile
+from tensorfusion_dra.discovery.yaml_file import shown
 from tensorfusion_dra.driver.ports.discovery import HungError
 
 log = structlog.get_logger()
 
+MAX_GPUS: Final = 256
+DRIVER_VERSION: Final = "580.95.05"
+
+_SHORTHAND: Final = re.compile(r"(?P<count>[0-9]{1,4})x(?P<name>.+)")
+_PATH: Final = re.compile(r"/|\.(?:ya?ml|json)$")
+_UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
+_MAX_SECONDS: Final = 86_400
+
+NODE_FIELDS: Final = ("gpus", "driver_version", "driver_missing_for_seconds", "hangs")
+GPU_FIELDS: Final = (
+    "product",
+    "count",
+    "vram",
+    "reserved",
+    "tflops",
+    "uuid",
+    "fault",
+    "xid",
+    "recovery_action",
+    "appears_after_seconds",
+)
+_MAX_NUMBER: Final = 2**31 - 1
 CUDA_DRIVER_VERSION: Final = 13000
 
 _POLL_SECONDS: Final = 0.1
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "simulated.tensor-fusion.ai")
 _NOT_SUPPORTED: Final = Refusal("NVML_ERROR_NOT_SUPPORTED")
 _LOST: Final = Refusal("NVML_ERROR_GPU_IS_LOST")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """NVML's data of a card model.
+
+    Attributes:
+        product_name: NVML's name.
+        vram_bytes: As NVML reports it, usually a little less than the size in the name.
+        compute_capability: (0, 0) if it is not known.
+    """
+
+    product_name: str
+    vram_bytes: int
+    compute_capability: tuple[int, int] = (0, 0)
+
+
+def _known_card(product_name: str, memory_mib: int, compute_capability: tuple[int, int]) -> Card:
+    return Card(
+        product_name=product_name,
+        vram_bytes=memory_mib * MIB,
+        compute_capability=compute_capability,
+    )
+
+
+CARDS: Final = (
+    _known_card("Tesla P100-PCIE-16GB", 16384, (6, 0)),
+    _known_card("Tesla P40", 24576, (6, 1)),
+    _known_card("Tesla V100-SXM2-16GB", 16384, (7, 0)),
+    _known_card("Tesla V100-SXM2-32GB", 32768, (7, 0)),
+    _known_card("Tesla V100-PCIE-16GB", 16384, (7, 0)),
+    _known_card("Tesla V100S-PCIE-32GB", 32768, (7, 0)),
+    _known_card("Tesla T4", 15360, (7, 5)),
+    _known_card("NVIDIA A100-SXM4-40GB", 40960, (8, 0)),
+    _known_card("NVIDIA A100-SXM4-80GB", 81920, (8, 0)),
+    _known_card("NVIDIA A100-PCIE-40GB", 40960, (8, 0)),
+    _known_card("NVIDIA A100 80GB PCIe", 81920, (8, 0)),
+    _known_card("NVIDIA A800-SXM4-80GB", 81920, (8, 0)),
+    _known_card("NVIDIA A30", 24576, (8, 0)),
+    _known_card("NVIDIA A10", 23028, (8, 6)),
+    _known_card("NVIDIA A10G", 23028, (8, 6)),
+    _known_card("NVIDIA A40", 46068, (8, 6)),
+    _known_card("NVIDIA RTX A6000", 49140, (8, 6)),
+    _known_card("NVIDIA GeForce RTX 3080", 10240, (8, 6)),
+    _known_card("NVIDIA GeForce RTX 3090", 24576, (8, 6)),
+    _known_card("NVIDIA L4", 23034, (8, 9)),
+    _known_card("NVIDIA L40", 46068, (8, 9)),
+    _known_card("NVIDIA L40S", 46068, (8, 9)),
+    _known_card("NVIDIA RTX 6000 Ada Generation", 49140, (8, 9)),
+    _known_card("NVIDIA GeForce RTX 4090", 24564, (8, 9)),
+    _known_card("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
+    _known_card("NVIDIA H100 PCIe", 81559, (9, 0)),
+    _known_card("NVIDIA H100 NVL", 95830, (9, 0)),
+    _known_card("NVIDIA H20", 97871, (9, 0)),
+    _known_card("NVIDIA H200", 143771, (9, 0)),
+    _known_card("NVIDIA GH200 480GB", 97871, (9, 0)),
+    _known_card("NVIDIA B200", 183359, (10, 0)),
+    _known_card("NVIDIA GeForce RTX 5090", 32607, (12, 0)),
+    _known_card("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0)),
+)
+
+_ARCHITECTURES: Final = {
+    (6, 0): 4,
+    (6, 1): 4,
+    (7, 0): 5,
+    (7, 5): 6,
+    (8, 0): 7,
+    (8, 6): 7,
+    (8, 9): 8,
+    (9, 0): 9,
+    (10, 0): 10,
+    (12, 0): 10,
+}
+"""nvmlDeviceArchitecture_t by compute capability, for all of these cards."""
+_BRANDS: Final = {"GEFORCE": 5, "TESLA": 2, "RTX": 13}
+"""nvmlBrandType_t by a word of the card's name; the first that is in the name counts."""
+
+
+class Fault(StrEnum):
+    """Fault of a simulated card."""
+
+    MIG = "mig"
+    NO_MEMORY = "no-memory"
+    LOST = "lost"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProfile:
+    """One simulated card.
+
+    Attributes:
+        reserved_bytes: Memory that the driver reserves for itself.
+        milli_tflops: None takes the compute from the model table.
+        uuid: None derives it from the node's name and the card's position.
+        xid: XID that is reported when it appears in the profile; None for none.
+        recovery_action: Recovery action that the driver requires (nvmlDeviceGpuRecoveryAction_t).
+        appears_after_seconds: Counted from the start of the simulation.
+    """
+
+    card: Card
+    reserved_bytes: int = 0
+    milli_tflops: int | None = None
+    uuid: str | None = None
+    fault: Fault | None = None
+    xid: int | None = None
+    recovery_action: int = 0
+    appears_after_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProfile:
+    """The cards and the driver of one simulated node.
+
+    Attributes:
+        hangs: True if calls into the driver do not return.
+    """
+
+    gpus: tuple[GpuProfile, ...]
+    driver_version: str = DRIVER_VERSION
+    driver_missing_for_seconds: float = 0.0
+    hangs: bool = False
+
+
+def profile_from_text(text: str) -> NodeProfile:
+    """Return the profile of a shorthand or of the YAML file at this path.
+
+    Raises:
+        InputError: The text is neither, or contains an unknown field or name.
+    """
+    return _from_file(Path(text)) if _PATH.search(text) else _from_shorthand(text)
+
+
+def _from_shorthand(text: str) -> NodeProfile:
+    """Return the profile of ``<count>x<card>[,<count>x<card>...]``.
+
+    Raises:
+        InputError: A part has another form, or its card is unknown.
+    """
+    gpus: list[GpuProfile] = []
+    for part in text.split(","):
+        match = _SHORTHAND.fullmatch(part.strip())
+        if match is None:
+            raise InputError(
+                f"simulated GPUs: found {shown(part.strip())}, expected one like 8xA100-SXM4-80GB "
+                f"or the path of a YAML file"
+            )
+        card = _card(match["name"], "simulated GPUs")
+        gpus.extend([GpuProfile(card=card)] * int(match["count"]))
+    return NodeProfile(gpus=_checked(gpus, "simulated GPUs"))
+
+
+def _from_file(file: Path) -> NodeProfile:
+    """Return the profile in a YAML file.
+
+    Raises:
+        InputError: The file cannot be read, or has an unknown field or an invalid value.
+    """
+    fields = _mapping(yaml_file.content(file), NODE_FIELDS, str(file))
+    entries = fields.get("gpus")
+    if not isinstance(entries, list):
+        raise InputError(f"{file}: gpus: found {shown(entries)}, expected a list of cards")
+    gpus: list[GpuProfile] = []
+    for number, entry in enumerate(entries, start=1):
+        gpus.extend(_gpus(entry, f"{file}: gpus: entry {number}"))
+    return NodeProfile(
+        gpus=_checked(gpus, str(file)),
+        hangs=_value(
+            fields,
+            "hangs",
+            str(file),
+            default=False,
+            is_valid=lambda value: isinstance(value, bool),
+            expected="true or false",
+        ),
+        driver_version=_value(
+            fields,
+            "driver_version",
+            str(file),
+            default=DRIVER_VERSION,
+            is_valid=lambda value: isinstance(value, str) and _VERSION.fullmatch(value),
+            expected="a text such as '580.95.05'",
+        ),
+        driver_missing_for_seconds=_seconds(fields, "driver_missing_for_seconds", str(file)),
+    )
+
+
+def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
+    fields = _mapping(entry, GPU_FIELDS, where)
+    count = _value(
+        fields,
+        "count",
+        where,
+        default=1,
+        is_valid=lambda value: is_whole_number(value) and 0 <= value <= MAX_GPUS,
+        expected=f"0 to {MAX_GPUS}",
+    )
+    product = _value(
+        fields,
+        "product",
+        where,
+        is_valid=lambda value: isinstance(value, str) and value.strip(),
+        expected="a card's name",
+    )
+    vram = _amount(fields, "vram", where)
+    if vram is None:
+        card = _card(product, where)
+    elif vram < MIB * NANO:
+        raise InputError(f"{where}: vram: found {shown(fields['vram'])}, expected at least 1Mi")
+    else:
+        known = card_named(product)
+        card = Card(
+            product_name=known.product_name if known else " ".join(product.split()),
+            vram_bytes=vram // NANO,
+            compute_capability=known.compute_capability if known else (0, 0),
+        )
+    reserved = _amount(fields, "reserved", where) or 0
+    if not 0 <= reserved <= (card.vram_bytes - MIB) * NANO:
+        raise InputError(
+            f"{where}: reserved: found {shown(fields['reserved'])}, expected 0 or more, and less "
+            f"than the card's memory"
+        )
+    tflops = _amount(fields, "tflops", where)
+    milli_tflops = None if tflops is None else tflops * 1000 // NANO
+    if milli_tflops is not None and milli_tflops < 1:
+        raise InputError(f"{where}: tflops: found {shown(fields['tflops'])}, expected more than 0")
+    fault = _value(
+        fields,
+        "fault",
+        where,
+        is_valid=lambda value: value is None or value in tuple(Fault),
+        expected=f"one of {', '.join(Fault)}",
+    )
+    gpu = GpuProfile(
+        card=card,
+        reserved_bytes=reserved // NANO,
+        milli_tflops=milli_tflops,
+        uuid=_value(
+            fields,
+            "uuid",
+            where,
+            is_valid=lambda value: (
+                value is None or (isinstance(value, str) and _UUID.fullmatch(value))
+            ),
+            expected="GPU- and a lower-case UUID",
+        ),
+        fault=Fault(fault) if fault else None,
+        xid=_number(fields, "xid", where),
+        recovery_action=_number(fields, "recovery_action", where) or 0,
+        appears_after_seconds=_seconds(fields, "appears_after_seconds", where),
+    )
+    return [gpu] * count
+
+
+def _card(name: str, where: str) -> Card:
+    card = card_named(name)
+    if card is None:
+        raise InputError(
+            f"{where}: found no card {shown(name)}, expected one like A100-SXM4-80GB, "
+            f"or a profile that gives its vram"
+        )
+    return card
+
+
+def _amount(fields: Mapping[str, object], name: str, where: str) -> int | None:
+    """Return a quantity in billionths; None if the field is missing."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    # A YAML fraction is a float; str() returns the digits as written.
+    try:
+        return quantity.parse(str(value) if isinstance(value, float) else value).nano
+    except QuantityError as error:
+        raise InputError(f"{where}: {name}: {error}") from error
+
+
+def _number(fields: Mapping[str, object], name: str, where: str) -> Any:
+    return _value(
+        fields,
+        name,
+        where,
+        is_valid=lambda value: (
+            value is None or (is_whole_number(value) and 0 <= value <= _MAX_NUMBER)
+        ),
+        expected="a number from 0",
+    )
+
+
+def _seconds(fields: Mapping[str, object], name: str, where: str) -> float:
+    value = _value(
+        fields,
+        name,
+        where,
+        default=0,
+        is_valid=lambda value: is_number(value) and 0 <= value <= _MAX_SECONDS,
+        expected=f"0 to {_MAX_SECONDS} seconds",
+    )
+    return float(value)
+
+
+def _value(
+    fields: Mapping[str, object],
+    name: str,
+    where: str,
+    *,
+    default: object = None,
+    is_valid: Callable[[Any], object],
+    expected: str,
+) -> Any:
+    """Return the field's value, or the default if it is missing or null.
+
+    Raises:
+        InputError: The value is not valid.
+    """
+    value = fields.get(name)
+    value = default if value is None else value
+    if not is_valid(value):
+        raise InputError(f"{where}: {name}: found {shown(value)}, expected {expected}")
+    return value
+
+
+def _mapping(value: object, known: Iterable[str], where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: found {shown(value)}, expected fields {', '.join(known)}")
+    for field in value:
+        if field not in known:
+            raise InputError(f"{where}: found {shown(field)}, expected only {', '.join(known)}")
+    return value
+
+
+def _checked(gpus: Sequence[GpuProfile], where: str) -> tuple[GpuProfile, ...]:
+    if len(gpus) > MAX_GPUS:
+        raise InputError(f"{where}: found {len(gpus)} cards, expected at most {MAX_GPUS}")
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
+    if len(set(uuids)) < len(uuids):
+        raise InputError(
+            f"{where}: uuid: found the same UUID on several cards, expected unique ones"
+        )
+    return tuple(gpus)
+
+
+def card_named(name: str) -> Card | None:
+    """Return the card of that name; None if there is none, or several with the same short name.
+
+    The name is NVML's, with or without ``NVIDIA``, or the short one. Blanks, dashes and case do not
+    matter, so that a shorthand may use ``H100-80GB-HBM3``.
+    """
+    wanted = _squeezed(name)
+    exact = [card for card in CARDS if _squeezed(card.product_name) == wanted]
+    short = [card for card in CARDS if models.short_model(card.product_name).lower() == wanted]
+    found = exact or short
+    return found[0] if len(found) == 1 else None
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\s_-]", "", models.name_key(name.replace("-", " ").replace("_", " ")))
 
 
 class LiveProfile:
@@ -44,7 +428,7 @@ class LiveProfile:
         self._text = text
         self._lock = Lock()  # guards all below
         self._read_version = self._version()
-        self._profile = profile.from_text(text)
+        self._profile = profile_from_text(text)
 
     def current(self) -> NodeProfile:
         """Return the current profile; the last valid one if the file has become unusable."""
@@ -53,7 +437,7 @@ class LiveProfile:
             if version != self._read_version:
                 self._read_version = version
                 try:
-                    self._profile = profile.from_text(self._text)
+                    self._profile = profile_from_text(self._text)
                 except InputError as error:
                     log.warning("profile_unusable", error=str(error))
             return self._profile
@@ -185,7 +569,8 @@ class SimulatedDiscovery:
     def _answers(self, position: int, index: int) -> GpuAnswers:
         gpu = self._node.gpus[position]
         card, fault = gpu.card, gpu.fault
-        architecture = profile.architecture(card.compute_capability)
+        words = card.product_name.upper().split()
+        brands = (brand for word, brand in _BRANDS.items() if word in words)
         memory: int | Refusal = card.vram_bytes
         if fault in (Fault.NO_MEMORY, Fault.LOST):
             memory = _LOST if fault is Fault.LOST else _NOT_SUPPORTED
@@ -199,8 +584,8 @@ class SimulatedDiscovery:
             reserved_bytes=gpu.reserved_bytes,
             bus_id=_bus_id(position),
             minor=_NOT_SUPPORTED,
-            brand=profile.brand(card.product_name),
-            architecture=_NOT_SUPPORTED if architecture is None else architecture,
+            brand=next(brands, 14),
+            architecture=_ARCHITECTURES.get(card.compute_capability, _NOT_SUPPORTED),
             compute_capability=card.compute_capability,
             mig_mode=(mig, mig),
             cores=_NOT_SUPPORTED,

@@ -17,7 +17,7 @@ from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tensorfusion_dra.discovery import models
-from tensorfusion_dra.discovery.simulated import profile, simulated_discovery
+from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -293,8 +293,8 @@ def test_simulated_card_has_every_field_but_a_minor_number() -> None:
     )
 
 
-@pytest.mark.parametrize("card", profile.CARDS, ids=lambda card: card.product_name)
-def test_every_named_card_has_compute_and_architecture(card: profile.Card) -> None:
+@pytest.mark.parametrize("card", simulated_discovery.CARDS, ids=lambda card: card.product_name)
+def test_every_named_card_has_compute_and_architecture(card: simulated_discovery.Card) -> None:
     (made,) = gpus(f"1x{card.product_name}")
 
     assert made.product_name == card.product_name

@@ -5,7 +5,7 @@ from threading import Event, Thread
 
 import pytest
 
-from tensorfusion_dra.runtime.calls_in_flight import CallsInFlight
+from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 
