@@ -32,13 +32,13 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, HealthRules, Kind, Moment, Trouble
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.observed import xid_counts
+from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.core.observed.xid_counts import XidCounts
+    from tensorfusion_dra.core.observed.node_view import XidCounts
 
 log = structlog.get_logger()
 
@@ -115,7 +115,7 @@ class CardHealthTracker:
         trouble = health.trouble_of(event, self._rules)
         uuid = event.gpu_uuid
         if uuid in self._known.cards:
-            self.xids = xid_counts.counted(self.xids, event, self._rules, self._clock().at)
+            self.xids = node_view.count_xid(self.xids, event, self._rules, self._clock().at)
         counts = trouble is not None and uuid in self._known.cards
         self._log_event(event, counts=counts)
         if trouble is None or uuid is None or not counts:

@@ -36,10 +36,10 @@ from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
-from tensorfusion_dra.core.observed.xid_counts import XidCounts
+from tensorfusion_dra.core.observed.node_view import XidCounts
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes
-from tensorfusion_dra.driver.providers.providers import Providers
+from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()

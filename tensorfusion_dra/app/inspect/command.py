@@ -16,7 +16,6 @@ from typing import Any, Final
 import yaml
 
 from tensorfusion_dra.app.inspect import providers_view
-from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import (
     logging,
     node_parts,
@@ -94,7 +93,7 @@ def run(flags: argparse.Namespace) -> int:
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the view as a JSON object, and an error text for each part that is unknown."""
     troubles: list[str] = []
-    if follows := pool_source.follows(settings):
+    if follows := node_parts.follows_gpupool(settings):
         troubles.append(
             f"pool-source {settings.pool_source}: the pool's values are in the API server, which "
             "inspect does not read; the devices are shown with the values of the settings"

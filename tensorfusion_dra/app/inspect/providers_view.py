@@ -19,9 +19,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host.sizes import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.providers.provider_runner import Outcome, State
-from tensorfusion_dra.driver.providers.providers import Report
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.providers import Kind, Outcome, Registered, Report, State
 
 _COLUMNS: Final = ("KIND", "PROVIDER", "PACKAGE", "STATE", "TIME", "GIVES")
 _OWN: Final = "this driver"

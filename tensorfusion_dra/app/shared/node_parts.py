@@ -31,9 +31,9 @@ from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
 from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
+from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
-from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers.third_party import Kind
+from tensorfusion_dra.driver.providers import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tensorfusion_dra.state import boot, saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -41,6 +41,11 @@ from tensorfusion_dra.state.saved_state import SavedState
 if TYPE_CHECKING:
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
     from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
+
+
+def follows_gpupool(settings: Settings) -> bool:
+    """Return True if the pool's values come from the cluster, not from the settings."""
+    return settings.pool_source != "settings"
 
 
 def node(settings: Settings) -> Node:
