@@ -30,7 +30,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.host.device_nodes import HostDeviceNodes
 from tensorfusion_dra.discovery.host.driver_files import HostDriverFiles
-from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
+from tensorfusion_dra.driver.catalog import CardHealthTracker
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import Kind
