@@ -24,9 +24,8 @@ from tensorfusion_dra.core.devices.sharing import Qos
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
-from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers.providers import Providers, Report
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.driver.providers import Kind, Providers, Registered, Report
 from tensorfusion_dra.extend import (
     BUDGET_SECONDS,
     ClaimError,

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.node_plugin import pool_source
 from tensorfusion_dra.app.shared import (
     logging,
     node_parts,
@@ -37,10 +36,8 @@ from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
 from tensorfusion_dra.driver.ports.discovery import Discovery
-from tensorfusion_dra.driver.providers.provider_runner import Outcome
-from tensorfusion_dra.driver.providers.provider_runner import State as ProviderState
-from tensorfusion_dra.driver.providers.providers import Report
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.providers import Kind, Outcome, Registered, Report
+from tensorfusion_dra.driver.providers import State as ProviderState
 from tensorfusion_dra.state import ledger_reading
 
 _FORMS: Final = ("table", "json", "yaml")
@@ -104,7 +101,7 @@ def run(flags: argparse.Namespace) -> int:
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the view as a JSON object, and an error text for each part that is unknown."""
     troubles: list[str] = []
-    if follows := pool_source.follows(settings):
+    if follows := node_parts.follows_gpupool(settings):
         troubles.append(
             f"pool-source {settings.pool_source}: the pool's values are in the API server, which "
             "inspect does not read; the devices are shown with the values of the settings"

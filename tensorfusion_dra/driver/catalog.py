@@ -3,10 +3,10 @@
 A catalog is made of four inputs:
 
 - the cards and their health, from readings and from events of the NVIDIA driver
-  (card_health_tracker.py decides which cards are in it);
+  (CardHealthTracker decides which cards are in it);
 - the node as a member of its pool, from the settings or from a GPUPool (pool_follower.py);
-- the sizes of the host's memory and disk, if the pool expands VRAM into them (Expansion);
-- what providers of other packages add (providers/providers.py).
+- the sizes of the host's memory and disk, if the pool expands VRAM into them;
+- what providers of other packages add (providers.py).
 
 There is no catalog until both the cards and the node are known. From then on there always is one.
 It is replaced as a whole, and only if the new one differs, so an unchanged object means that
@@ -21,86 +21,198 @@ then makes the first catalog, with two devices. XID 79 on the first card makes t
 in which its device is sick and has a taint. A reading that finds no change makes none.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from threading import Condition, Lock
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import health, known_cards
 from tensorfusion_dra.core.devices.device import Device, Node, Reading
-from tensorfusion_dra.core.devices.gpu import HostResources, LeftOut, TflopsSource
-from tensorfusion_dra.core.devices.health import CardEvent, Sickness
-from tensorfusion_dra.core.devices.known_cards import PublishedCards
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
+from tensorfusion_dra.core.devices.gpu import HostResources, Inventory, LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.health import (
+    CardEvent,
+    HealthRules,
+    Kind,
+    Moment,
+    Sickness,
+    Trouble,
+)
+from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
-from tensorfusion_dra.core.observed.xid_counts import XidCounts
-from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
-from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes
-from tensorfusion_dra.driver.providers.providers import Providers
+from tensorfusion_dra.core.observed import node_view
+from tensorfusion_dra.core.observed.node_view import XidCounts
+from tensorfusion_dra.driver.ports.discovery import Discovery, HostSizes, HungError
+from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()
 
+_QUIET_SECONDS: Final = 60.0
+"""Time in which the same event is not logged again."""
 
-class Expansion:
-    """Reader of the host's sizes; it reads a size only if the pool expands VRAM into it.
 
-    A size that cannot be read does not keep a card from being published: until it can be read, its
-    last known value counts, or 0 if there is none.
+def now() -> Moment:
+    """Return the present time on both clocks."""
+    return Moment(time.monotonic(), datetime.now(UTC))
 
-    Attributes:
-        missing: One error text for each size that the pool needs and that the last read() did not
-            get.
+
+class CardHealthTracker:
+    """The node's cards and their health, kept in memory and on disk; for one thread at a time.
+
+    Three inputs change what is known, by the rules of core/devices/known_cards.py and health.py:
+
+    - note_reading(): a reading of all cards succeeded.
+    - note_failure(): a reading failed as a whole.
+    - note_event(): the NVIDIA driver reported an event.
+
+    visible() returns the cards to publish. It returns None as long as too little is known: before
+    the first successful reading, unless so many readings failed that the remembered cards count as
+    sick.
+
+    Each change is saved, and a new process starts from the saved record. So a restart neither heals
+    a sick card nor forgets a card that is missing. A record that cannot be saved is saved after a
+    later reading.
+
+    Example, with the default rules: card B is sick with XID 79, and the node plugin is restarted.
+    The new process knows from the record that B is sick, so the slices stay as they are. If NVML
+    hangs in the new process, the first failed reading shows nothing, and the stored slices stay.
+    After the second, all remembered cards are published as sick, with the reason `nvml-hung`.
     """
 
-    def __init__(self, sizes: HostSizes | None) -> None:
-        """Read nothing yet; None as the source of sizes makes them all 0."""
-        self._sizes = sizes
-        self._known = HostResources()
-        self._throttle = LogThrottle()
-        self.missing: tuple[str, ...] = ()
-
-    def read(self, ratios: Oversubscription | None) -> HostResources:
-        """Return the host's sizes for a pool; 0 for a size that the pool does not use.
+    def __init__(
+        self,
+        rules: HealthRules | None = None,
+        *,
+        records: SavedState | None = None,
+        boot_id: str = "",
+        claims: Callable[[], Sequence[PreparedClaim]] = tuple,
+        clock: Callable[[], Moment] = now,
+        saves: bool = True,
+    ) -> None:
+        """Load the record of earlier processes.
 
         Args:
-            ratios: The pool's ratios; None if it does not oversubscribe.
+            rules: Thresholds for changes of health; None for the defaults.
+            records: The record on disk; None keeps everything in memory only.
+            boot_id: Identifies this boot of the machine.
+            claims: Returns all prepared claims of the ledger.
+            clock: Returns the present time.
+            saves: False to read the record without writing it.
+
+        Raises:
+            FatalError: The ledger is damaged.
         """
-        if self._sizes is None or ratios is None:
-            self.missing = ()
-            return HostResources()
-        missing: list[str] = []
+        self._rules = rules or HealthRules()
+        self._records = records
+        self._boot_id = boot_id
+        self._claims = claims
+        self._clock = clock
+        self._saves = saves
+        self._inventory: Inventory | None = None
+        self._failures = 0
+        self._throttle = LogThrottle(quiet_seconds=_QUIET_SECONDS, clock=lambda: clock().seconds)
+        self.xids: XidCounts = {}  # replaced as a whole; any thread may read it
+        self._claimed: frozenset[str] = frozenset()
+        self._saved_record: Mapping[str, Any] | None = records.load() if records else None
+        self._known = self._loaded()
 
-        def size(percent: int, read: Callable[[], int], known: int) -> int:
-            if not percent:
-                return 0
-            try:
-                return read()
-            except RetryableError as error:
-                missing.append(str(error))
-                return known
-
-        self._known = HostResources(
-            memory_bytes=size(
-                ratios.host_memory_percent, self._sizes.memory_bytes, self._known.memory_bytes
-            ),
-            disk_bytes=size(
-                ratios.host_disk_percent, self._sizes.disk_bytes, self._known.disk_bytes
-            ),
+    def note_reading(self, inventory: Inventory, reported: Mapping[str, Sequence[Trouble]]) -> None:
+        """Take in a successful reading, and what health sources reported by GPU UUID."""
+        self._failures = 0
+        self._inventory = inventory
+        known = known_cards.after_reading(
+            self._known, inventory, self._clock(), self._rules, reported=reported
         )
-        self.missing = tuple(missing)
-        self._log()
-        return self._known
+        self._remember(known)
 
-    def _log(self) -> None:
-        error = "; ".join(self.missing)
-        if error and self._throttle.is_new(error):
-            log.warning("expansion_size_unknown", error=error)
-        elif not error and self._throttle.over():
-            log.info("expansion_size_read")
+    def note_failure(self, error: RetryableError) -> None:
+        """Take in a reading that failed as a whole."""
+        self._failures += 1
+        if isinstance(error, HungError):
+            reason, text = "nvml-hung", f"the NVIDIA driver does not answer: {error.call}"
+        else:
+            reason, text = "unreadable", f"the GPU cannot be read: {error}"
+        trouble = Trouble(kind=Kind.UNREADABLE, reason=reason, text=text)
+        self._remember(known_cards.after_failure(self._known, trouble, self._clock(), self._rules))
+
+    def note_event(self, event: CardEvent) -> bool:
+        """Take in an event of the NVIDIA driver; return True if it makes a card sick."""
+        trouble = health.trouble_of(event, self._rules)
+        uuid = event.gpu_uuid
+        if uuid in self._known.cards:
+            self.xids = node_view.count_xid(self.xids, event, self._rules, self._clock().at)
+        counts = trouble is not None and uuid in self._known.cards
+        self._log_event(event, counts=counts)
+        if trouble is None or uuid is None or not counts:
+            return False
+        self._remember(known_cards.after_report(self._known, uuid, trouble, self._clock()))
+        return True
+
+    def visible(self) -> PublishedCards | None:
+        """Return the cards to publish; None as long as too little is known."""
+        inventory = self._inventory
+        if inventory is None:
+            # No reading of this process has succeeded. Once as many have failed as make a card
+            # sick, the cards that an earlier process read are published, as sick.
+            if self._failures < self._rules.failed_readings or not self._known.cards:
+                return None
+            inventory = Inventory(gpus=tuple(self._known.cards.values()))
+        if any(state.was_away for state in self._known.health.values()):
+            self._claimed = self._claimed_devices()
+        return known_cards.published(self._known, inventory, self._claimed)
+
+    def _log_event(self, event: CardEvent, *, counts: bool) -> None:
+        """Log an event, but not each of a storm of equal ones, which a broken program can cause."""
+        kind, of_card = event.kind.value, f"{event.gpu_uuid} {event.code}"
+        if self._throttle.is_new(of_card, key=f"{kind} {of_card}"):
+            log.info("card_event", device=event.gpu_uuid, kind=kind, code=event.code, counts=counts)
+
+    def _remember(self, known: KnownCards) -> None:
+        self._known = known
+        if self._records is None or not self._saves:
+            return
+        record = known_cards.as_json(known, boot_id=self._boot_id)
+        if record == self._saved_record:
+            return
+        try:
+            self._records.save(record)
+        except RetryableError as error:
+            # Saved after the next reading. A restart before that knows an older state.
+            log.warning("card_record_write_failed", error=str(error))
+        else:
+            self._saved_record = record
+
+    def _loaded(self) -> KnownCards:
+        if self._records is None or self._saved_record is None:
+            return KnownCards()
+        self._claimed = self._claimed_devices()
+        try:
+            return known_cards.from_json(
+                self._saved_record,
+                boot_id=self._boot_id,
+                claimed=self._claimed,
+                now=self._clock(),
+            )
+        except ValueError as error:
+            log.warning("card_record_unusable", error=str(error))
+            return KnownCards()
+
+    def _claimed_devices(self) -> frozenset[str]:
+        try:
+            claims = self._claims()
+        except RetryableError as error:
+            log.warning("claimed_devices_unknown", error=str(error))
+            # The last known ones: better to publish a missing card for too long.
+            return self._claimed
+        return frozenset(share.device for claim in claims for share in claim.shares)
 
 
 NO_SCHEDULE: Final = "NoSchedule"
@@ -158,9 +270,11 @@ class DeviceCatalog:
         self._discovery = discovery
         self._providers = providers or Providers()
         self._taint_effect = taint_effect
-        self._expansion = Expansion(host)
-        self._added = HostResources()
-        # Guards _node, _awaited, _tracker, _expansion and _added; one catalog is built at a time.
+        self._host = host
+        self._host_resources = HostResources()
+        self._host_size_errors: tuple[str, ...] = ()
+        self._throttle = LogThrottle()
+        # Guards all below but _changed and _current; one catalog is built at a time.
         self._building = Lock()
         self._awaited = ""  # why the node is not known; "" if nobody has said so
         self._node = node
@@ -206,7 +320,7 @@ class DeviceCatalog:
         troubles = self._providers.troubles(inventory)
         with self._building:
             self._tracker.note_reading(inventory, troubles)
-            self._expand()
+            self._read_host_sizes()
             return self._rebuild(anew=True)
 
     def note_event(self, event: CardEvent) -> bool:
@@ -218,7 +332,7 @@ class DeviceCatalog:
         """Use this node, with the cards as last read; return True if the catalog changed."""
         with self._building:
             self._node = node
-            self._expand()
+            self._read_host_sizes()
             return self._rebuild()
 
     def note_awaited_pool(self, reason: str) -> None:
@@ -252,10 +366,32 @@ class DeviceCatalog:
         with self._changed:
             self._changed.notify_all()
 
-    def _expand(self) -> None:
-        """Read the host's sizes again; the caller holds _building."""
-        if self._node is not None:
-            self._added = self._expansion.read(self._node.oversubscription)
+    def _read_host_sizes(self) -> None:
+        """Read each size that the pool expands VRAM into; the caller holds _building.
+
+        A size that cannot be read does not keep a card from being published: until it can be read,
+        its last known value counts, or 0 if there is none.
+        """
+        ratios = self._node.oversubscription if self._node else None
+        self._host_size_errors = ()
+        if self._host is None or ratios is None:
+            self._host_resources = HostResources()
+            return
+        for name, percent, read in (
+            ("memory_bytes", ratios.host_memory_percent, self._host.memory_bytes),
+            ("disk_bytes", ratios.host_disk_percent, self._host.disk_bytes),
+        ):
+            try:
+                size = read() if percent else 0
+            except RetryableError as error:
+                self._host_size_errors += (str(error),)
+            else:
+                self._host_resources = replace(self._host_resources, **{name: size})
+        error_text = "; ".join(self._host_size_errors)
+        if error_text and self._throttle.is_new(error_text):
+            log.warning("expansion_size_unknown", error=error_text)
+        elif not error_text and self._throttle.over():
+            log.info("expansion_size_read")
 
     def _rebuild(self, *, anew: bool = False) -> bool:
         """Build the catalog; return True if it changed. The caller holds _building.
@@ -279,7 +415,7 @@ class DeviceCatalog:
     def _catalog(self, cards: PublishedCards, node: Node, *, anew: bool) -> Catalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
-        reading = Reading(inventory=cards.inventory, node=node, host=self._added)
+        reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
         built = devices.own(reading, node)
         extended = self._providers.extended(built, reading, anew=anew)
         effect = self._taint_effect
@@ -296,7 +432,7 @@ class DeviceCatalog:
             left_out=tuple(left_out),
             sick=cards.sick,
             absent=cards.absent,
-            host_size_errors=self._expansion.missing,
+            host_size_errors=self._host_size_errors,
         )
 
 

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.verdicts import Standing
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.observed import cards
+from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import (
     ApiServerView,
     LedgerView,
@@ -267,7 +267,7 @@ class NodeObserver:
             enforcer=sources.enforcer(),
             cards=()
             if catalog is None
-            else cards.cards(
+            else node_view.cards(
                 catalog.devices,
                 self._claims,
                 sick=catalog.sick,
@@ -287,7 +287,7 @@ class NodeObserver:
         return tuple(
             view
             for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid))
-            for view in cards.shares(claim, devices, standings.get(claim.ref.uid, ()))
+            for view in node_view.shares(claim, devices, standings.get(claim.ref.uid, ()))
         )
 
     def _read_records(self) -> str:

@@ -1,9 +1,9 @@
 """Membership of the node in a GPUPool, kept as the objects in the cluster define it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -47,33 +47,20 @@ class PoolSource:
             InputError: There is no such pool, or it has to be corrected by an administrator.
         """
         pools = self.pools.items()
-        if not self.gpupool:
-            labels = _labels(self.nodes, self.node_name)
-            return _member(gpupool.choose(pools, labels), labels)
-        found = gpupool.named(pools, self.gpupool)
+        pool = gpupool.named(pools, self.gpupool) if self.gpupool else None
         labels = NodeLabels(name=self.node_name, labels={})
-        if pool_isolation.has_rules(found):
-            labels = _labels(self.nodes, self.node_name)
-        return _member(found, labels)
-
-
-def _labels(nodes: Objects, node_name: str) -> NodeLabels:
-    for node in nodes.items():
-        return NodeLabels.of(node)
-    raise RetryableError(f"node {node_name}: found no such Node object")
-
-
-def _member(pool: Mapping[str, Any], labels: NodeLabels) -> Node:
-    """Return the node as a member of the pool.
-
-    Raises:
-        InputError: The pool has a value that cannot be used.
-    """
-    node = gpupool.parse(pool).node(labels.name)
-    try:
-        return replace(node, isolation=pool_isolation.of_node(pool, labels))
-    except InputError as error:
-        raise InputError(f"GPUPool {node.gpupool}: {error}") from error
+        if pool is None or pool_isolation.has_rules(pool):
+            found = self.nodes.items()
+            if not found:
+                raise RetryableError(f"node {self.node_name}: found no such Node object")
+            labels = NodeLabels.of(found[0])
+        if pool is None:
+            pool = gpupool.choose(pools, labels)
+        node = gpupool.parse(pool).node(labels.name)
+        try:
+            return replace(node, isolation=pool_isolation.of_node(pool, labels))
+        except InputError as error:
+            raise InputError(f"GPUPool {node.gpupool}: {error}") from error
 
 
 class PoolFollower:

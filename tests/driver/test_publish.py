@@ -1,7 +1,7 @@
 """Publication of the node's cards as ResourceSlices."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Thread
@@ -88,15 +88,6 @@ def test_first_publication_creates_one_slice_of_generation_1() -> None:
     assert len(spec["devices"]) == 2
 
 
-def test_unchanged_slices_are_not_written() -> None:
-    setup = Setup()
-    setup.publish()
-
-    setup.publish()
-
-    assert setup.slices.writes == [f"create {SLICE}"]
-
-
 def test_restart_writes_nothing() -> None:
     before = Setup()
     before.publish()
@@ -105,16 +96,6 @@ def test_restart_writes_nothing() -> None:
 
     assert before.slices.writes == [f"create {SLICE}"]
     assert before.slices.trials == 0
-
-
-def test_deleted_slice_is_created_again() -> None:
-    setup = Setup()
-    setup.publish()
-    setup.slices.items.clear()
-
-    setup.publish()
-
-    assert list(setup.slices.items) == [SLICE]
 
 
 def test_change_by_another_writer_is_undone_in_one_write_of_the_same_generation() -> None:
@@ -499,71 +480,53 @@ def published(slices: SlicesInMemory | None = None) -> Setup:
     return after
 
 
-def test_every_reason_is_counted_from_the_start() -> None:
-    assert Setup().publisher.state.view().writes == dict.fromkeys(WriteReason, 0)
-
-
-def test_new_card() -> None:
-    setup = published()
+def add_card(setup: Setup) -> None:
     setup.discovery.inventory = simulated_inventory("2xT4")
 
-    setup.publish()
 
-    assert counted(setup) == {WriteReason.DEVICES: 1}
-
-
-@pytest.mark.parametrize("taint_effect", ["NoSchedule", ""])
-def test_unhealthy_card(taint_effect: str) -> None:
-    setup = published()
-    setup.catalog._taint_effect = taint_effect
+def report_xid(setup: Setup) -> None:
     setup.catalog.note_event(XID_79)
 
-    setup.publish()
 
-    assert counted(setup) == {WriteReason.HEALTH: 1}
+def report_xid_without_taints(setup: Setup) -> None:
+    setup.catalog._taint_effect = ""
+    setup.catalog.note_event(XID_79)
 
 
-def test_other_capacity() -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (add_card, WriteReason.DEVICES),
+        (report_xid, WriteReason.HEALTH),
+        (report_xid_without_taints, WriteReason.HEALTH),
+        (
+            lambda setup: setup.catalog.set_node(replace(NODE, oversubscription=OVERSUBSCRIBED)),
+            WriteReason.VALUES,
+        ),
+        (lambda setup: setup.slices.items.clear(), WriteReason.REPAIR),
+    ],
+)
+def test_write_is_counted_by_its_reason(
+    change: Callable[[Setup], object], reason: WriteReason
+) -> None:
     setup = published()
-    setup.catalog.set_node(replace(NODE, oversubscription=OVERSUBSCRIBED))
+    change(setup)
 
     setup.publish()
 
-    assert counted(setup) == {WriteReason.VALUES: 1}
+    assert counted(setup) == {reason: 1}
 
 
-def test_repair() -> None:
-    setup = published()
-    setup.slices.items.clear()
-
-    setup.publish()
-
-    assert counted(setup) == {WriteReason.REPAIR: 1}
-
-
-def test_write_that_failed_is_counted_once_it_succeeds() -> None:
+def test_failed_write_is_counted_as_a_retry_once_it_succeeds() -> None:
     slices = UnreliableSlices()
     setup = published(slices)
-    setup.catalog.note_event(XID_79)
+    report_xid(setup)
     slices.refuses = True
-
     with pytest.raises(RetryableError):
         setup.publish()
     assert counted(setup) == {}
     setup.publish()
-
-    assert counted(setup) == {WriteReason.RETRY: 1}
-
-
-def test_reason_after_a_retry_is_a_new_one() -> None:
-    slices = UnreliableSlices()
-    setup = published(slices)
-    setup.catalog.note_event(XID_79)
-    slices.refuses = True
-    with pytest.raises(RetryableError):
-        setup.publish()
-    setup.publish()
-    setup.discovery.inventory = simulated_inventory("2xT4")
+    add_card(setup)
 
     setup.publish()
 

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
@@ -123,13 +124,14 @@ def test_each_claim_is_written_once_with_its_own_time() -> None:
     assert times == ["2026-03-01T00:00:00Z", "2026-03-01T00:01:00Z"]
 
 
-def test_unchanged_status_is_not_written_again() -> None:
+def test_unchanged_status_and_claim_without_our_devices_are_not_written() -> None:
     server = StatusAtServer()
     with running_reporter(server) as reporter:
         reporter.report(reported_claim("a"))
         assert eventually(lambda: server.written == ["a"])
 
         reporter.report(reported_claim("a"))
+        reporter.report(PreparedClaim(ref=reported_claim("without-shares").ref, shares=()))
         reporter.report(reported_claim("b"))
 
         assert eventually(lambda: server.written == ["a", "b"])
@@ -400,16 +402,6 @@ def test_statuses_under_permanent_load_wait_two_seconds_and_then_go_at_20_per_se
     assert min(node.seconds_between_writes()) >= 1 / 20 - 1e-9
 
 
-def test_records_of_a_claim_that_follow_each_other_are_one_write(node: Node) -> None:
-    node.calls.times = [(0.0, 1.0)]
-    for vram in range(10, 20):
-        node.reporter.report(reported_claim("a", reported_share(limit=reported_limit(vram))))
-
-    node.run()
-
-    assert node.written == ["a"]
-
-
 def test_changed_health_is_reported_before_other_claims(node: Node) -> None:
     node.calls.times = [(0.0, 1.0)]
     node.report("a", "b", "c")
@@ -450,16 +442,6 @@ def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
     node.reporter.run()
 
     assert len(node.written) == 4
-
-
-def test_claim_without_our_devices_is_not_written() -> None:
-    server = StatusAtServer()
-    with running_reporter(server) as reporter:
-        empty = reported_claim("a")
-        reporter.report(type(empty)(ref=empty.ref, shares=()))
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
 
 
 def test_claim_forgotten_during_its_write_is_not_retried() -> None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from tensorfusion_dra.driver.providers.providers import Providers
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.providers import Kind, Providers, Registered
 from tensorfusion_dra.extend import AttributeProvider
 
 

@@ -8,65 +8,74 @@ after the kubelet can, because loading the client takes longer than everything b
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from tensorfusion_dra.app.node_plugin import (
-    hypervisor_bridge,
-    node_base,
-    node_events,
-    publishing,
+from tensorfusion_dra.app.node_plugin import status_page
+from tensorfusion_dra.app.shared import (
+    enforcer_kinds,
+    health_endpoint,
+    node_parts,
+    process_memory,
+    providers,
+    version,
 )
-from tensorfusion_dra.app.node_plugin.node_base import NodeBase
-from tensorfusion_dra.app.node_plugin.observing import Observing
-from tensorfusion_dra.app.shared import node_parts, process_memory, version
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
 from tensorfusion_dra.cluster.claims import Claims, ClaimStatus
+from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.pods import Pods
+from tensorfusion_dra.cluster.pods import Pods, WorkerPods
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.card_watch import CardWatch
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnforcer
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards
+from tensorfusion_dra.driver.node_files import NodeFiles
+from tensorfusion_dra.driver.node_observer import (
+    ApiServerState,
+    NodeObserver,
+    RecentOperations,
+    Sources,
+)
 from tensorfusion_dra.driver.operations import Operations
+from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
+from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
+from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
 from tensorfusion_dra.kubelet.health import HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
+from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.state import saved_state
+from tensorfusion_dra.state import claim_files, saved_state
+from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.publishing_right import PublishingRight
 from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()
 
 _JOIN_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Preparing:
-    """The prepare path, and the parts that follow up on prepared claims."""
-
-    preparer: Preparer
-    limit_changes: LimitChanges
-    status: StatusReporter
-    calls: CallsInFlight
-    enforcement: EnforcementWatch
 
 
 def run(settings: Settings) -> int:
@@ -82,12 +91,12 @@ def run(settings: Settings) -> int:
     supervisor.stop_on_signals()
     try:
         with supervisor:
-            servers = _start(settings, supervisor)
+            servers = NodePlugin(settings, supervisor).start()
             log.info(
                 "serving",
                 version=version.current(),
                 node=settings.node_name,
-                seconds=_since(started),
+                seconds=round(time.monotonic() - started, 3),
             )
             cause = supervisor.wait()
     except (FatalError, RetryableError) as error:
@@ -103,206 +112,309 @@ def run(settings: Settings) -> int:
     return code
 
 
-def _start(settings: Settings, supervisor: Supervisor) -> PluginServers:
-    """Start all parts; the supervisor stops them in reverse order. Slices are not deleted."""
-    base = node_base.recovered(settings, supervisor)
-    observing = Observing()
-    api = Api(
-        Path(settings.kubeconfig) if settings.kubeconfig else None,
-        exchanges=(observing.api_server, observing.metrics.api_requests),
-    )
-    resource_api = ResourceApi(api)
-    supervisor.join_on_stop(seconds=_JOIN_SECONDS)
+class NodePlugin:
+    """The parts of the node plugin; the supervisor stops them in reverse order."""
 
-    operations = Operations((observing.operations, observing.metrics.operations))
-    preparing = _preparing(settings, supervisor, base, resource_api, operations)
-    registration, servers = _served(settings, supervisor, preparing, base.catalog)
-    publish = publishing.constructed(settings, base.catalog, resource_api)
-    _follow_cards(settings, supervisor, base, on_change=publish.publisher.wake)
-    servers.announce()  # the kubelet may call as soon as it finds the sockets
-    supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
+    def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
+        """Open the ledger, rebuild the files of its claims, and build the path of a prepare.
 
-    api.connect()
-    process_memory.finish_start()
-    _reconcile(settings, supervisor, base.reconciler, preparing, resource_api)
-    pool = publish.start(settings, supervisor, base.catalog, resource_api)
-    _report_health(settings, supervisor, base, preparing, api)
-    observer = observing.observer(
-        settings,
-        base,
-        enforcement=preparing.enforcement,
-        publisher=publish.publisher,
-        registration=registration,
-    )
-    pages = observing.pages(settings, supervisor, observer)
-    # After the client: a new instance that cannot log in never becomes ready, so that a rolling
-    # update keeps the old one.
-    ready = [servers.check, registration.check, *([pool.check] if pool else [])]
-    _answer_probes(settings, supervisor, servers.check, ready, pages)
-    return servers
+        Nothing is sent to the API server yet.
 
+        Raises:
+            InputError: A file that the settings name cannot be used.
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        self._settings = settings
+        self._supervisor = supervisor
+        self._ledger = Ledger(settings.data_folder)
+        supervisor.on_stop(self._ledger.close)
+        enforcers = node_parts.enforcers(settings)
+        tensor_fusion_root = Path(settings.tensor_fusion_root)
+        files = NodeFiles(
+            claim_files.cdi_specs(Path(settings.cdi_dir)),
+            claim_files.limits(tensor_fusion_root / "claims"),
+            claim_files.device_metadata(settings.data_folder / names.METADATA_FOLDER),
+            HostFiles(tensor_fusion_root),
+            enforcers,
+        )
+        facts = node_parts.node_facts(settings, enforcers)
+        self._reconciler = Reconciler(
+            self._ledger, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
+        )
+        self._reconciler.begin()
+        provided = providers.load(settings)
+        supervisor.on_stop(provided.close)
+        discovery = supervisor.enter(node_parts.discovery(settings))
+        self._card_events = discovery.events if settings.health_events == "true" else None
+        self.catalog = DeviceCatalog(
+            discovery,
+            None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
+            host=HostSizes(settings.disk_folder),
+            providers=provided,
+            tracker=node_parts.health_tracker(settings, self._ledger.claims),
+            taint_effect=node_parts.taint_effect(settings),
+        )
 
-def _preparing(
-    settings: Settings,
-    supervisor: Supervisor,
-    base: NodeBase,
-    resource_api: ResourceApi,
-    operations: Operations,
-) -> _Preparing:
-    calls = CallsInFlight()
-    signs = node_parts.live_signs(settings, base.enforcers)
-    is_required = settings.require_enforcement == "true"
-    node_enforcer = NodeEnforcer(
-        signs, enforcer=settings.enforcer, is_required=is_required, now=utc_now
-    )
-    watch = EnforcementWatch(
-        signs,
-        base.enforcers,
-        SavedState(settings.data_folder, saved_state.LIMITS),
-        now=utc_now,
-        node=node_enforcer if node_parts.needs_enforcer(settings) else None,
-    )
-    status = StatusReporter(
-        ClaimStatus(resource_api), calls=calls, sick=base.catalog.sick, enforcement=watch
-    )
-    supervisor.own("status", status)
-    reads = RetriedReads()
-    rules = base.facts.rules
-    workers = hypervisor_bridge.constructed(settings, supervisor, base.ledger, resource_api, reads)
-    limit_changes = LimitChanges(
-        base.ledger,
-        base.files,
-        base.catalog,
-        rules=rules,
-        status=status,
-        workers=workers,
-    )
-    preparer = Preparer(
-        claims_at_server=Claims(resource_api, reads=reads),
-        pods=Pods(resource_api.api, reads=reads) if settings.read_pods == "true" else None,
-        ledger=base.ledger,
-        files=base.files,
-        cards=LocalCards(base.catalog, base.facts),
-        share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
-        neighbours=NeighbourReader(
-            fixed=rules.fixed(base.facts.enforcer),
-            counts_by_pid=rules.counts_by_pid(base.facts.enforcer),
-        ),
-        limit_changes=limit_changes,
-        status=status,
-        operations=operations,
-        workers=workers,
-        required=signs if is_required else None,
-    )
-    return _Preparing(
-        preparer=preparer,
-        limit_changes=limit_changes,
-        status=status,
-        calls=calls,
-        enforcement=watch,
-    )
+        self._api_server = ApiServerState()
+        self._recent = RecentOperations()
+        self._metrics = NodeMetrics()
+        self._api = Api(
+            Path(settings.kubeconfig) if settings.kubeconfig else None,
+            exchanges=(self._api_server, self._metrics.api_requests),
+        )
+        self._resource_api = ResourceApi(self._api)
+        self._nodes = Nodes(self._api, node_name=settings.node_name)
+        supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
+        self._calls = CallsInFlight()
+        signs = node_parts.live_signs(settings, enforcers)
+        is_required = settings.require_enforcement == "true"
+        node_enforcer = NodeEnforcer(
+            signs, enforcer=settings.enforcer, is_required=is_required, now=utc_now
+        )
+        self._enforcement = EnforcementWatch(
+            signs,
+            enforcers,
+            SavedState(settings.data_folder, saved_state.LIMITS),
+            now=utc_now,
+            node=node_enforcer if node_parts.needs_enforcer(settings) else None,
+        )
+        self._status = StatusReporter(
+            ClaimStatus(self._resource_api),
+            calls=self._calls,
+            sick=self.catalog.sick,
+            enforcement=self._enforcement,
+        )
+        supervisor.own("status", self._status)
+        reads = RetriedReads()
+        pods = Pods(self._api, reads=reads)
+        workers = self._workers(pods, reads) if settings.hypervisor_sockets else None
+        self._limit_changes = LimitChanges(
+            self._ledger,
+            files,
+            self.catalog,
+            rules=facts.rules,
+            status=self._status,
+            workers=workers,
+        )
+        self._preparer = Preparer(
+            claims_at_server=Claims(self._resource_api, reads=reads),
+            pods=pods if settings.read_pods == "true" else None,
+            ledger=self._ledger,
+            files=files,
+            cards=LocalCards(self.catalog, facts),
+            share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
+            neighbours=NeighbourReader(
+                fixed=facts.rules.fixed(facts.enforcer),
+                counts_by_pid=facts.rules.counts_by_pid(facts.enforcer),
+            ),
+            limit_changes=self._limit_changes,
+            status=self._status,
+            operations=Operations((self._recent, self._metrics.operations)),
+            workers=workers,
+            required=signs if is_required else None,
+        )
+        self._slices = Slices(self._resource_api, node_name=settings.node_name)
+        self.publisher = Publisher(
+            self.catalog,
+            self._slices,
+            self._nodes,
+            self._events(),
+            right=PublishingRight(settings.data_folder),
+        )
 
-def _served(
-    settings: Settings, supervisor: Supervisor, preparing: _Preparing, catalog: DeviceCatalog
-) -> tuple[Registration, PluginServers]:
-    """Serve the DRA socket, before the kubelet knows of it."""
-    paths = sockets.paths(
-        registry_folder=settings.registry_folder,
-        data_folder=settings.data_folder,
-        pod_uid=settings.pod_uid,
-    )
-    registration = Registration(endpoint=str(paths.dra))
-    dra = DraService(preparing.preparer, preparing.calls, supervisor.fail)
-    servers = PluginServers(paths, registration, dra, HealthService(catalog))
-    supervisor.on_stop(
-        servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
-    )
-    servers.serve()
-    return registration, servers
+    def _events(self) -> Events:
+        """Return a writer of Events on this node's Node and its pods, for use in one thread."""
+        return Events(self._api, self._nodes, node_name=self._settings.node_name)
 
+    def _workers(self, pods: Pods, reads: RetriedReads) -> Workers:
+        """Start the bridge to Tensor Fusion's hypervisor; return the registrar of workers."""
+        # Imported here so that a node without the bridge does not load them.
+        from tensorfusion_dra.enforcement.hypervisor.device_plugin import (  # noqa: PLC0415
+            DevicePlugin,
+        )
+        from tensorfusion_dra.enforcement.hypervisor.shared_memory import (  # noqa: PLC0415
+            WorkerMemory,
+        )
 
-def _reconcile(
-    settings: Settings,
-    supervisor: Supervisor,
-    reconciler: Reconciler,
-    preparing: _Preparing,
-    resource_api: ResourceApi,
-) -> None:
-    preparer = preparing.preparer
-    nodes = Nodes(resource_api.api, node_name=settings.node_name)
-    stale_claims = StaleClaimCollector(
-        Claims(resource_api),
-        nodes,
-        preparer,
-        gone_seconds=settings.gone_seconds,
-        check_seconds=settings.check_seconds,
-    )
-    events = node_events.writer(settings, resource_api.api)
-    supervisor.on_stop(reconciler.stop)
-    supervisor.run(
-        "reconciler",
-        lambda: reconciler.run(
-            preparer, stale_claims, events, on_recovered=preparing.enforcement.follow
-        ),
-    )
+        settings, supervisor = self._settings, self._supervisor
+        plugin = DevicePlugin(Path(settings.hypervisor_sockets))
+        keeper = WorkerKeeper(plugin, claims=self._ledger.claims)
+        worker_pods = WorkerPods(self._api, node_name=settings.node_name, reads=reads)
+        workers = Workers(
+            pods,
+            worker_pods,
+            plugin,
+            WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
+            self._ledger,
+            on_change=keeper.note_limits,
+        )
+        worker_watch = worker_pods.watch(keeper.note_pods, keeper.note_event)
+        supervisor.on_stop(keeper.stop)
+        supervisor.run("workers", partial(keeper.run, workers))
+        supervisor.own("worker-watch", worker_watch)
+        return workers
 
+    def start(self) -> PluginServers:
+        """Serve the kubelet, then follow cards, API server and pool; return the kubelet's servers.
 
-def _follow_cards(
-    settings: Settings, supervisor: Supervisor, base: NodeBase, *, on_change: Callable[[], None]
-) -> None:
-    """Read the cards; prepares wait for the first reading."""
-    watch = CardWatch(
-        base.catalog, base.card_events, poll_seconds=settings.poll_seconds, on_change=on_change
-    )
-    supervisor.own("cards", watch)
-    supervisor.run("card-events", watch.run_events)
+        A stop deletes no slices.
 
+        Raises:
+            RetryableError: This instance cannot log in at the API server.
+            FatalError: A port cannot be bound.
+        """
+        settings, supervisor = self._settings, self._supervisor
+        paths = sockets.paths(
+            registry_folder=settings.registry_folder,
+            data_folder=settings.data_folder,
+            pod_uid=settings.pod_uid,
+        )
+        registration = Registration(endpoint=str(paths.dra))
+        dra = DraService(self._preparer, self._calls, supervisor.fail)
+        servers = PluginServers(paths, registration, dra, HealthService(self.catalog))
+        supervisor.on_stop(
+            servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
+        )
+        servers.serve()
+        # Prepares wait for the first reading.
+        cards = CardWatch(
+            self.catalog,
+            self._card_events,
+            poll_seconds=settings.poll_seconds,
+            on_change=self.publisher.wake,
+        )
+        supervisor.own("cards", cards)
+        supervisor.run("card-events", cards.run_events)
+        servers.announce()  # the kubelet may call as soon as it finds the sockets
+        supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
 
-def _report_health(
-    settings: Settings, supervisor: Supervisor, base: NodeBase, preparing: _Preparing, api: Api
-) -> None:
-    """Act on what changes about cards and limits: Events, the claims' status, their shares."""
-    announcer = HealthAnnouncer(
-        base.catalog, base.ledger, preparing.status, node_events.writer(settings, api)
-    )
-    supervisor.own("health-announcer", announcer)
-    supervisor.own("limit-changes", preparing.limit_changes)
-    events = node_events.writer(settings, api)
-    watch, report = preparing.enforcement, preparing.status.report_changed
-    supervisor.on_stop(watch.stop)
-    supervisor.run("enforcement", lambda: watch.run(report, events))
+        self._api.connect()
+        process_memory.finish_start()
+        self._reconcile()
+        pool = self.publish()
+        announcer = HealthAnnouncer(self.catalog, self._ledger, self._status, self._events())
+        supervisor.own("health-announcer", announcer)
+        supervisor.own("limit-changes", self._limit_changes)
+        supervisor.on_stop(self._enforcement.stop)
+        watch_limits = partial(self._enforcement.run, self._status.report_changed, self._events())
+        supervisor.run("enforcement", watch_limits)
+        # After the client: a new instance that cannot log in never becomes ready, so that a
+        # rolling update keeps the old one.
+        self._answer_probes(servers, registration, pool, self._pages(registration))
+        return servers
 
+    def _reconcile(self) -> None:
+        stale_claims = StaleClaimCollector(
+            Claims(self._resource_api),
+            self._nodes,
+            self._preparer,
+            gone_seconds=self._settings.gone_seconds,
+            check_seconds=self._settings.check_seconds,
+        )
+        reconcile = partial(
+            self._reconciler.run,
+            self._preparer,
+            stale_claims,
+            self._events(),
+            on_recovered=self._enforcement.follow,
+        )
+        self._supervisor.on_stop(self._reconciler.stop)
+        self._supervisor.run("reconciler", reconcile)
 
-def _answer_probes(
-    settings: Settings,
-    supervisor: Supervisor,
-    live: Callable[[], None],
-    ready: Sequence[Callable[[], None]],
-    pages: Mapping[str, Page],
-) -> None:
-    """Answer liveness and readiness probes, and serve the pages beside them.
+    def publish(self) -> PoolFollower | None:
+        """Publish the node's devices.
 
-    The process is live if it answers on its sockets, whatever the state of GPUs and API server. It
-    is ready if it is also registered and does not wait for a GPUPool (PoolFollower says when it
-    does); then a rolling update stops the old instance.
-    """
-    if not settings.health_port:
-        return
+        Returns:
+            The follower of the node's GPUPool; None if its values come from the settings.
+        """
+        # Before the publisher starts, so that it waits for the watch's list and sends none of its
+        # own.
+        slice_watch = self._slices.watch(
+            on_change=self.publisher.slices_changed, on_return=self.publisher.server_returned
+        )
+        self._supervisor.own("publish", self.publisher)
+        self._supervisor.own("slice-watch", slice_watch)
+        settings = self._settings
+        if not node_parts.follows_gpupool(settings):
+            return None
 
-    def all_ready() -> None:
-        for check in ready:
-            check()
+        def wake() -> None:
+            follower.wake()
 
-    endpoint = HealthEndpoint(
-        {"/healthz": live, "/readyz": all_ready},
-        pages,
-        host=settings.health_host,
-        port=settings.health_port,
-    )
-    supervisor.on_stop(endpoint.stop)
-    endpoint.start()
+        by_name = settings.gpupool if settings.pool_source == "object" else ""
+        pools = watch.gpupools(self._api, name=by_name, on_change=wake)
+        nodes = watch.nodes(self._api, name=settings.node_name, on_change=wake)
+        follower = PoolFollower(
+            PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=settings.node_name),
+            self.catalog,
+            self._events(),
+            on_change=self.publisher.wake,
+            expands_memory=enforcer_kinds.expands_memory(settings.enforcer),
+        )
+        self._supervisor.own("gpupool", follower)
+        self._supervisor.own("gpupool-watch", pools)
+        self._supervisor.own("node-watch", nodes)
+        return follower
 
+    def _pages(self, registration: Registration) -> Mapping[str, Page]:
+        """Return the pages for the health port: metrics and status page, unless they are off."""
+        settings = self._settings
+        observer = NodeObserver(
+            Sources(
+                catalog=self.catalog,
+                claims=self._ledger.claims,
+                standings=self._enforcement.standings,
+                enforcer=self._enforcement.node,
+                registration=registration.view,
+                api_server=self._api_server.view,
+                publishing=self.publisher.state.view,
+                ledger=self._reconciler.ledger,
+                operations=self._recent.views,
+            ),
+            node=settings.node_name,
+            version=version.current(),
+        )
+        pages = status_page.pages(settings.status_page_mode, observer.view)
+        if settings.metrics != "true":
+            return pages
 
-def _since(started: float) -> float:
-    return round(time.monotonic() - started, 3)
+        def written(accept: str) -> tuple[str, bytes]:
+            most = settings.shown_shares
+            return self._metrics.written(observer.view, accept=accept, most_shares=most)
+
+        metrics = health_endpoint.metrics_page(
+            written, self._supervisor, host=settings.metrics_host, port=settings.metrics_port
+        )
+        return {**metrics, **pages}
+
+    def _answer_probes(
+        self,
+        servers: PluginServers,
+        registration: Registration,
+        pool: PoolFollower | None,
+        pages: Mapping[str, Page],
+    ) -> None:
+        """Answer liveness and readiness probes, and serve the pages beside them.
+
+        The process is live if it answers on its sockets, whatever the state of GPUs and API server.
+        It is ready if it is also registered and does not wait for a GPUPool (PoolFollower says when
+        it does); then a rolling update stops the old instance.
+        """
+        settings = self._settings
+        if not settings.health_port:
+            return
+
+        def ready() -> None:
+            servers.check()
+            registration.check()
+            if pool:
+                pool.check()
+
+        questions: Mapping[str, Callable[[], None]] = {"/healthz": servers.check, "/readyz": ready}
+        endpoint = HealthEndpoint(
+            questions, pages, host=settings.health_host, port=settings.health_port
+        )
+        self._supervisor.on_stop(endpoint.stop)
+        endpoint.start()

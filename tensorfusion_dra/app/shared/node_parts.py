@@ -29,10 +29,10 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
-from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
+from tensorfusion_dra.driver.catalog import CardHealthTracker
+from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
-from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers.third_party import Kind
+from tensorfusion_dra.driver.providers import Kind
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -40,6 +40,11 @@ from tensorfusion_dra.state.saved_state import SavedState
 if TYPE_CHECKING:
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery
     from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
+
+
+def follows_gpupool(settings: Settings) -> bool:
+    """Return True if the pool's values come from the cluster, not from the settings."""
+    return settings.pool_source != "settings"
 
 
 def node(settings: Settings) -> Node:

@@ -14,8 +14,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.driver.providers.providers import Providers
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.providers import Kind, Providers, Registered
 
 log = structlog.get_logger()
 

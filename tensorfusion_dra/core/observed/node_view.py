@@ -1,5 +1,8 @@
 """The node as an administrator sees it at one moment: cards, shares, and how the driver fares.
 
+cards() and shares() build the views of cards and shares from devices and the records of prepared
+claims; count_xid() counts what the NVIDIA driver reports.
+
 The status page, its JSON and the metrics are made of this view. It repeats no rule: each value
 follows from the catalog, the ledger's records, the verdicts about limits, or the state of a loop.
 
@@ -7,21 +10,28 @@ Amounts are exact: compute in billionths of a TFLOPS (the resolution of a Kubern
 memory in bytes, time as timezone-aware moments or in seconds.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices import xids as xid_descriptions
+from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import LeftOut
-from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.devices.slices import WriteReason
-from tensorfusion_dra.core.kubernetes.quantity import NANO
-from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
+from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,21 @@ class Amounts:
             nano_tflops=max(0, total.nano_tflops - self.nano_tflops),
             vram_bytes=max(0, total.vram_bytes - self.vram_bytes),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherCapacity:
+    """One capacity of a card.
+
+    Attributes:
+        name: As in the slice, such as example.com/encoder_sessions.
+        quantity: What all shares together may consume.
+        consumed: What the prepared shares consume of it.
+    """
+
+    name: str
+    quantity: Quantity
+    consumed: Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,3 +323,197 @@ class NodeView:
     def claims(self) -> int:
         """Number of prepared claims with shares."""
         return len({share.claim.uid for share in self.shares})
+
+
+XidCounts = Mapping[str, tuple[XidCount, ...]]
+"""By GPU UUID; the counts of a card are sorted by XID."""
+
+
+def count_xid(known: XidCounts, event: CardEvent, rules: HealthRules, at: datetime) -> XidCounts:
+    """Return the counts after one more event; other events than XIDs of a card do not count."""
+    if event.kind is not EventKind.XID or event.gpu_uuid is None:
+        return known
+    of_card = {each.code: each for each in known.get(event.gpu_uuid, ())}
+    new = XidCount(
+        code=event.code,
+        text=xid_descriptions.description(event.code),
+        marks_card=rules.xids.marks_card(event.code),
+        count=0,
+        last_at=at,
+    )
+    before = of_card.get(event.code, new)
+    of_card[event.code] = replace(before, count=before.count + 1, last_at=at)
+    return {**known, event.gpu_uuid: tuple(of_card[code] for code in sorted(of_card))}
+
+
+_PERCENT_OF_MILLI: Final = 10_000
+"""Billionths of a TFLOPS in one percent of a thousandth of a TFLOPS."""
+
+
+def cards(
+    devices: Iterable[Device],
+    claims: Iterable[PreparedClaim],
+    *,
+    sick: Mapping[str, Sickness],
+    absent: AbstractSet[str],
+    xids: Mapping[str, Sequence[XidCount]],
+) -> tuple[CardView, ...]:
+    """Return a view of each device, in their order.
+
+    Args:
+        devices: As they are published.
+        claims: All prepared claims.
+        sick: Unhealthy devices, by device name.
+        absent: Names of devices whose card is absent.
+        xids: Reports of XIDs, by GPU UUID.
+    """
+    held: dict[str, list[PreparedShare]] = {}
+    for claim in claims:
+        for share in claim.shares:
+            held.setdefault(share.device, []).append(share)
+    return tuple(
+        _card(
+            device,
+            held.get(device.name, ()),
+            sickness=sick.get(device.name),
+            is_absent=device.name in absent,
+            xids=tuple(xids.get(device.gpu.uuid, ())),
+        )
+        for device in devices
+    )
+
+
+def shares(
+    claim: PreparedClaim, devices: Mapping[str, Device], standing: Sequence[Standing]
+) -> tuple[ShareView, ...]:
+    """Return a view of each share of a claim, in their order.
+
+    Args:
+        claim: As it is prepared.
+        devices: By name; a share of another device is shown without its limit in TFLOPS.
+        standing: The verdict about each share; of another number before the first look at the
+            claim's present limits.
+    """
+    are_known = len(standing) == len(claim.shares)
+    return tuple(
+        _share(claim, share, devices.get(share.device), standing[index] if are_known else None)
+        for index, share in enumerate(claim.shares)
+    )
+
+
+def _card(
+    device: Device,
+    held: Sequence[PreparedShare],
+    *,
+    sickness: Sickness | None,
+    is_absent: bool,
+    xids: tuple[XidCount, ...],
+) -> CardView:
+    gpu = device.gpu
+    total = _amounts(
+        capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value,
+        capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value,
+    )
+    consumed = _consumed(device, held, total)
+    return CardView(
+        device=device.name,
+        uuid=gpu.uuid,
+        index=gpu.index,
+        product_name=gpu.product_name,
+        model=gpu.model,
+        driver_version=gpu.driver_version,
+        pci_bus_id=gpu.pci_bus_id or "",
+        is_simulated=gpu.simulated,
+        physical=_amounts(
+            device.capacity[names.CAPACITY_TFLOPS].value, device.capacity[names.CAPACITY_VRAM].value
+        ),
+        total_vram_bytes=gpu.vram_bytes,
+        capacity=total,
+        is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
+        consumed=consumed,
+        free=consumed.left_of(total),
+        sickness=sickness,
+        is_absent=is_absent,
+        xids=xids,
+        others=_other_capacities(device, held),
+    )
+
+
+def _consumed(device: Device, held: Iterable[PreparedShare], total: Amounts) -> Amounts:
+    """Return what the shares count against the device; an exclusive one counts as all of it."""
+    consumed, is_whole = Amounts(), False
+    tflops, vram = (
+        VIRTUAL_OF[name] if VIRTUAL_OF[name] in device.capacity else name
+        for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+    )
+    for share in held:
+        is_whole = is_whole or (share.exclusive and not share.admin_access)
+        if share.consumed:
+            consumed += _amounts(
+                capacity.counted_amount(share.consumed, tflops, device.capacity),
+                capacity.counted_amount(share.consumed, vram, device.capacity),
+            )
+    if not is_whole:
+        return consumed
+    # Under another pool's ratios the same card had other amounts.
+    return Amounts(
+        nano_tflops=max(consumed.nano_tflops, total.nano_tflops),
+        vram_bytes=max(consumed.vram_bytes, total.vram_bytes),
+    )
+
+
+def _share(
+    claim: PreparedClaim, share: PreparedShare, device: Device | None, standing: Standing | None
+) -> ShareView:
+    limit = None if share.admin_access else share.limit
+    requested = Amounts()
+    if share.consumed:
+        requested = _amounts(
+            capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS),
+            capacity.consumed_amount(share.consumed, names.CAPACITY_VRAM),
+        )
+    compute = None
+    if limit is not None and device is not None:
+        compute = device.gpu.milli_tflops * limit.sm_percent * _PERCENT_OF_MILLI
+    return ShareView(
+        claim=claim.ref,
+        pods=tuple(pod.name for pod in claim.pods),
+        request=share.request,
+        share_id=share.share_id,
+        device=share.device,
+        gpu_uuid=share.gpu_uuid,
+        requested=requested,
+        limit=limit,
+        limit_nano_tflops=compute,
+        wanted=None
+        if limit is None
+        else Limit(sm_percent=share.wanted_sm_percent, vram_bytes=share.wanted_vram_bytes),
+        isolation=share.isolation,
+        qos=share.qos,
+        enforcer=claim.enforcer,
+        is_exclusive=share.exclusive,
+        is_admin=share.admin_access,
+        enforcement=standing,
+    )
+
+
+def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:
+    return Amounts(nano_tflops=tflops.nano, vram_bytes=vram.ceil())
+
+
+def _other_capacities(device: Device, held: Iterable[PreparedShare]) -> tuple[OtherCapacity, ...]:
+    """Return the capacities in the order of their names.
+
+    Args:
+        device: As it is published.
+        held: All shares of the card.
+    """
+    shares = tuple(held)
+    found = []
+    for name in sorted(device.capacity.keys() - names.CAPACITIES):
+        total = device.capacity[name].value
+        consumed = Quantity(0, total.family)
+        for share in shares:
+            consumed += capacity.counted_amount(share.consumed, name, device.capacity)
+        found.append(OtherCapacity(name=name, quantity=total, consumed=consumed))
+    return tuple(found)

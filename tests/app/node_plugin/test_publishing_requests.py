@@ -12,16 +12,16 @@ import pytest
 from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, NODES, SLICES, Client, Json
-from tensorfusion_dra.app.node_plugin import node_base, publishing
+from tensorfusion_dra.app.node_plugin.process import NodePlugin
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import USER_AGENT, Api, ResourceApi
+from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.daemonset.test_security import pool
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import eventually
 
 NODE = "node-01"
 WATCHING = {("list", "resourceslices"): 1, ("watch", "resourceslices"): 1}
@@ -70,15 +70,12 @@ def publishing_node(
         pool_source=pool_source,
     )
     with Supervisor() as supervisor:
-        base = node_base.recovered(settings, supervisor)
-        supervisor.join_on_stop(seconds=PATIENCE_SECONDS)
-        base.catalog.refresh()
-        resource_api = ResourceApi(Api(Path(settings.kubeconfig)))
-        publish = publishing.constructed(settings, base.catalog, resource_api)
-        publish.start(settings, supervisor, base.catalog, resource_api)
+        plugin = NodePlugin(settings, supervisor)
+        plugin.catalog.refresh()
+        plugin.publish()
         assert eventually(lambda: server.requests.count("watch", "resourceslices") > 0)
         assert eventually(lambda: bool(stored(server)))
-        yield Node(base.catalog, publish.publisher)
+        yield Node(plugin.catalog, plugin.publisher)
 
 
 def stored(server: ApiServer) -> list[Json]:

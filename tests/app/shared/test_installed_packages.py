@@ -17,7 +17,7 @@ from tensorfusion_dra.core.devices.device import Reading
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.driver.providers.third_party import Registered
+from tensorfusion_dra.driver.providers import Registered
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install

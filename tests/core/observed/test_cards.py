@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
-from tensorfusion_dra.core.observed import cards
+from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import Amounts, CardView, ShareView
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
@@ -50,11 +50,11 @@ def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: An
 def viewed(
     devices: Sequence[Device], *claims: PreparedClaim, sick: dict[str, Sickness] | None = None
 ) -> tuple[CardView, ...]:
-    return cards.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
+    return node_view.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
 
 
 def shares_of(device: Device, claim: PreparedClaim, *standing: Standing) -> tuple[ShareView, ...]:
-    return cards.shares(claim, {device.name: device}, standing)
+    return node_view.shares(claim, {device.name: device}, standing)
 
 
 def test_card_without_shares_is_free() -> None:

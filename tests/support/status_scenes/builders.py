@@ -20,13 +20,13 @@ from tensorfusion_dra.core.observed.node_view import (
     CardView,
     NodeView,
     OperationView,
+    OtherCapacity,
     PublishingView,
     RegistrationState,
     RegistrationView,
     ShareView,
     XidCount,
 )
-from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 
 NOW: Final = datetime(2026, 3, 14, 3, 12, 44, tzinfo=UTC)
 NODE: Final = "gpu-node-07.example"

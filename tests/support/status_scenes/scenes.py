@@ -15,12 +15,12 @@ from tensorfusion_dra.core.observed.node_view import (
     LedgerView,
     NodeView,
     OperationView,
+    OtherCapacity,
     PublishingView,
     RegistrationState,
     RegistrationView,
     XidCount,
 )
-from tensorfusion_dra.core.observed.other_capacities import OtherCapacity
 from tests.support.status_scenes.builders import (
     ENFORCED,
     NO_PROCESS,

@@ -17,8 +17,8 @@ from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, Prepared
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
-from tensorfusion_dra.driver.providers import third_party
-from tensorfusion_dra.driver.providers.third_party import LONGEST_TEXT, Registered
+from tensorfusion_dra.driver import providers
+from tensorfusion_dra.driver.providers import LONGEST_TEXT, Registered
 from tensorfusion_dra.extend import BUDGET_SECONDS
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
@@ -154,7 +154,7 @@ class GuardedEnforcer:
             except (ClaimError, _FaultError):
                 raise
             except BaseException as error:  # noqa: BLE001 - code of another package
-                raise _FaultError(third_party.error_text(error)) from None
+                raise _FaultError(providers.error_text(error)) from None
 
         seconds = budget_seconds or self._budget_seconds
         try:

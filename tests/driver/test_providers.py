@@ -13,9 +13,7 @@ from tensorfusion_dra.core.devices.device import Device, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.providers.provider_runner import State
-from tensorfusion_dra.driver.providers.providers import Providers, Report
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.providers import Kind, Providers, Registered, Report, State
 from tensorfusion_dra.extend import consumable
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus

@@ -20,8 +20,8 @@ from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules
-from tensorfusion_dra.driver.providers.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers.third_party import Kind, Registered
+from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.driver.providers import Kind, Registered
 from tests.support.another_enforcer import Another, variant
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import claim_record

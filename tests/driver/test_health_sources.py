@@ -8,11 +8,9 @@ from typing import Any
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import Moment
-from tensorfusion_dra.driver.card_health_tracker import CardHealthTracker
 from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.providers.providers import Providers
-from tensorfusion_dra.driver.providers.third_party import Kind
+from tensorfusion_dra.driver.catalog import CardHealthTracker, DeviceCatalog
+from tensorfusion_dra.driver.providers import Kind, Providers
 from tensorfusion_dra.extend import Gpu, Problem
 from tests.driver.test_cards import RecordsInMemory
 from tests.support.builders.devices import NODE

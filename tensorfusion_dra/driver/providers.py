@@ -1,0 +1,446 @@
+"""Providers of other packages: attributes, capacities and health of the node's cards.
+
+Providers calls all of them and extends the devices; ProviderRunner calls one, in a thread of its
+own and within its time, and keeps its last good answers. That class is the only place that calls a
+provider. A round of calls is `begin`, if it has that method, and then one call for each card. What
+it raises or answers wrongly costs its own part alone.
+
+States, as `inspect --providers` shows them:
+
+- new: not called yet.
+- ok: the last round answered for every card.
+- failed: it cannot be loaded or begun, or a call for one card raised an exception.
+- late: the last round did not return within the budget. The provider is not called again until it
+  has returned; what it then returns counts, and it is late until a round is in time.
+- unused: disabled, or its name is taken.
+
+Example: a provider answers for two cards, then hangs. The reading waits for the budget once, and
+the driver keeps using the two answers. The next readings find it hanging and do not wait. When the
+call returns with other answers, the provider wakes the loop that reads the cards.
+"""
+
+import reprlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import structlog
+
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import provider_answers
+from tensorfusion_dra.core.devices.device import Device, Reading
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
+from tensorfusion_dra.core.devices.health import Trouble
+from tensorfusion_dra.core.devices.provider_answers import Offer, Refusal
+from tensorfusion_dra.extend import BUDGET_SECONDS, Begins, Listens
+from tensorfusion_dra.runtime.single_call_thread import SingleCallThread
+
+log = structlog.get_logger()
+
+LONGEST_TEXT: Final = 500
+"""Length to which texts of other packages are cut."""
+
+_REPR: Final = reprlib.Repr()
+_REPR.maxother = LONGEST_TEXT
+
+
+class Kind(StrEnum):
+    """Kinds of what a package can add."""
+
+    ATTRIBUTES = "attributes"
+    CAPACITIES = "capacities"
+    HEALTH = "health"
+    ENFORCER = "enforcer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A provider or enforcer that can be loaded.
+
+    Attributes:
+        name: Name of its entry point.
+        package: Name and version of its distribution; "" for the driver's own.
+        load: Imports it and returns it; raises anything.
+        unused: Why it is never loaded; "" if it is.
+    """
+
+    kind: Kind
+    name: str
+    load: Callable[[], object]
+    package: str = ""
+    unused: str = ""
+
+    @property
+    def log_fields(self) -> Mapping[str, str]:
+        """Whose it is, for the log."""
+        return {"kind": self.kind.value, "provider": self.name, "package": self.package}
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception as text; one that cannot show itself as the name of its class."""
+    return _REPR.repr(error)
+
+
+_MOST_CHANGES: Final = 10
+_CHANGES_SECONDS: Final = 3600.0
+"""Each change of an attribute or capacity is a write of the slice, which every scheduler reads."""
+_RESTLESS: Final = "answers changed 10 times within an hour; the last good answers stand"
+
+T = TypeVar("T")
+
+
+class State(StrEnum):
+    """States of a provider."""
+
+    NEW = "new"
+    OK = "ok"
+    FAILED = "failed"
+    LATE = "late"
+    UNUSED = "unused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the last round of calls went.
+
+    Attributes:
+        seconds: Time of the last round that returned; None before the first.
+        errors: Error by GPU UUID; by "" for the provider as a whole.
+    """
+
+    state: State
+    seconds: float | None = None
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """What a round of calls returned; answers and errors are by GPU UUID."""
+
+    answers: Mapping[str, Any]
+    errors: Mapping[str, str]
+    began: float
+    ended: float
+
+
+class ProviderRunner(Generic[T]):
+    """One provider of another package with its last good answers; used by one thread at a time."""
+
+    def __init__(
+        self,
+        registered: Registered,
+        call: Callable[[Any, Gpu, Reading], T],
+        *,
+        budget_seconds: float,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            registered: The provider.
+            call: Calls it for one card and returns its answer, checked; raises anything.
+            budget_seconds: Time for a round of calls.
+            wake: Has the cards read soon.
+            clock: In seconds; for how often the answers change.
+        """
+        self.registered = registered
+        self.outcome = Outcome(state=State.NEW)
+        self._call = call
+        self._budget_seconds = budget_seconds
+        self._late_text = f"no answer within {budget_seconds:g} s; the last good answers stand"
+        self._wake = wake
+        self._clock = clock
+        self._thread = SingleCallThread(f"provider-{registered.name}")
+        self._provider: Any = None  # of that thread alone
+        self._running: Future[_Round] | None = None
+        self._late_at = 0.0
+        self._good: Mapping[str, T] = {}  # by GPU UUID
+        self._changed_at: deque[float] = deque(maxlen=_MOST_CHANGES)
+        self._logged: frozenset[str] = frozenset()
+
+    def start(self, reading: Reading) -> None:
+        """Have the provider called for each card, unless it is still in an earlier round."""
+        self.answers()
+        if self._running is None:
+            self._late_at = time.monotonic() + self._budget_seconds
+            self._running = self._thread.submit(partial(self._round, reading))
+            if self._running is not None:
+                self._running.add_done_callback(self._wake_if_late)
+
+    def answers(self) -> Mapping[str, T]:
+        """Return its good answers by GPU UUID; wait for a round within its time.
+
+        A card without a good answer so far is missing.
+        """
+        if self._running is not None:
+            try:
+                returned = self._running.result(max(0.0, self._late_at - time.monotonic()))
+            except TimeoutError:
+                self._note(State.LATE, self.outcome.seconds, {"": self._late_text})
+            else:
+                self._running = None
+                self._take(returned)
+        return self._good
+
+    def close(self) -> None:
+        """End the thread; one that hangs is left behind and ends with the process."""
+        self._thread.close(wait_seconds=0.0)
+
+    def _round(self, reading: Reading) -> _Round:
+        began = time.monotonic()
+        answers: dict[str, T] = {}
+        errors: dict[str, str] = {}
+        try:
+            provider = self._loaded()
+            if isinstance(provider, Begins):
+                provider.begin(reading)
+        except BaseException as error:  # noqa: BLE001 - code of another package
+            errors[""] = error_text(error)
+        else:
+            for gpu in reading.gpus:
+                try:
+                    answers[gpu.uuid] = self._call(provider, gpu, reading)
+                except BaseException as error:  # noqa: BLE001 - as above
+                    errors[gpu.uuid] = error_text(error)
+        return _Round(answers=answers, errors=errors, began=began, ended=time.monotonic())
+
+    def _loaded(self) -> Any:
+        """Return the provider; import it before the first call."""
+        if self._provider is None:
+            found = self.registered.load()
+            provider = found() if isinstance(found, type) else found
+            if not callable(provider):
+                raise TypeError(f"found {type(provider).__name__}, expected a callable")
+            if isinstance(provider, Listens):
+                provider.listen(self._wake)
+            self._provider = provider
+            log.info("provider_loaded", **self.registered.log_fields)
+        return self._provider
+
+    def _wake_if_late(self, running: Future[_Round]) -> None:
+        """Have the cards read if a late round has news.
+
+        Without news it waits for the next reading, so that a provider that is always late is not
+        called over and over.
+        """
+        returned, good = running.result(), self._good
+        if returned.ended >= self._late_at and any(
+            good.get(uuid) != answer for uuid, answer in returned.answers.items()
+        ):
+            self._wake()
+
+    def _take(self, returned: _Round) -> None:
+        errors = dict(returned.errors)
+        known = self._good if self._is_restless(returned.answers) else {}
+        if known:
+            errors[""] = _RESTLESS
+        state = State.FAILED if errors else State.OK
+        if returned.ended >= self._late_at:
+            state, errors = State.LATE, {"": self._late_text, **errors}
+        self._good = {**self._good, **returned.answers, **known}
+        self._note(state, returned.ended - returned.began, errors)
+
+    def _is_restless(self, answers: Mapping[str, T]) -> bool:
+        """Return True if known answers change too often; remember this change otherwise."""
+        changes = any(self._good.get(uuid, answer) != answer for uuid, answer in answers.items())
+        if self.registered.kind is Kind.HEALTH or not changes:
+            return False
+        now, changed_at = self._clock(), self._changed_at
+        if len(changed_at) == _MOST_CHANGES and now - changed_at[0] < _CHANGES_SECONDS:
+            return True
+        changed_at.append(now)
+        return False
+
+    def _note(self, state: State, seconds: float | None, errors: Mapping[str, str]) -> None:
+        """Keep the outcome; log each error once, until all are over."""
+        self.outcome = Outcome(state=state, seconds=seconds, errors=errors)
+        texts = frozenset(errors.values())
+        for error in sorted(texts - self._logged):
+            log.warning("provider_failed", **self.registered.log_fields, error=error)
+        if self._logged and not texts:
+            log.info("provider_recovered", **self.registered.log_fields)
+        self._logged = texts
+
+
+_KINDS: Final = (Kind.ATTRIBUTES, Kind.CAPACITIES, Kind.HEALTH)
+_NOTHING: Final = Offer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one provider gave at the last reading.
+
+    Attributes:
+        given: Names by device; of a health source the reasons of its problems.
+        refused: Names that a device does not have from it, by device.
+    """
+
+    registered: Registered
+    outcome: Outcome
+    given: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    refused: Mapping[str, Sequence[Refusal]] = field(default_factory=dict)
+
+
+class Providers:
+    """The node's providers of attributes and capacities, and its health sources.
+
+    One thread at a time calls troubles(), and one at a time extended(); any may call wake().
+    """
+
+    def __init__(
+        self,
+        registered: Iterable[Registered] = (),
+        *,
+        budget_seconds: float = BUDGET_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            registered: In the order in which they give to a device.
+            budget_seconds: Time of each for a round of calls.
+            clock: In seconds; for how often answers change.
+        """
+        self._wake: Callable[[], None] = lambda: None
+        self._registered = tuple(registered)
+        self._runners: dict[Kind, list[ProviderRunner[Any]]] = {kind: [] for kind in _KINDS}
+        for each in self._registered:
+            if not each.unused:
+                runner = ProviderRunner(
+                    each, _call(each), budget_seconds=budget_seconds, wake=self.wake, clock=clock
+                )
+                self._runners[each.kind].append(runner)
+        self._asked: Reading | None = None
+        self._reports: dict[Registered, Report] = {}
+        self._logged: frozenset[tuple[Registered, str, Refusal]] = frozenset()
+
+    def on_wake(self, wake: Callable[[], None]) -> None:
+        """Call this function whenever a provider has news."""
+        self._wake = wake
+
+    def wake(self) -> None:
+        """Have the cards read soon."""
+        self._wake()
+
+    def troubles(self, inventory: Inventory) -> Mapping[str, Sequence[Trouble]]:
+        """Ask the health sources; return the troubles of each card by GPU UUID.
+
+        A card without troubles is missing if a source has never answered for it.
+        """
+        reading = Reading(inventory=inventory)
+        sources = self._runners[Kind.HEALTH]
+        for source in sources:
+            source.start(reading)
+        by_source = {source: source.answers() for source in sources}
+        for source, answers in by_source.items():
+            self._reports[source.registered] = Report(
+                registered=source.registered,
+                outcome=source.outcome,
+                given={
+                    devices.device_name(gpu.uuid): [each.reason for each in answers[gpu.uuid]]
+                    for gpu in inventory.gpus
+                    if answers.get(gpu.uuid)
+                },
+            )
+        found = {
+            gpu.uuid: [each for answers in by_source.values() for each in answers.get(gpu.uuid, ())]
+            for gpu in inventory.gpus
+        }
+        return {
+            uuid: troubles
+            for uuid, troubles in found.items()
+            if troubles or all(uuid in answers for answers in by_source.values())
+        }
+
+    def extended(
+        self, built: Sequence[Device], reading: Reading, *, anew: bool = True
+    ) -> tuple[Device, ...]:
+        """Return the devices with what the providers give.
+
+        Args:
+            built: The driver's own device of each card.
+            reading: With the node.
+            anew: False to call none if the reading equals the last one.
+        """
+        # Capacities take the room of a device before attributes do.
+        runners = (*self._runners[Kind.CAPACITIES], *self._runners[Kind.ATTRIBUTES])
+        if anew or reading != self._asked:
+            self._asked = reading
+            # All at the same time, so that several that hang take no longer than one.
+            for runner in runners:
+                runner.start(reading)
+        givers: dict[tuple[Kind, str], dict[str, str]] = {}
+        refused: set[tuple[Registered, str, Refusal]] = set()
+        for runner in runners:
+            registered, offers = runner.registered, runner.answers()
+            extended = []
+            for device in built:
+                taken = givers.setdefault((registered.kind, device.name), {})
+                offer = offers.get(device.gpu.uuid, _NOTHING)
+                each = provider_answers.extended(device, offer, taken)
+                taken.update(dict.fromkeys(each.given, registered.name))
+                extended.append(each)
+            built = [each.device for each in extended]
+            self._reports[registered] = Report(
+                registered=registered,
+                outcome=runner.outcome,
+                given={each.device.name: each.given for each in extended if each.given},
+                refused={each.device.name: each.refused for each in extended if each.refused},
+            )
+            refused |= {
+                (registered, each.device.name, refusal)
+                for each in extended
+                for refusal in each.refused
+            }
+        self._log_refusals(frozenset(refused))
+        return tuple(built)
+
+    def reports(self) -> Sequence[Report]:
+        """Return what each provider gave at the last reading, in the order in which they give."""
+        return [
+            self._reports.get(each)
+            or Report(
+                registered=each, outcome=Outcome(state=State.UNUSED if each.unused else State.NEW)
+            )
+            for kind in _KINDS
+            for each in self._registered
+            if each.kind is kind
+        ]
+
+    def close(self) -> None:
+        """End the providers' threads."""
+        for runners in self._runners.values():
+            for each in runners:
+                each.close()
+
+    def _log_refusals(self, found: frozenset[tuple[Registered, str, Refusal]]) -> None:
+        """Log each refusal once, until it is over."""
+        for registered, device, refusal in sorted(
+            found - self._logged, key=lambda each: (each[0].name, each[1], each[2].name)
+        ):
+            log.warning(
+                "attribute_left_out",
+                **registered.log_fields,
+                device=device,
+                attribute=refusal.name,
+                error=refusal.reason,
+            )
+        self._logged = found
+
+
+def _call(registered: Registered) -> Callable[[Any, Gpu, Reading], Any]:
+    """Return how a provider of this kind is called for one card, and its answer checked."""
+    match registered.kind:
+        case Kind.ATTRIBUTES:
+            return lambda p, gpu, reading: provider_answers.attributes(p(gpu, reading.node))
+        case Kind.CAPACITIES:
+            return lambda p, gpu, reading: provider_answers.capacities(p(gpu, reading.node))
+        case _:
+            name = registered.name
+            return lambda p, gpu, _reading: provider_answers.troubles(p(gpu), source=name)
