@@ -71,41 +71,24 @@ static void written(int file)
         count(&counters->files_written);
 }
 
-#define OPEN(...)                                     \
-    do {                                              \
-        int mode = 0;                                 \
-        if (flags & (O_CREAT | __O_TMPFILE)) {        \
-            va_list more;                             \
-            va_start(more, flags);                    \
-            mode = va_arg(more, int);                 \
-            va_end(more);                             \
-        }                                             \
-        return opened(real(__VA_ARGS__, mode), flags); \
-    } while (0)
+#define OPEN(function, parameters, ...)                    \
+    int function parameters                                \
+    {                                                      \
+        int mode = 0;                                      \
+        REAL(function);                                    \
+        if (flags & (O_CREAT | __O_TMPFILE)) {             \
+            va_list more;                                  \
+            va_start(more, flags);                         \
+            mode = va_arg(more, int);                      \
+            va_end(more);                                  \
+        }                                                  \
+        return opened(real(__VA_ARGS__, mode), flags);     \
+    }
 
-int open(const char *path, int flags, ...)
-{
-    REAL(open);
-    OPEN(path, flags);
-}
-
-int open64(const char *path, int flags, ...)
-{
-    REAL(open64);
-    OPEN(path, flags);
-}
-
-int openat(int folder, const char *path, int flags, ...)
-{
-    REAL(openat);
-    OPEN(folder, path, flags);
-}
-
-int openat64(int folder, const char *path, int flags, ...)
-{
-    REAL(openat64);
-    OPEN(folder, path, flags);
-}
+OPEN(open, (const char *path, int flags, ...), path, flags)
+OPEN(open64, (const char *path, int flags, ...), path, flags)
+OPEN(openat, (int folder, const char *path, int flags, ...), folder, path, flags)
+OPEN(openat64, (int folder, const char *path, int flags, ...), folder, path, flags)
 
 /* The number may become that of a socket, whose writes are not those of a file. */
 int close(int file)
@@ -116,26 +99,17 @@ int close(int file)
     return real(file);
 }
 
-ssize_t write(int file, const void *content, size_t size)
-{
-    REAL(write);
-    written(file);
-    return real(file, content, size);
-}
+#define WRITE(function, parameters, ...)                   \
+    ssize_t function parameters                            \
+    {                                                      \
+        REAL(function);                                    \
+        written(file);                                     \
+        return real(__VA_ARGS__);                          \
+    }
 
-ssize_t pwrite(int file, const void *content, size_t size, off_t offset)
-{
-    REAL(pwrite);
-    written(file);
-    return real(file, content, size, offset);
-}
-
-ssize_t pwrite64(int file, const void *content, size_t size, off64_t offset)
-{
-    REAL(pwrite64);
-    written(file);
-    return real(file, content, size, offset);
-}
+WRITE(write, (int file, const void *content, size_t size), file, content, size)
+WRITE(pwrite, (int file, const void *content, size_t size, off_t offset), file, content, size, offset)
+WRITE(pwrite64, (int file, const void *content, size_t size, off64_t offset), file, content, size, offset)
 
 #define FLUSH(name)                   \
     int name(int file)                \

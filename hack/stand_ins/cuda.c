@@ -197,11 +197,9 @@ EXPORT Result cuDeviceGet(int *device, int ordinal)
 
 EXPORT Result cuDeviceGetName(char *name, int length, int device)
 {
-    Result result = check(device);
-
-    if (result == SUCCESS)
+    if (check(device) == SUCCESS)
         snprintf(name, (size_t)length, "%s", card_of(device)->name);
-    return result;
+    return check(device);
 }
 
 EXPORT Result cuDeviceGetUuid(unsigned char *uuid, int device)
@@ -221,20 +219,16 @@ EXPORT Result cuDeviceGetUuid(unsigned char *uuid, int device)
 
 EXPORT Result cuDeviceGetPCIBusId(char *text, int length, int device)
 {
-    Result result = check(device);
-
-    if (result == SUCCESS)
+    if (check(device) == SUCCESS)
         snprintf(text, (size_t)length, "%s", card_of(device)->bus_id);
-    return result;
+    return check(device);
 }
 
 EXPORT Result cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
-    Result result = check(device);
-
-    if (result == SUCCESS)
+    if (check(device) == SUCCESS)
         *bytes = card_of(device)->bytes;
-    return result;
+    return check(device);
 }
 
 EXPORT Result cuDeviceGetAttribute(int *value, int attribute, int device)

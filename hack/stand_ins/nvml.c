@@ -280,15 +280,25 @@ EXPORT Return nvmlDeviceGetIndex(Device device, unsigned *index)
     return SUCCESS;
 }
 
-EXPORT Return nvmlDeviceGetUUID(Device device, char *uuid, unsigned length)
-{
-    return card_text(device, "uuid", uuid, length);
-}
-
-EXPORT Return nvmlDeviceGetName(Device device, char *name, unsigned length)
-{
-    return card_text(device, "name", name, length);
-}
+/* Functions that return one answer of the card. */
+#define TEXT(function, query)                                                                     \
+    EXPORT Return function(Device device, char *text, unsigned length)                            \
+    {                                                                                             \
+        return card_text(device, query, text, length);                                            \
+    }
+#define NUMBER(function, query)                                                                   \
+    EXPORT Return function(Device device, unsigned *number)                                       \
+    {                                                                                             \
+        return card_number(device, query, number);                                                \
+    }
+TEXT(nvmlDeviceGetUUID, "uuid")
+TEXT(nvmlDeviceGetName, "name")
+NUMBER(nvmlDeviceGetMinorNumber, "minor")
+NUMBER(nvmlDeviceGetBrand, "brand")
+#ifndef OLD_DRIVER
+NUMBER(nvmlDeviceGetArchitecture, "architecture")
+NUMBER(nvmlDeviceGetNumGpuCores, "cores")
+#endif
 
 EXPORT Return nvmlDeviceGetPciInfo_v3(Device device, PciInfo *pci)
 {
@@ -297,16 +307,6 @@ EXPORT Return nvmlDeviceGetPciInfo_v3(Device device, PciInfo *pci)
     if (result == SUCCESS)
         sscanf(pci->bus_id, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
     return result;
-}
-
-EXPORT Return nvmlDeviceGetMinorNumber(Device device, unsigned *minor)
-{
-    return card_number(device, "minor", minor);
-}
-
-EXPORT Return nvmlDeviceGetBrand(Device device, unsigned *brand)
-{
-    return card_number(device, "brand", brand);
 }
 
 EXPORT Return nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
@@ -561,11 +561,6 @@ EXPORT Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
     return result;
 }
 
-EXPORT Return nvmlDeviceGetArchitecture(Device device, unsigned *architecture)
-{
-    return card_number(device, "architecture", architecture);
-}
-
 EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
 {
     char answer[MAX_ANSWER];
@@ -576,8 +571,4 @@ EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *p
     return result;
 }
 
-EXPORT Return nvmlDeviceGetNumGpuCores(Device device, unsigned *cores)
-{
-    return card_number(device, "cores", cores);
-}
 #endif

@@ -276,7 +276,6 @@ def test_every_object_has_the_standard_labels_and_the_users() -> None:
             labels.items()
             >= {
                 NAME: "tensorfusion-dra",
-                "app.kubernetes.io/part-of": "tensorfusion-dra",
                 "app.kubernetes.io/instance": "tensorfusion-dra",
                 "app.kubernetes.io/version": "0.1.0",
                 "app.kubernetes.io/managed-by": "Helm",

@@ -253,88 +253,48 @@ int openat(int folder, const char *path, int flags, ...)
     OPEN(folder, folder, path, flags);
 }
 
-ssize_t write(int file, const void *content, size_t size)
-{
-    REAL(write);
-    GROWING(file, lseek(file, 0, SEEK_CUR) + (off_t)size);
-    ON_FILE(ssize_t, "write", file, real(file, content, size));
-}
+/* Functions that are one step on a path or on an open file. */
+#define PATH_STEP(function, step, parameters, ...)                \
+    int function parameters                                       \
+    {                                                             \
+        REAL(function);                                           \
+        ON_PATH(int, step, path, real(__VA_ARGS__));              \
+    }
+#define FILE_STEP(function, step, parameters, ...)          \
+    int function parameters                                       \
+    {                                                             \
+        REAL(function);                                           \
+        ON_FILE(int, step, file, real(__VA_ARGS__));             \
+    }
+#define GROWING_STEP(type, function, step, end, parameters, ...)  \
+    type function parameters                                      \
+    {                                                             \
+        REAL(function);                                           \
+        GROWING(file, end);                                       \
+        ON_FILE(type, step, file, real(__VA_ARGS__));             \
+    }
 
-ssize_t pwrite(int file, const void *content, size_t size, off_t offset)
-{
-    REAL(pwrite);
-    GROWING(file, offset + (off_t)size);
-    ON_FILE(ssize_t, "write", file, real(file, content, size, offset));
-}
-
-ssize_t pwrite64(int file, const void *content, size_t size, off64_t offset)
-{
-    REAL(pwrite64);
-    GROWING(file, offset + (off_t)size);
-    ON_FILE(ssize_t, "write", file, real(file, content, size, offset));
-}
-
-int ftruncate(int file, off_t size)
-{
-    REAL(ftruncate);
-    GROWING(file, size);
-    ON_FILE(int, "truncate", file, real(file, size));
-}
-
-int ftruncate64(int file, off64_t size)
-{
-    REAL(ftruncate64);
-    GROWING(file, size);
-    ON_FILE(int, "truncate", file, real(file, size));
-}
-
-int fsync(int file)
-{
-    REAL(fsync);
-    ON_FILE(int, "sync", file, real(file));
-}
-
-int fdatasync(int file)
-{
-    REAL(fdatasync);
-    ON_FILE(int, "sync", file, real(file));
-}
-
-int fchmod(int file, mode_t mode)
-{
-    REAL(fchmod);
-    ON_FILE(int, "chmod", file, real(file, mode));
-}
-
-int chmod(const char *path, mode_t mode)
-{
-    REAL(chmod);
-    ON_PATH(int, "chmod", path, real(path, mode));
-}
-
-int rename(const char *old, const char *path)
-{
-    REAL(rename);
-    ON_PATH(int, "rename to", path, real(old, path));
-}
+GROWING_STEP(ssize_t, write, "write", lseek(file, 0, SEEK_CUR) + (off_t)size,
+             (int file, const void *content, size_t size), file, content, size)
+GROWING_STEP(ssize_t, pwrite, "write", offset + (off_t)size,
+             (int file, const void *content, size_t size, off_t offset), file, content, size, offset)
+GROWING_STEP(ssize_t, pwrite64, "write", offset + (off_t)size,
+             (int file, const void *content, size_t size, off64_t offset), file, content, size, offset)
+GROWING_STEP(int, ftruncate, "truncate", size, (int file, off_t size), file, size)
+GROWING_STEP(int, ftruncate64, "truncate", size, (int file, off64_t size), file, size)
+FILE_STEP(fsync, "sync", (int file), file)
+FILE_STEP(fdatasync, "sync", (int file), file)
+FILE_STEP(fchmod, "chmod", (int file, mode_t mode), file, mode)
+PATH_STEP(chmod, "chmod", (const char *path, mode_t mode), path, mode)
+PATH_STEP(rename, "rename to", (const char *old, const char *path), old, path)
+PATH_STEP(mkdir, "mkdir", (const char *path, mode_t mode), path, mode)
+PATH_STEP(rmdir, "rmdir", (const char *path), path)
 
 int unlink(const char *path)
 {
     REAL(unlink);
     freed(path);
     ON_PATH(int, "unlink", path, real(path));
-}
-
-int mkdir(const char *path, mode_t mode)
-{
-    REAL(mkdir);
-    ON_PATH(int, "mkdir", path, real(path, mode));
-}
-
-int rmdir(const char *path)
-{
-    REAL(rmdir);
-    ON_PATH(int, "rmdir", path, real(path));
 }
 
 int bind(int file, const struct sockaddr *address, socklen_t size)

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, figures, node, tables, target
+from benchmark import cells, compare, figures, target
 from benchmark.cells import Cell
 from benchmark.figures import CALLS, PROCESS, Measured, Sample
 from benchmark.recorded import Recorded
 from benchmark.target import TargetError
-from tensorfusion_dra.core.kubernetes import quantity
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -76,20 +75,6 @@ def test_setting_out_of_range_is_rejected(flag: str, value: str, expected: str) 
         cells.of_flags(flags(flag, value))
 
 
-def test_as_many_claims_as_can_be_held_fit_on_one_card() -> None:
-    card = {"tflops": "312", "vram": "80Gi"}  # of the simulated A100
-
-    for name, amount in node.CAPACITY.items():
-        assert quantity.parse(amount).nano * cells.MOST["held"] < quantity.parse(card[name]).nano
-
-
-def test_driver_of_a_socket_is_the_name_of_its_folder() -> None:
-    found = target.parsed("/kubelet/plugins/gpu.example.com/dra.sock")
-
-    assert (found.driver, found.device_class) == ("gpu.example.com", "gpu.example.com")
-    assert found.capacity == {}
-
-
 def test_driver_class_service_and_capacity_can_be_named() -> None:
     found = target.parsed("/s,driver=d,class=c,service=v1beta1.DRAPlugin,tflops=1,vram=16Mi")
 
@@ -147,10 +132,6 @@ def test_ratio_is_taken_pair_by_pair() -> None:
     assert found == {"median": 1.0, "min": 0.5, "max": 3.0}
 
 
-def test_ratio_to_calls_that_all_failed_is_none() -> None:
-    assert figures.ratios([{"p50_ms": 1.0}], [{"p50_ms": None}], "p50_ms") is None
-
-
 def test_two_drivers_take_turns_and_the_order_changes_each_round() -> None:
     log: list[str] = []
     subjects = [Fixed("a", 3.0, log), Fixed("b", 2.0, log)]
@@ -162,21 +143,6 @@ def test_two_drivers_take_turns_and_the_order_changes_each_round() -> None:
     assert found["ratios"]["prepare"]["p50_ms"] == {"median": 1.5, "min": 1.5, "max": 1.5}
     assert found["figures"]["a"][PROCESS] == {"cpu_ms_per_claim": 3.0, "rss_mib": 30.0}
     assert found["ratios"][PROCESS]["rss_mib"] == {"median": 1.5, "min": 1.5, "max": 1.5}
-
-
-def test_file_of_an_older_bench_has_no_process_and_still_compares(tmp_path: Path) -> None:
-    recorded(tmp_path / "old.json", 4.0, 10)
-    content = json.loads((tmp_path / "old.json").read_text(encoding="utf-8"))
-    del content["rows"][0]["figures"]["old"][PROCESS]
-    (tmp_path / "old.json").write_text(json.dumps(content), encoding="utf-8")
-    old = Recorded(tmp_path / "old.json")
-
-    found = compare.row([Fixed("new", 1.0, []), old], old.cells[0], calls=2, rounds=1)
-
-    assert found["ratios"]["again"]["p50_ms"]["median"] == 0.25
-    assert found["ratios"][PROCESS] == {"cpu_ms_per_claim": None, "rss_mib": None}
-    (line,) = tables.processes([found]).splitlines()[1:]
-    assert line.split()[-3:] == ["new", "1.00", "10.00"]
 
 
 def recorded(file: Path, milliseconds: float, *held: int) -> Recorded:
@@ -207,19 +173,6 @@ def test_file_without_these_settings_or_of_another_kind_is_rejected(tmp_path: Pa
     (tmp_path / "counts.json").write_text('{"counts": {}}')
     with pytest.raises(TargetError, match=r"counts.json: expected the JSON of a run"):
         Recorded(tmp_path / "counts.json")
-
-
-def test_tables_show_every_row_and_ratio() -> None:
-    subjects = [Fixed("a", 3.0, []), Fixed("b", 2.0, [])]
-    rows = compare.rows(
-        subjects, [cell(10), cell(1000)], calls=2, rounds=2, progress=lambda _: None
-    )
-
-    assert len(tables.latencies(rows).splitlines()) == 1 + 2 * 2 * len(CALLS)
-    assert "1.50 (1.50 to 1.50)" in tables.comparison(rows)
-    assert [line.split()[5] for line in tables.processes(rows).splitlines()[1:4]] == [
-        *("a", "b", "ratio")
-    ]
 
 
 def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmark import memory, node
+from benchmark import memory
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -56,19 +56,6 @@ def test_weights_are_summed_by_package_and_ours_by_folder() -> None:
     assert [row["standard_library"] for row in rows] == [False, True, False]
 
 
-def test_start_ends_when_the_client_is_loaded() -> None:
-    lines = [
-        line("typing", began_kib=9000, began_ms=30.0),
-        line("urllib3", memory.CLIENT, began_kib=50_010, began_ms=401.0),
-        line(memory.CLIENT, began_kib=50_000, began_ms=400.0),
-    ]
-
-    assert memory.start(lines) == {
-        "interpreter": {"rss_kib": 9000, "cpu_ms": 30.0},
-        "the kubelet can call": {"rss_kib": 50_000, "cpu_ms": 400.0},
-    }
-
-
 def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
     found = bench("--memory", "--claims", "2", "--held", "1")["memory"]
 
@@ -84,11 +71,3 @@ def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
         # What imports added is most of what the process has.
         assert sum(weights.values()) > moment["rss_kib"] / 2
         assert moment["private_dirty_kib"] < moment["rss_kib"]
-
-
-def test_node_plugin_of_the_bench_is_registered_and_keeps_its_socket() -> None:
-    with node.running("1xT4") as cluster:
-        cluster.start_plugin()
-        log = cluster.log_file_of("").read_text(encoding="utf-8")
-
-    assert "registered" in [json.loads(line)["event"] for line in log.splitlines()]

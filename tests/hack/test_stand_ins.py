@@ -153,33 +153,3 @@ def test_a_kernel_takes_its_time_on_the_card(built: Built, tmp_path: Path) -> No
     (launched,) = tenants.run("launch", "0", "0.3", "1000")
 
     assert 0 < launched["count"] * 0.02 <= launched["seconds"]
-
-
-def test_mps_limits_each_process_where_its_daemon_is(tenants: Tenants, tmp_path: Path) -> None:
-    limits = {
-        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=100M,1=200M",
-    }
-    assert results(tenants.run("alloc", "0", "101", **limits)) == [0]
-    (tmp_path / "control").touch()
-
-    printed = tenants.run("alloc", "0", "101", "alloc", "1", "200", "alloc", "1", "1", **limits)
-
-    assert results(printed) == [OUT_OF_MEMORY, 0, OUT_OF_MEMORY]
-
-
-def test_a_kernel_takes_longer_on_a_part_of_the_card(built: Built, tmp_path: Path) -> None:
-    (tmp_path / "control").touch()
-    machine = Machine(cards=[SMALL], block_ns=5_000)
-    tenants = Tenants(built, machine.write(tmp_path / "gpus"))
-
-    (launched,) = tenants.run(
-        "launch",
-        "0",
-        "0.3",
-        "1000",
-        CUDA_MPS_PIPE_DIRECTORY=str(tmp_path),
-        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25",
-    )
-
-    assert 0 < launched["count"] * 0.005 / 0.25 <= launched["seconds"]

@@ -1,7 +1,6 @@
 """Disks that refuse writes, even from root."""
 
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +28,3 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(mode)
         for path in folder.iterdir():
             path.chmod(0o644)
-
-
-@contextmanager
-def no_room_after(size: int) -> Iterator[None]:
-    """Prevent files of this process from growing beyond this size in bytes.
-
-    A write beyond it fails instead of ending the process, because Python ignores SIGXFSZ.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

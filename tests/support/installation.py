@@ -35,7 +35,7 @@ _WEBHOOK: Final = """\
 """
 _HEADER: Final = "# Rendered by `make manifests` from daemonset/chart; change that instead.\n"
 _OF_RELEASES: Final = re.compile(
-    r"^(# Source: | *helm\.sh/chart: | *app\.kubernetes\.io/managed-by: |"
+    r"^(# Source: | *helm\.sh/chart: | *app\.kubernetes\.io/(managed-by|instance|version): |"
     r"  annotations:\n    helm\.sh/resource-policy: ).*\n",
     re.MULTILINE,
 )

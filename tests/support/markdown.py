@@ -90,11 +90,6 @@ def table(document: str, name: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 
-def inline(cell: str) -> str:
-    """Return a cell's text without links and back quotes."""
-    return _INLINE.sub(lambda link: link["text"], cell).replace("`", "")
-
-
 def codes(cell: str) -> list[str]:
     """Return the texts of a cell that are in back quotes."""
     return _CELL_CODE.findall(cell)

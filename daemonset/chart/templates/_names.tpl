@@ -9,7 +9,6 @@ app.kubernetes.io/component: {{ . }}
 {{- $root := index . 0 }}
 {{- $own := include "selector" (index . 1) | fromYaml }}
 {{- $standard := dict
-      "app.kubernetes.io/part-of" "tensorfusion-dra"
       "app.kubernetes.io/instance" $root.Release.Name
       "app.kubernetes.io/version" $root.Chart.AppVersion
       "app.kubernetes.io/managed-by" $root.Release.Service
