@@ -11,7 +11,6 @@ from dra_simulator.api.faults import Faults, RequestCounts
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
 from dra_simulator.api.listener import Listener
-from dra_simulator.api.openapi import OpenApi
 from dra_simulator.api.registry import Registry, Target, WriteOptions
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import part
@@ -76,7 +75,6 @@ class ApiServer:
             registry=writer,
             schema=SCHEMA,
             served=served,
-            openapi=OpenApi(served.versions),
             bookmark_seconds=bookmark_seconds,
             admitting=Admitting(writer, condition_holds),
         )

@@ -1,24 +1,23 @@
 """Events on pods, in the format of the kubelet's recorder (client-go, tools/record, release 1.36).
 
-Unlike that, this one counts an Event as repeated only if its text is the same too, and writes each
-new count at once. The real scheduler writes Events of events.k8s.io; kubectl shows both alike.
+Unlike that, this one writes an Event of a text once and does not count its repetitions. The real
+scheduler writes Events of events.k8s.io; kubectl shows both alike.
 """
 
+import contextlib
 import time
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.rest import EVENTS, ApiError, Client, Json, RestError
+from dra_simulator.rest import EVENTS, Client, RestError
 
 Document = Mapping[str, Any]
 
-_NOT_FOUND: Final = 404
-
 
 class Recorder:
-    """Writer of a component's Events on pods; a repeated Event is counted, not written again.
+    """Writer of a component's Events on pods; a repeated Event is not written again.
 
     An Event that cannot be written is dropped without an error.
     """
@@ -31,7 +30,7 @@ class Recorder:
             "reportingInstance": host,
         }
         self._lock: Final = Lock()  # guards _written
-        self._written: Final[dict[tuple[str, ...], tuple[Json, int]]] = {}
+        self._written: Final[set[tuple[str, ...]]] = set()
 
     def record(
         self,
@@ -52,21 +51,10 @@ class Recorder:
         }
         key = (str(metadata["uid"]), field_path, reason, message)
         with self._lock:
-            known = self._written.get(key)
-        try:
-            written = self._repeat(*known) if known else None
-            if written is None:
-                kind = "Warning" if warning else "Normal"
-                facts = {"reason": reason, "message": message, "type": kind}
-                written = self._create(about, facts), 1
-        except RestError:
-            return
-        with self._lock:
-            self._written[key] = written
-
-    def _create(self, about: Json, facts: Json) -> Json:
+            if key in self._written:
+                return
         now = podclaims.now()
-        body = {
+        event = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {
@@ -74,26 +62,20 @@ class Recorder:
                 "namespace": about["namespace"],
             },
             "involvedObject": about,
-            **facts,
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
             **self._reporter,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
         }
-        return self._client.create(EVENTS, body)
-
-    def _repeat(self, event: Json, count: int) -> tuple[Json, int] | None:
-        """Count an Event once more; return None if it is gone."""
-        try:
-            patch = {"count": count + 1, "lastTimestamp": podclaims.now()}
-            return self._client.patch(EVENTS, event, patch), count + 1
-        except ApiError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        with contextlib.suppress(RestError):
+            self._client.create(EVENTS, event)
+            with self._lock:
+                self._written.add(key)
 
     def forget(self, pod_uid: str) -> None:
         """Forget the Events of a pod that is gone."""
         with self._lock:
-            for key in [key for key in self._written if key[0] == pod_uid]:
-                del self._written[key]
+            self._written.difference_update([key for key in self._written if key[0] == pod_uid])

@@ -1,15 +1,19 @@
 """Kubelet that registers plugins over real sockets and calls them to prepare pods' claims."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from dra_simulator import podclaims
-from dra_simulator.node.context import Entry, KubeletContext, Timings
-from dra_simulator.node.plugin import DeviceHealth, Plugin
-from dra_simulator.node.plugins import Plugins, PluginSockets
-from dra_simulator.node.pods import ADDRESS, Pods
-from dra_simulator.node.preparation import Preparation
+from dra_simulator.node.plugin import (
+    DeviceHealth,
+    Entry,
+    KubeletContext,
+    Plugin,
+    Plugins,
+    PluginSockets,
+    Timings,
+)
+from dra_simulator.node.pods import ADDRESS, Pods, Preparation
 from dra_simulator.rest import NODES, ApiError, Client, Json
 from dra_simulator.runtime import Container, Runtime
 
@@ -18,18 +22,7 @@ REGISTRATION_FOLDER: Final = "plugins_registry"
 _CAPACITY: Final = {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "100Gi", "pods": "110"}
 _CHECKPOINT: Final = "dra_manager_state"
 _CONFLICT: Final = 409
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of a kubelet.
-
-    Attributes:
-        wipe_at_start: Delete all slices of the node at the start, as a real kubelet does.
-    """
-
-    timings: Timings = field(default_factory=Timings)
-    wipe_at_start: bool = False
+_TIMINGS: Final = Timings()
 
 
 class Kubelet:
@@ -46,7 +39,8 @@ class Kubelet:
         *,
         root_dir: Path,
         runtime: Runtime,
-        options: Options | None = None,
+        timings: Timings = _TIMINGS,
+        wipe_at_start: bool = False,
     ) -> None:
         """Create a kubelet; `start` makes it run.
 
@@ -54,16 +48,16 @@ class Kubelet:
             url: URL of the API server.
             root_dir: Folder of the watched plugins_registry and of the checkpoint. Keep the path
                 short, because the length of socket paths is limited.
+            wipe_at_start: Delete all slices of the node at the start, as a real kubelet does.
         """
-        options = options or Options()
         self._setting: Final = KubeletContext(
             node_name=node_name,
             client=Client(url),
-            timings=options.timings,
+            timings=timings,
         )
         self.registration_dir: Final = root_dir / REGISTRATION_FOLDER
         self._runtime: Final = runtime
-        self._wipe_at_start: Final = options.wipe_at_start
+        self._wipe_at_start: Final = wipe_at_start
         self._plugins: Final = Plugins(self._setting)
         self._sockets: Final = PluginSockets(
             self.registration_dir, self._plugins, setting=self._setting

@@ -11,7 +11,7 @@ from typing import Final
 
 from dra_simulator.api import rules
 from dra_simulator.api.rules import SCHEMA
-from dra_simulator.api.schema import elements, part
+from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
@@ -23,7 +23,6 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
 )
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list
 
-Json = dict[str, object]
 DeviceKey = tuple[str, str, str, str]
 CheckExpression = Callable[[str], str | None]
 

@@ -1,4 +1,9 @@
-"""Resources that the simulated API server can serve, and its discovery documents."""
+"""Resources that the simulated API server can serve, and the documents that describe them.
+
+Of OpenAPI there is only what kubectl reads before it creates, applies or patches: whether the PATCH
+operation of the kind takes the parameter fieldValidation. How a patch merges the lists of built-in
+kinds it knows by itself. There are no schemas, so `kubectl explain` has nothing to show.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,7 +87,6 @@ _EVENT_FIELDS: Final = (
     "involvedObject.fieldPath",
     "reason",
     "reportingComponent",
-    "source",
     "type",
 )
 KINDS: Final = (
@@ -269,8 +273,20 @@ class Served:
                 document = {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)}
             case ["apis", group, version] if version in self.versions.get(group, ()):
                 document = self._resource_list(group, version)
-            case _:
-                pass
+            case ["openapi", "v3"]:
+                served = [
+                    f"{'apis' if group else 'api'}/{api_version(group, version)}"
+                    for group, versions in self.versions.items()
+                    for version in versions
+                ]
+                paths = {name: {"serverRelativeURL": f"/openapi/v3/{name}"} for name in served}
+                document = {"paths": paths}
+            case ["openapi", "v3", "api", version] if version in self.versions[""]:
+                document = _openapi("", version)
+            case ["openapi", "v3", "apis", group, version] if version in self.versions.get(
+                group, ()
+            ):
+                document = _openapi(group, version)
         return document
 
     def _group(self, group: str) -> Json:
@@ -313,3 +329,29 @@ class Served:
             "groupVersion": api_version(group, version),
             "resources": resources,
         }
+
+
+def _openapi(group: str, version: str) -> Json:
+    names = ("dryRun", "fieldManager", "fieldValidation", "force")
+    schema = {"type": "string"}
+    parameters = [{"name": name, "in": "query", "schema": schema} for name in names]
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Simulated Kubernetes", "version": "unversioned"},
+        "paths": {
+            f"/{kind.plural}/{{name}}": {
+                "patch": {
+                    "parameters": parameters,
+                    "responses": {"200": {"description": "OK"}},
+                    "x-kubernetes-group-version-kind": {
+                        "group": group,
+                        "version": version,
+                        "kind": kind.kind,
+                    },
+                }
+            }
+            for kind in KINDS
+            if kind.group == group
+        },
+        "components": {"schemas": {}},
+    }

@@ -129,8 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
             case faults.HalfOpen() if not request.flag("watch"):
                 self._hang()
                 return
-            case _:
-                pass
         answer = self.server.service.answer(request)
         if isinstance(answer, Watch):
             self._stream(answer, action)

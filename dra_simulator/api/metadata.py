@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from dra_simulator.api.kinds import Kind
-from dra_simulator.api.schema import elements, part
+from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
@@ -20,8 +20,6 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     required,
     too_long,
 )
-
-Json = dict[str, object]
 
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5

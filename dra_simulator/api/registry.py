@@ -8,18 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dra_simulator.api import apply, failures
+from dra_simulator.api import failures, patches
 from dra_simulator.api import metadata as meta
-from dra_simulator.api.apply import Owners
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
-from dra_simulator.api.schema import Schema, elements, part
+from dra_simulator.api.patches import Owners
+from dra_simulator.api.schema import Json, Schema, elements, part
 from dra_simulator.api.selectors import Selector
 from dra_simulator.api.store import Store, Stored
 from dra_simulator.api.strategies import Strategy
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, invalid
 
-Json = dict[str, object]
 Change = Callable[[Stored], Json]
 
 
@@ -207,7 +206,9 @@ class Registry:
             if before is None and not target.subresource:
                 metadata = {**part(wanted, "metadata"), "name": target.name}
                 fresh = {**wanted, "metadata": metadata}
-                _, owners = apply.applied(self.schema, kind.struct, {}, {}, wanted=wanted, by=by)
+                _, owners = patches.server_side(
+                    self.schema, kind.struct, {}, {}, wanted=wanted, by=by
+                )
                 return self.create(target, fresh, options, owners), True
             before = self.existing(target)
             target.check_identity(part(wanted, "metadata"), before)
@@ -215,7 +216,7 @@ class Registry:
                 wanted = {target.subresource: part(wanted, target.subresource)}
             elif self._strategies(kind).has_status:
                 wanted = {name: value for name, value in wanted.items() if name != "status"}
-            document, owners = apply.applied(
+            document, owners = patches.server_side(
                 self.schema, kind.struct, before.document, before.owners, wanted=wanted, by=by
             )
             document = self._checked(target, document, before)

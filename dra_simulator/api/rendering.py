@@ -1,20 +1,321 @@
-"""Answers: stored objects as JSON, in lists and Tables, and the lines of a watch."""
+"""Answers: stored objects as JSON, in lists and Tables, and the lines of a watch.
+
+Tables of meta.k8s.io/v1 are what `kubectl get` shows. Names, types, formats and priorities of
+columns are those of pkg/printers/internalversion of release 1.36; clients show columns of priority
+1 with `-o wide` only. Columns of custom resources are the additionalPrinterColumns of their
+definitions. Of a pod's containers only those are looked at that a simulated kubelet reports: no
+restarts, no sidecars.
+"""
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from dra_simulator.api import kinds, tables
+from dra_simulator.api import kinds
 from dra_simulator.api.failures import ApiError
-from dra_simulator.api.kinds import Kind
+from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
 from dra_simulator.api.requests import Request
-from dra_simulator.api.schema import Schema, part
+from dra_simulator.api.schema import Json, Schema, elements, part
 from dra_simulator.api.selectors import Selector
 from dra_simulator.api.store import Event, Store, Stored
+from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 
-Json = dict[str, object]
+_NONE: Final = "<none>"
+_COMPLETED: Final = {
+    "Succeeded": "The pod has completed successfully.",
+    "Failed": "The pod failed.",
+}
+_ROLE_PREFIX: Final = "node-role.kubernetes.io/"
+
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_AGES: Final = (
+    (2 * _MINUTE, 1, "s"),
+    (3 * _HOUR, _MINUTE, "m"),
+    (2 * _DAY, _HOUR, "h"),
+)
+"""Upper bound of a duration in seconds, its unit in seconds, and the unit's letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, with the fields of a TableColumnDefinition."""
+
+    name: str
+    description: str
+    priority: int = 0
+    type: str = "string"
+    format: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a kind.
+
+    Attributes:
+        cells: Returns the cells of an object's row, one for each column.
+    """
+
+    columns: tuple[Column, ...]
+    cells: Callable[[Json], Sequence[object]]
+
+    def definitions(self) -> list[Json]:
+        """Return the TableColumnDefinitions."""
+        return [asdict(column) for column in self.columns]
+
+    def row(self, document: Json) -> Json:
+        """Return an object's row; clients use its conditions to hide completed pods."""
+        cells: Json = {"cells": self.cells(document)}
+        phase = str(part(document, "status").get("phase", ""))
+        if phase not in _COMPLETED:
+            return cells
+        text = _COMPLETED[phase]
+        condition = {"type": "Completed", "status": "True", "reason": phase, "message": text}
+        return {**cells, "conditions": [condition]}
+
+
+def of(kind: Kind) -> Columns:
+    """Return the columns of a kind."""
+    return _COLUMNS[kind.group, kind.plural]
+
+
+def age(timestamp: object) -> str:
+    """Return the time since a timestamp of the API; ``<unknown>`` if there is none."""
+    if not isinstance(timestamp, str) or not timestamp:
+        return "<unknown>"
+    return human(datetime.now(UTC) - datetime.fromisoformat(timestamp))
+
+
+def human(passed: timedelta) -> str:
+    """Return a duration in its largest fitting unit, such as ``119s`` or ``5m``."""
+    seconds = max(0, int(passed.total_seconds()))
+    found = (each for each in _AGES if seconds < each[0])
+    _, unit, letter = next(found, (None, _DAY, "d"))
+    return f"{seconds // unit}{letter}"
+
+
+def _name(document: Json) -> object:
+    return part(document, "metadata").get("name", "")
+
+
+def _age(document: Json) -> str:
+    return age(part(document, "metadata").get("creationTimestamp"))
+
+
+def _pod_cells(pod: Json) -> list[object]:
+    spec, status = part(pod, "spec"), part(pod, "status")
+    statuses = list(elements(status.get("containerStatuses")))
+    ready = sum(1 for found in statuses if found.get("ready"))
+    addresses = elements(status.get("podIPs"))
+    return [
+        _name(pod),
+        f"{ready}/{len(list(elements(spec.get('containers'))))}",
+        _pod_state(pod, statuses),
+        str(sum(int(str(found.get("restartCount", 0))) for found in statuses)),
+        _age(pod),
+        next((address.get("ip") for address in addresses), _NONE),
+        spec.get("nodeName") or _NONE,
+        status.get("nominatedNodeName") or _NONE,
+        _NONE,
+    ]
+
+
+def _pod_state(pod: Json, statuses: Sequence[Json]) -> str:
+    status = part(pod, "status")
+    if "deletionTimestamp" in part(pod, "metadata") and status.get("phase") not in _COMPLETED:
+        return "Terminating"
+    for found in statuses:
+        state = part(found, "state")
+        ended = part(state, "terminated")
+        reason = part(state, "waiting").get("reason") or ended.get("reason")
+        if reason or ended:
+            return str(reason or f"ExitCode:{ended.get('exitCode', 0)}")
+    for found in elements(status.get("conditions")):
+        if found.get("type") == "PodScheduled" and found.get("reason") == "SchedulingGated":
+            return "SchedulingGated"
+    return str(status.get("reason") or status.get("phase", ""))
+
+
+def _node_cells(node: Json) -> list[object]:
+    status = part(node, "status")
+    system, labels = part(status, "nodeInfo"), part(part(node, "metadata"), "labels")
+    roles = [name.removeprefix(_ROLE_PREFIX) for name in labels if name.startswith(_ROLE_PREFIX)]
+    addresses = {
+        found.get("type"): found.get("address") for found in elements(status.get("addresses"))
+    }
+    return [
+        _name(node),
+        ",".join(_node_states(node)),
+        ",".join(sorted(roles)) or _NONE,
+        _age(node),
+        system.get("kubeletVersion", ""),
+        addresses.get("InternalIP", _NONE),
+        addresses.get("ExternalIP", _NONE),
+        system.get("osImage") or "<unknown>",
+        system.get("kernelVersion") or "<unknown>",
+        system.get("containerRuntimeVersion") or "<unknown>",
+    ]
+
+
+def _node_states(node: Json) -> Iterator[str]:
+    conditions = elements(part(node, "status").get("conditions"))
+    ready = {found.get("type"): found.get("status") == "True" for found in conditions}
+    yield "Unknown" if "Ready" not in ready else "Ready" if ready["Ready"] else "NotReady"
+    if part(node, "spec").get("unschedulable"):
+        yield "SchedulingDisabled"
+
+
+def _event_cells(event: Json) -> list[object]:
+    about, source = part(event, "involvedObject"), part(event, "source")
+    series = part(event, "series")
+    first = event.get("firstTimestamp") or event.get("eventTime")
+    kind = str(about.get("kind", "")).lower()
+    reporter = source.get("component") or event.get("reportingComponent") or ""
+    instance = source.get("host") or event.get("reportingInstance")
+    return [
+        age(series.get("lastObservedTime") or event.get("lastTimestamp") or first),
+        event.get("type", ""),
+        event.get("reason", ""),
+        f"{kind}/{about['name']}" if about.get("name") else kind,
+        about.get("fieldPath", ""),
+        f"{reporter}, {instance}" if instance else reporter,
+        str(event.get("message", "")).strip(),
+        age(first),
+        series.get("count") or event.get("count") or 1,
+        _name(event),
+    ]
+
+
+def _claim_state(claim: Json) -> str:
+    status, is_deleted = part(claim, "status"), "deletionTimestamp" in part(claim, "metadata")
+    states = ["deleted"] if is_deleted else []
+    if status.get("allocation") is None:
+        states += [] if is_deleted else ["pending"]
+    else:
+        states += ["allocated", *(["reserved"] if status.get("reservedFor") else [])]
+    return ",".join(states)
+
+
+def _slice_cells(found: Json) -> list[object]:
+    spec = part(found, "spec")
+    pool = part(spec, "pool").get("name", "")
+    return [_name(found), spec.get("nodeName", ""), spec.get("driver", ""), pool, _age(found)]
+
+
+def _gpupool_cells(pool: Json) -> list[object]:
+    spec = part(pool, "spec")
+    ratio = part(part(spec, "capacityConfig"), "oversubscription").get("tflopsOversellRatio")
+    return [_name(pool), part(spec, "qosConfig").get("defaultQoS"), ratio, _age(pool)]
+
+
+def _path_description(path: str) -> str:
+    return f"Custom resource definition column (in JSONPath format): {path}"
+
+
+_NAME: Final = Column("Name", "Name of the object", format="name")
+_AGE: Final = Column("Age", "Time since the object was created")
+_CUSTOM_AGE: Final = Column("Age", _path_description(".metadata.creationTimestamp"), type="date")
+_NAMED: Final = Columns((_NAME, _AGE), lambda found: [_name(found), _age(found)])
+_EVENT: Final = Columns(
+    (
+        Column("Last Seen", "Time since the event happened last"),
+        Column("Type", "Normal or Warning"),
+        Column("Reason", "Why the event was written, in one word"),
+        Column("Object", "Kind and name of what the event is about"),
+        Column("Subobject", "Part of the object that the event is about", 1),
+        Column("Source", "Component that wrote the event, and its host", 1),
+        Column("Message", "What happened"),
+        Column("First Seen", "Time since the event happened first", 1),
+        Column("Count", "How often the event happened", 1),
+        Column("Name", "Name of the event", 1, format="name"),
+    ),
+    _event_cells,
+)
+_WEBHOOKS: Final = Columns(
+    (_NAME, Column("Webhooks", "Number of webhooks of the configuration", type="integer"), _AGE),
+    lambda found: [_name(found), len(list(elements(found.get("webhooks")))), _age(found)],
+)
+_COLUMNS: Final[Mapping[tuple[str, str], Columns]] = {
+    ("", "namespaces"): Columns(
+        (_NAME, Column("Status", "Active or Terminating"), _AGE),
+        lambda found: [_name(found), part(found, "status").get("phase", ""), _age(found)],
+    ),
+    ("", "nodes"): Columns(
+        (
+            _NAME,
+            Column("Status", "Whether the node is ready and takes pods"),
+            Column("Roles", "Roles from the node's labels"),
+            _AGE,
+            Column("Version", "Version of the kubelet"),
+            Column("Internal-IP", "Address of type InternalIP", 1),
+            Column("External-IP", "Address of type ExternalIP", 1),
+            Column("OS-Image", "Operating system as the node reports it", 1),
+            Column("Kernel-Version", "Kernel of the node", 1),
+            Column("Container-Runtime", "Container runtime and its version", 1),
+        ),
+        _node_cells,
+    ),
+    ("", "pods"): Columns(
+        (
+            _NAME,
+            Column("Ready", "Containers that are ready, of all containers"),
+            Column("Status", "State of the containers in one word"),
+            Column("Restarts", "How often containers were restarted"),
+            _AGE,
+            Column("IP", "Address of the pod", 1),
+            Column("Node", "Node that the pod is bound to", 1),
+            Column("Nominated Node", "Node that pods are evicted from for this one", 1),
+            Column("Readiness Gates", "Readiness gates, which the simulated kubelet has not", 1),
+        ),
+        _pod_cells,
+    ),
+    ("", "events"): _EVENT,
+    ("events.k8s.io", "events"): _EVENT,
+    (RESOURCE_GROUP, "deviceclasses"): _NAMED,
+    (RESOURCE_GROUP, "resourceclaims"): Columns(
+        (
+            _NAME,
+            Column("State", "Whether the claim is pending, allocated, reserved or deleted"),
+            _AGE,
+        ),
+        lambda found: [_name(found), _claim_state(found), _age(found)],
+    ),
+    (RESOURCE_GROUP, "resourceclaimtemplates"): _NAMED,
+    (RESOURCE_GROUP, "resourceslices"): Columns(
+        (
+            _NAME,
+            Column("Node", "Node that has the devices; empty for devices of several nodes"),
+            Column("Driver", "Driver that published the slice"),
+            Column("Pool", "Pool that the devices belong to"),
+            _AGE,
+        ),
+        _slice_cells,
+    ),
+    (ADMISSION_GROUP, MUTATING): _WEBHOOKS,
+    (ADMISSION_GROUP, VALIDATING): _WEBHOOKS,
+    (TENSOR_FUSION_GROUP, "gpupools"): Columns(
+        (
+            _NAME,
+            Column("QoS", _path_description(".spec.qosConfig.defaultQoS")),
+            Column(
+                "TFLOPS percent",
+                _path_description(".spec.capacityConfig.oversubscription.tflopsOversellRatio"),
+                type="integer",
+            ),
+            _CUSTOM_AGE,
+        ),
+        _gpupool_cells,
+    ),
+    # Columns of a CustomResourceDefinition that defines none.
+    (TENSOR_FUSION_GROUP, "schedulingconfigtemplates"): Columns(
+        (_NAME, _CUSTOM_AGE), lambda found: [_name(found), _age(found)]
+    ),
+}
+
 
 _IDLE_SECONDS: Final = 0.5
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
@@ -62,38 +363,22 @@ class View:
     table: bool = False
     whole: bool = False
 
-    def one(self, stored: Stored, *, headers: bool = True) -> str:
-        """Return one object with its kind and apiVersion, or as a Table.
-
-        Args:
-            headers: Whether a Table has its columns.
-        """
+    def one(self, stored: Stored) -> str:
+        """Return one object with its kind and apiVersion, or as a Table."""
         if self.table:
             version = part(stored.document, "metadata").get("resourceVersion", "")
-            return self._table([stored], str(version), headers=headers)
+            return self._table([stored], str(version))
         return self._object(stored)
 
     def many(self, found: Iterable[Stored], latest: int) -> str:
         """Return a list at one resourceVersion; its items have neither kind nor apiVersion."""
         if self.table:
-            return self._table(list(found), str(latest), headers=True) + "\n"
+            return self._table(list(found), str(latest)) + "\n"
         items_text = ",".join("{" + _fields(stored, self.kind) for stored in found)
         return (
             f'{{"kind":"{self.kind.kind}List","apiVersion":"{self._api_version}",'
             f'"metadata":{{"resourceVersion":"{latest}"}},"items":[{items_text}]}}\n'
         )
-
-    def stream(self) -> Callable[[Stored], str]:
-        """Return a renderer of the objects of a watch; only the first Table has its columns."""
-        headers = True
-
-        def shown(stored: Stored) -> str:
-            nonlocal headers
-            found = self.one(stored, headers=headers)
-            headers = False
-            return found
-
-        return shown
 
     @property
     def _api_version(self) -> str:
@@ -103,14 +388,14 @@ class View:
         fields = _fields(stored, self.kind)
         return f'{{"kind":"{self.kind.kind}","apiVersion":"{self._api_version}",{fields}'
 
-    def _table(self, found: Sequence[Stored], version: str, *, headers: bool) -> str:
-        shown = tables.of(self.kind)
+    def _table(self, found: Sequence[Stored], version: str) -> str:
+        shown = of(self.kind)
         return text(
             {
                 "kind": "Table",
                 "apiVersion": "meta.k8s.io/v1",
                 "metadata": {"resourceVersion": version} if version else {},
-                "columnDefinitions": shown.definitions() if headers else None,
+                "columnDefinitions": shown.definitions(),
                 "rows": [
                     {**shown.row(stored.document), "object": self._included(stored)}
                     for stored in found
@@ -134,18 +419,6 @@ def _fields(stored: Stored, kind: Kind) -> str:
 def _event(change: str, object_text: str) -> bytes:
     """Return one line of a watch."""
     return f'{{"type":"{change}","object":{object_text}}}\n'.encode()
-
-
-def _bookmark_object(schema: Schema, kind: Kind, latest: int, *, first: bool) -> Stored:
-    """Return the object of a bookmark, which has only a resourceVersion.
-
-    The first bookmark ends the initial events.
-    """
-    metadata: Json = {"resourceVersion": str(latest)}
-    if first:
-        metadata["annotations"] = {_INITIAL_EVENTS_END: "true"}
-    document = schema.stored(kind.struct, {"metadata": metadata})
-    return Stored("", "", latest, document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,15 +450,15 @@ class Watch:
         client is still connected.
         """
         ends = time.monotonic() + self.seconds
-        kind, show = self.view.kind, self.view.stream()
+        kind = self.view.kind
         cursor = self.since
         if cursor is None:
             found, cursor = self.store.listed(kind.storage, self.namespace or None)
             for stored in found:
                 if self.selector.chooses(stored.document):
-                    yield _event("ADDED", show(stored))
+                    yield _event("ADDED", self.view.one(stored))
             if self.bookmarks:
-                yield self._bookmark(cursor, show, first=True)
+                yield self._bookmark(cursor, first=True)
         next_bookmark = time.monotonic() + self.bookmark_seconds
 
         while not self.store.closed:
@@ -198,7 +471,7 @@ class Watch:
                 yield self.error_line(error)
                 return
             for event in events:
-                yield from self._line(event, show)
+                yield from self._line(event)
             if not events:
                 yield b""
             cursor = max(cursor, latest)
@@ -207,7 +480,7 @@ class Watch:
             if now >= next_bookmark or over:
                 next_bookmark = now + self.bookmark_seconds
                 if self.bookmarks:
-                    yield self._bookmark(cursor, show, first=False)
+                    yield self._bookmark(cursor, first=False)
             if over:
                 return
 
@@ -215,11 +488,15 @@ class Watch:
         """Return the event that ends a watch with an error."""
         return _event("ERROR", text(error.status()))
 
-    def _bookmark(self, latest: int, show: Callable[[Stored], str], *, first: bool) -> bytes:
-        stored = _bookmark_object(self.schema, self.view.kind, latest, first=first)
-        return _event("BOOKMARK", show(stored))
+    def _bookmark(self, latest: int, *, first: bool) -> bytes:
+        """Return a bookmark, whose object has only a resourceVersion; the first one is marked."""
+        metadata: Json = {"resourceVersion": str(latest)}
+        if first:
+            metadata["annotations"] = {_INITIAL_EVENTS_END: "true"}
+        document = self.schema.stored(self.view.kind.struct, {"metadata": metadata})
+        return _event("BOOKMARK", self.view.one(Stored("", "", latest, document)))
 
-    def _line(self, event: Event, show: Callable[[Stored], str]) -> Iterator[bytes]:
+    def _line(self, event: Event) -> Iterator[bytes]:
         """Yield the event as the selector sees it: an object that no longer matches is DELETED."""
         if self.namespace and event.stored.namespace != self.namespace:
             return
@@ -234,4 +511,4 @@ class Watch:
             change = "DELETED"
             if event.change != "DELETED" and event.before is not None:
                 shown = event.before.at_version(event.version)
-        yield _event(change, show(shown))
+        yield _event(change, self.view.one(shown))

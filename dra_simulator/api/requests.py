@@ -8,12 +8,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-from dra_simulator.api import failures, kinds, schema
+from dra_simulator.api import failures, kinds
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.registry import DeleteOptions, WriteOptions
 from dra_simulator.api.schema import DecodeError, Json, Schema, part
-from tensorfusion_dra.core.kubernetes.field_errors import invalid, not_supported, required, too_long
+from tensorfusion_dra.core.kubernetes.field_errors import not_supported, required
 
 _VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
@@ -138,7 +138,6 @@ def route(path: str) -> Route | None:
 
 
 _VALIDATIONS: Final = ("", "Ignore", "Strict", "Warn")
-_MOST_MANAGER_BYTES: Final = 128
 _YAML_TYPES: Final = {"application/yaml", "application/apply-patch+yaml"}
 
 
@@ -155,8 +154,6 @@ def write_options(request: Request, kind: str) -> WriteOptions:
     validation = request.query.get("fieldValidation", "")
     if validation not in _VALIDATIONS:
         errors.append(not_supported("fieldValidation", validation, _VALIDATIONS))
-    if len(request.query.get("fieldManager", "").encode()) > _MOST_MANAGER_BYTES:
-        errors.append(too_long("fieldManager", _MOST_MANAGER_BYTES))
     if errors:
         raise failures.invalid(kind, "meta.k8s.io", "", errors)
     return WriteOptions(manager=request.query.get("fieldManager", ""), dry_run=dry_run == "All")
@@ -223,7 +220,7 @@ def document(request: Request, expected: str) -> Json:
             " application/json, application/yaml"
         )
     try:
-        found = json.loads(text, object_pairs_hook=schema.object_of_pairs)
+        found = json.loads(text)
     except ValueError as error:
         found = _yaml(text) if content_type in _YAML_TYPES else None
         if found is None:
@@ -254,7 +251,7 @@ def decode(
         ApiError: 400 if the object is of another kind, has a value of the wrong type or, in a
             strict request, an unknown field.
     """
-    return _checked(known, request, document(request, kind.kind), kind, version)
+    return checked(known, request, document(request, kind.kind), kind, version)
 
 
 def applied(known: Schema, request: Request, kind: Kind, version: str) -> Json:
@@ -269,31 +266,16 @@ def applied(known: Schema, request: Request, kind: Kind, version: str) -> Json:
     if "managedFields" in part(body, "metadata"):
         raise failures.bad_request("metadata.managedFields must be nil")
     warned = replace(request, query={**request.query, "fieldValidation": "Warn"})
-    decoded, complaints = _checked(known, warned, body, kind, version)
+    decoded, complaints = checked(known, warned, body, kind, version)
     if complaints:
         raise ApiError(500, "", f"failed to create typed patch object: {', '.join(complaints)}")
     return decoded
 
 
-def patched(
-    known: Schema, request: Request, body: Json, kind: Kind, version: str
-) -> tuple[Json, tuple[str, ...]]:
-    """Decode the result of a patch, like decode.
-
-    Raises:
-        ApiError: 422 where decode raises 400.
-    """
-    try:
-        return _checked(known, request, body, kind, version)
-    except ApiError as error:
-        complaint = error.message.rpartition("cannot be handled as a ")[2]
-        wrong = invalid("patch", "<value omitted>", complaint.partition(": ")[2])
-        raise failures.invalid("", "", "", [wrong]) from error
-
-
-def _checked(
+def checked(
     known: Schema, request: Request, body: Mapping[str, object], kind: Kind, version: str
 ) -> tuple[Json, tuple[str, ...]]:
+    """Decode a parsed body, like decode."""
     expected = kinds.api_version(kind.group, version)
     found_version, found_kind = body.get("apiVersion", expected), body.get("kind", kind.kind)
     if found_kind != kind.kind:
@@ -309,10 +291,8 @@ def _checked(
     where = f'{kind.kind} in version "{version}" cannot be handled as a {kind.kind}'
     foreign = set(kind.renamed.values())
     fields = {n: v for n, v in body.items() if n not in {"apiVersion", "kind"} | foreign}
-    marked = schema.Duplicated(kind.inward(fields))
-    marked.names = getattr(body, "names", ())
     try:
-        decoded, complaints = known.decode(kind.struct, marked)
+        decoded, complaints = known.decode(kind.struct, kind.inward(fields))
     except DecodeError as error:
         raise failures.bad_request(f"{where}: {error}") from error
     complaints += tuple(f'unknown field "{name}"' for name in body if name in foreign)
@@ -322,19 +302,13 @@ def _checked(
     return decoded, complaints if validation == "Warn" else ()
 
 
-def binding_node(known: Schema, request: Request) -> str:
+def binding_node(request: Request) -> str:
     """Return the name of the node in a Binding.
 
     Raises:
-        ApiError: 400 if the body cannot be decoded, 500 if it names no node.
+        ApiError: 400 if the body is no object, 500 if it names no node.
     """
-    body = document(request, "Binding")
-    fields = {name: value for name, value in body.items() if name not in {"apiVersion", "kind"}}
-    try:
-        binding, _ = known.decode("Binding", fields)
-    except DecodeError as error:
-        raise failures.bad_request(str(error)) from error
-    name = part(binding, "target").get("name")
+    name = part(document(request, "Binding"), "target").get("name")
     if not isinstance(name, str) or not name:
         raise ApiError(500, "", str(required("target.name")))
     return name

@@ -67,23 +67,6 @@ class Type:
     merged: bool = False
 
 
-class Duplicated(dict[str, object]):
-    """A JSON object in which some names occurred more than once."""
-
-    names: tuple[str, ...] = ()
-
-
-def object_of_pairs(pairs: list[tuple[str, object]]) -> Json:
-    """Return the JSON object of these pairs; it remembers the names that occur more than once."""
-    document = dict(pairs)
-    if len(document) == len(pairs):
-        return document
-    marked = Duplicated(document)
-    seen = [name for name, _ in pairs]
-    marked.names = tuple(dict.fromkeys(n for n in seen if seen.count(n) > 1))
-    return marked
-
-
 @dataclass(frozen=True, slots=True)
 class Schema:
     """Structs of API types.
@@ -178,8 +161,6 @@ class Schema:
         if not isinstance(document, dict):
             raise _mismatch(document, path, struct)
         names = self._names[struct]
-        for name in getattr(document, "names", ()):
-            complaints.append(f'duplicate field "{_child(path, name)}"')
         decoded: Json = {}
         for name, value in document.items():
             marked = names.get(name)

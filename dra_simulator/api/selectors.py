@@ -62,11 +62,6 @@ def _field_test(path: str, value: str, *, equal: bool) -> Test:
 
 def field_text(document: Mapping[str, object], path: str) -> str:
     """Return a field as selectors see it: its text, or "" if it is absent."""
-    if path == "source":
-        # Only Events have it: the reporter's name, which is in one of two fields.
-        return field_text(document, "source.component") or field_text(
-            document, "reportingComponent"
-        )
     found: object = document
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None

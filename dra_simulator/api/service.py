@@ -8,15 +8,12 @@ from typing import Final
 from dra_simulator.api import failures, patches, rendering, requests, selectors
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind, Served
-from dra_simulator.api.openapi import OpenApi
 from dra_simulator.api.registry import Registry, Target
 from dra_simulator.api.rendering import View, Watch
 from dra_simulator.api.requests import Request, Route, route
-from dra_simulator.api.schema import Schema, part
+from dra_simulator.api.schema import Json, Schema, part
 from dra_simulator.api.store import Store, Stored
 from dra_simulator.api.webhooks import Admitting, Write
-
-Json = dict[str, object]
 
 JSON_TYPE: Final = "application/json"
 _WATCH_SECONDS: Final = 1800.0
@@ -48,7 +45,6 @@ class Service:
     registry: Registry
     schema: Schema
     served: Served
-    openapi: OpenApi
     bookmark_seconds: float
     admitting: Admitting
 
@@ -66,9 +62,6 @@ class Service:
             document = self.served.discovery(request.path)
             if document is not None:
                 return Answer(200, _text(document))
-            specification = self.openapi.document(request.path)
-            if specification is not None:
-                return Answer(200, specification.encode())
         found = route(request.path)
         if found is None or found.version not in self.served.versions.get(found.group, ()):
             return Answer(404, b"404 page not found\n", "text/plain; charset=utf-8")
@@ -178,12 +171,12 @@ class Service:
         if content_type == patches.APPLY_PATCH:
             return self._apply(request, target, view)
         kind = target.kind
-        patch = patches.parse(request, content_type, schema=self.schema, kind=kind)
+        patch = patches.parse(request.body, content_type, schema=self.schema, kind=kind)
         warnings: list[str] = []
 
         def changed(before: Stored) -> Json:
             document = patch(kind.outward(before.document))
-            decoded, complaints = requests.patched(
+            decoded, complaints = requests.checked(
                 self.schema, request, document, kind, view.version
             )
             warnings.extend(complaints)
@@ -204,7 +197,7 @@ class Service:
 
     def _bind(self, request: Request, target: Target, _: View) -> Answer:
         options = requests.write_options(request, "CreateOptions")
-        self.registry.bind(target, requests.binding_node(self.schema, request), options)
+        self.registry.bind(target, requests.binding_node(request), options)
         return Answer(201, _text(failures.success({}, 201)))
 
     def _delete(self, request: Request, target: Target, view: View) -> Answer:

@@ -10,7 +10,7 @@ from threading import Condition
 from typing import Final, Literal
 
 from dra_simulator.api import failures
-from dra_simulator.api.apply import Owners
+from dra_simulator.api.patches import Owners
 
 Json = dict[str, object]
 Change = Literal["ADDED", "MODIFIED", "DELETED"]

@@ -9,7 +9,7 @@ from dra_simulator.api.claim_rules import CheckExpression, any_expression
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
 from dra_simulator.api.rules import SCHEMA
-from dra_simulator.api.schema import elements, part
+from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import (
     FieldError,
@@ -20,8 +20,6 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     required,
 )
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
-
-Json = dict[str, object]
 
 _SLICE_IMMUTABLE: Final = ("spec.pool.name", "spec.driver", "spec.nodeName")
 _POD_DEFAULTS: Final[Json] = {

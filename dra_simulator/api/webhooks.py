@@ -21,11 +21,10 @@ from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import MUTATING, VALIDATING
 from dra_simulator.api.patches import JsonPatch
 from dra_simulator.api.registry import Change, Registry, Target, WriteOptions
-from dra_simulator.api.schema import DecodeError, part
+from dra_simulator.api.schema import DecodeError, Json, part
 from dra_simulator.api.store import Store, Stored
 from tensorfusion_dra.core.errors import DriverError
 
-Json = dict[str, object]
 Webhook = Mapping[str, Any]
 """Entry of a stored configuration."""
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from dra_simulator.node.context import Timings
-from dra_simulator.node.plugin import ClaimRef, Plugin
+from dra_simulator.node.plugin import ClaimRef, Plugin, Timings
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.kubelet import REGISTRATION_FOLDER, Kubelet, Options
-from dra_simulator.node.context import Entry, Timings
+from dra_simulator.kubelet import REGISTRATION_FOLDER, Kubelet
+from dra_simulator.node.plugin import Entry, Timings
 from dra_simulator.rest import CLAIMS, PODS, Client, Conditions
 from dra_simulator.runtime import Runtime
 from tests.dra_simulator.tiny_plugin import TinyPlugin
@@ -18,7 +18,7 @@ from tests.support.objects import DRIVER, NODE, Json
 FAST = Timings(
     socket_poll_seconds=0.02,
     dial_seconds=0.3,
-    first_backoff_seconds=0.05,
+    registration_retry_seconds=0.05,
     health_retry_seconds=0.1,
     wipe_delay_seconds=0.5,
     prepare_retry_seconds=0.1,
@@ -46,7 +46,8 @@ class NodeUnderTest:
             NODE,
             root_dir=self.folder / "k",
             runtime=self.runtime,
-            options=Options(timings=timings, wipe_at_start=wipe_at_start),
+            timings=timings,
+            wipe_at_start=wipe_at_start,
         )
         self._running = self._stack.enter_context(ExitStack())
         return self._running.enter_context(self.kubelet)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_simulator.node import plugins
-from dra_simulator.node.plugin import PluginError
+from dra_simulator.node.plugin import PluginError, chosen_services
 from dra_simulator.rest import CLAIMS, EVENTS, PODS, SLICES
 from dra_simulator.runtime import Runtime
 from tensorfusion_dra.kubelet.pb import dra_health_v1alpha1_pb2 as pb
@@ -222,10 +221,10 @@ def test_second_instance_with_the_same_endpoint_is_rejected(node: NodeUnderTest)
 def test_v1alpha1_health_service_is_used_if_none_is_listed() -> None:
     listed = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
 
-    assert plugins.chosen_services("d", "e", listed)[1] == "v1.DRAResourceHealth"
-    assert plugins.chosen_services("d", "e", listed[:1])[1] == "v1alpha1.DRAResourceHealth"
+    assert chosen_services("d", "e", listed)[1] == "v1.DRAResourceHealth"
+    assert chosen_services("d", "e", listed[:1])[1] == "v1alpha1.DRAResourceHealth"
     with pytest.raises(PluginError):
-        plugins.chosen_services("d", "e", listed[1:])
+        chosen_services("d", "e", listed[1:])
 
 
 def event(node: NodeUnderTest, reason: str) -> str:

@@ -10,29 +10,20 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.kubernetes import cdi_rules
+from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 from tests.support.builders.nodes import ENFORCER
 
-_VENDOR_OR_CLASS: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
-_DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-_ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_SPEC_FIELDS: Final = {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
-_DEVICE_FIELDS: Final = {"name", "annotations", "containerEdits"}
-_NODE_FIELDS: Final = {
-    "path",
-    "hostPath",
-    "type",
-    "major",
-    "minor",
-    "fileMode",
-    "permissions",
-    "uid",
-    "gid",
-}
+_ENV: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=[^\0]*")
 
 
 def violations(spec: Mapping[str, Any]) -> list[str]:
     """Return the reasons why a runtime would reject the spec; empty if it would not."""
-    return list(_spec(spec))
+    try:
+        cdi_rules.check(spec)
+    except CdiError as error:
+        return [str(error)]
+    return list(_further(spec))
 
 
 def lowest_version(spec: Mapping[str, Any]) -> str:
@@ -55,46 +46,17 @@ def _all_edits(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield device["containerEdits"]
 
 
-def _spec(spec: Mapping[str, Any]) -> Iterator[str]:
-    if unknown := spec.keys() - _SPEC_FIELDS:
-        yield f"unknown fields {unknown}"
+def _further(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what this driver never writes, although a runtime may load it."""
     if spec["cdiVersion"] != lowest_version(spec):
         yield f"cdiVersion {spec['cdiVersion']}, expected {lowest_version(spec)}"
-    vendor, slash, kind = spec["kind"].partition("/")
-    if not (slash and _VENDOR_OR_CLASS.fullmatch(vendor) and _VENDOR_OR_CLASS.fullmatch(kind)):
-        yield f"kind {spec['kind']!r}"
-    found = [device["name"] for device in spec["devices"]]
-    if not found or len(set(found)) < len(found):
-        yield f"devices {found}, expected at least one and each once"
-    for device in spec["devices"]:
-        if unknown := device.keys() - _DEVICE_FIELDS:
-            yield f"{device['name']}: unknown fields {unknown}"
-        if not _DEVICE.fullmatch(device["name"]):
-            yield f"device name {device['name']!r}"
-        if not any(device["containerEdits"].values()):
-            yield f"{device['name']}: empty device edits"
     for edits in _all_edits(spec):
-        yield from _edits(edits)
-
-
-def _edits(edits: Mapping[str, Any]) -> Iterator[str]:
-    if unknown := edits.keys() - {"env", "deviceNodes", "mounts", "hooks"}:
-        yield f"unknown edits {unknown}"
-    for variable in edits.get("env", []):
-        if not isinstance(variable, str) or not _ENV.fullmatch(variable) or "\0" in variable:
-            yield f"env {variable!r}"
-    for node in edits.get("deviceNodes", []):
-        if unknown := node.keys() - _NODE_FIELDS:
-            yield f"unknown fields of a device node {unknown}"
-        if not str(node.get("path", "")).startswith("/"):
-            yield f"device node {node}"
-    for mount in edits.get("mounts", []):
-        if unknown := mount.keys() - {"hostPath", "containerPath", "options"}:
-            yield f"unknown fields of a mount {unknown}"
-        if not all(
-            str(mount.get(key, "")).startswith("/") for key in ("hostPath", "containerPath")
-        ):
-            yield f"mount {mount}"
+        yield from (f"env {entry!r}" for entry in edits.get("env", []) if not _ENV.fullmatch(entry))
+        mounts, nodes = edits.get("mounts", []), edits.get("deviceNodes", [])
+        paths = [mount[key] for mount in mounts for key in ("hostPath", "containerPath")]
+        for path in (*paths, *(node["path"] for node in nodes)):
+            if not path.startswith("/"):
+                yield f"path {path!r}"
 
 
 def injected(spec: Mapping[str, Any], ids: list[str]) -> list[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ from dra_simulator import match_conditions
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.claim_controller import ClaimController
-from dra_simulator.kubelet import Kubelet, Options
+from dra_simulator.kubelet import Kubelet
 from dra_simulator.rest import (
     CLAIMS,
     CLASSES,
@@ -118,7 +118,7 @@ class SimulatedCluster:
             self.node_name,
             root_dir=self.kubelet_root,
             runtime=self._runtime,
-            options=Options(wipe_at_start=wipe_slices),
+            wipe_at_start=wipe_slices,
         )
         self.kubelet.start()
 

@@ -40,23 +40,18 @@ class Process(Protocol):
     @property
     def pid(self) -> int:
         """Return the process ID."""
-        ...
 
     def poll(self) -> int | None:
         """Return the exit code; None while the process runs."""
-        ...
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the exit code; raise subprocess.TimeoutExpired if there is none in time."""
-        ...
 
     def terminate(self) -> None:
         """Send SIGTERM."""
-        ...
 
     def kill(self) -> None:
         """Send SIGKILL."""
-        ...
 
 
 def spawn_command(command: Sequence[str], log_file: Path) -> Process:

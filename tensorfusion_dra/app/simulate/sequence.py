@@ -13,7 +13,7 @@ from signal import SIGINT, SIGTERM
 from typing import Final
 
 from dra_simulator.rest import Json
-from tensorfusion_dra.app.simulate import report, text
+from tensorfusion_dra.app.simulate import report
 from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulate.command import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
@@ -94,7 +94,7 @@ def _run_and_print(
     if form == "json":
         printed = report.as_json(result)
     else:
-        printed = text.as_text(result, verbose=options.verbose)
+        printed = report.as_text(result, verbose=options.verbose)
     sys.stdout.write(f"{printed}\n")
     sys.stdout.flush()
     if options.keep:
@@ -239,9 +239,9 @@ def _print_details(error: WaitError) -> None:
 
 
 def _wait_for_interrupt(
-    cluster: SimulatedCluster, report: Report, signals: Sequence[object]
+    cluster: SimulatedCluster, result: Report, signals: Sequence[object]
 ) -> None:
-    named = f" {report.pods[0].name}" if report.pods else "s"
+    named = f" {result.pods[0].name}" if result.pods else "s"
     with contextlib.suppress(KeyboardInterrupt):
         sys.stderr.write(
             "\nThe cluster runs until Ctrl-C. In a browser:\n\n"

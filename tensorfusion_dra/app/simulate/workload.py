@@ -38,27 +38,21 @@ class Workload(Protocol):
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
         """Create what the pods need; return additional flags for the node plugin."""
-        ...
 
     def submit(self, cluster: SimulatedCluster, progress: Progress) -> Sequence[str]:
         """Create the pods; return the names of those that the API server accepted."""
-        ...
 
     def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
         """Return what a pod requests of each GPU, by capacity; empty for whole GPUs."""
-        ...
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
         """Return the results of the webhook; empty without a webhook."""
-        ...
 
     def delete(self, cluster: SimulatedCluster, pod: str) -> None:
         """Delete a pod; it ends later."""
-        ...
 
     def stop(self) -> None:
         """Stop the processes that the workload started."""
-        ...
 
 
 class GeneratedPods:

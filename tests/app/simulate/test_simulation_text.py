@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.simulate import text
-from tensorfusion_dra.app.simulate.report import Admission, FreeCapacity, Pod, Report, Share
+from tensorfusion_dra.app.simulate.report import (
+    Admission,
+    FreeCapacity,
+    Pod,
+    Report,
+    Share,
+    as_text,
+)
 
 FIRST = "gpu-363a38f1-2650-50ff-9309-5021289a0407"
 SECOND = "gpu-363b0000-2650-50ff-9309-5021289a0407"
@@ -61,7 +67,7 @@ def report(*pods: Pod, admissions: tuple[Admission, ...] = (), **changed: Any) -
 
 
 def screen(found: Report) -> str:
-    return text.as_text(found, verbose=False)
+    return as_text(found, verbose=False)
 
 
 def test_devices_are_named_by_the_fewest_digits_that_are_unique() -> None:
@@ -172,7 +178,7 @@ def test_verbose_adds_claims_spec_and_environment_in_full() -> None:
         admissions=(Admission(pod="a", claim="a-claim", request={"count": 1}),),
     )
 
-    shown = text.as_text(found, verbose=True)
+    shown = as_text(found, verbose=True)
 
     assert f"ResourceSlice slice-a, generation 3, 1 attributes each:\n  {FIRST}\n" in shown
     assert 'Request of claim a-claim\n  {\n    "count": 1\n  }\n' in shown

@@ -1,7 +1,6 @@
 """Decoding of bodies: the schema compared with Kubernetes' own, types, quantities and YAML."""
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -59,14 +58,6 @@ def test_unknown_fields_can_be_ignored_silently(api: Client) -> None:
 
     assert reply.code == 201
     assert "warning" not in reply.headers
-
-
-def test_a_strict_write_refuses_a_field_that_occurs_twice(api: Client) -> None:
-    text = json.dumps(slice_document()).replace('"driver":', '"driver": "a", "driver":')
-
-    reply = api.call("POST", f"{SLICES}?fieldValidation=Strict", text)
-
-    assert reply.message.endswith('strict decoding error: duplicate field "spec.driver"')
 
 
 @pytest.mark.parametrize(

@@ -24,15 +24,13 @@ def api() -> Iterator[Client]:
 def test_patches_of_every_kind_take_field_validation(api: Client, kind: Kind) -> None:
     index = api.get("/openapi/v3").json["paths"]
     place = index[f"apis/{kind.group}/v1" if kind.group else "api/v1"]["serverRelativeURL"]
-    path, _, digest = place.partition("?hash=")
-    patches = [each["patch"] for each in api.get(path).json["paths"].values()]
+    patches = [each["patch"] for each in api.get(place).json["paths"].values()]
 
     named = {"group": kind.group, "version": "v1", "kind": kind.kind}
     (patch,) = [patch for patch in patches if patch[GVK] == named]
     assert {"name": "fieldValidation", "in": "query", "schema": {"type": "string"}} in patch[
         "parameters"
     ]
-    assert len(digest) == 64
 
 
 def test_group_version_that_is_not_served_has_no_document(api: Client) -> None:

@@ -144,8 +144,6 @@ def event(name: str, *, pod: str, **fields: object) -> Json:
         ("involvedObject.kind=Pod,involvedObject.name=pod-b,involvedObject.apiVersion=v1", ["c"]),
         # kubectl get events --field-selector
         ("type!=Normal", ["a", "b"]),
-        ("source=kubelet", ["a"]),
-        ("source=default-scheduler", ["b"]),
         ("reportingComponent=default-scheduler,reason=Failed", ["b"]),
         ("involvedObject.fieldPath=spec.a", ["c"]),
     ],

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dra_simulator.api import tables
+from dra_simulator.api import rendering
 from dra_simulator.api.kinds import KINDS, Kind
 from dra_simulator.apiserver import ApiServer
 from tests.dra_simulator.api.client import (
@@ -145,18 +145,14 @@ def test_a_single_object_is_a_table_with_one_row(api: Client) -> None:
     assert api.get(f"{CLASSES}/other", TABLE).json["kind"] == "Status"
 
 
-def test_only_the_first_event_of_a_watch_has_the_columns(api: Client) -> None:
+def test_events_of_a_watch_are_tables(api: Client) -> None:
     api.post(CLASSES, class_document("a"))
 
     with api.watch(f"{CLASSES}?includeObject=None", TABLE) as watch:
-        events: list[Json] = [next(iter(watch))]
-        api.post(CLASSES, class_document("b"))
-        events.append(next(iter(watch)))
+        event: Json = next(iter(watch))
 
-    assert [event["type"] for event in events] == ["ADDED", "ADDED"]
-    assert [event["object"]["rows"][0]["cells"][0] for event in events] == ["a", "b"]
-    assert columns_of(events[0]["object"]) == [NAME, AGE]
-    assert events[1]["object"]["columnDefinitions"] is None
+    assert (event["type"], event["object"]["rows"][0]["cells"][0]) == ("ADDED", "a")
+    assert columns_of(event["object"]) == [NAME, AGE]
 
 
 @pytest.mark.parametrize(
@@ -314,8 +310,8 @@ def test_an_events_row_counts_and_names_its_source(api: Client) -> None:
     assert (found["Object"], found["Subobject"]) == ("pod/pod-a", "spec.a")
     assert (found["Source"], found["Count"]) == ("kubelet, node-a", 3)
     assert found["Message"] == "no card"
-    assert found["First Seen"] == tables.age(event["firstTimestamp"])
-    assert found["Last Seen"] == tables.age(event["lastTimestamp"])
+    assert found["First Seen"] == rendering.age(event["firstTimestamp"])
+    assert found["Last Seen"] == rendering.age(event["lastTimestamp"])
 
 
 def test_a_row_of_a_custom_resource_has_the_values_at_its_columns_paths() -> None:
@@ -345,7 +341,7 @@ def test_a_row_of_a_custom_resource_has_the_values_at_its_columns_paths() -> Non
     ],
 )
 def test_an_age_is_in_its_largest_fitting_unit(passed: dict[str, Any], shown: str) -> None:
-    assert tables.human(timedelta(**passed)) == shown
+    assert rendering.human(timedelta(**passed)) == shown
 
 
 def test_a_bookmark_of_a_watch_is_a_table_that_still_ends_the_initial_events(api: Client) -> None:
