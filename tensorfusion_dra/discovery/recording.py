@@ -149,6 +149,7 @@ def inventory(
     left_out: list[LeftOut] = []
     lost: list[LostCard] = []
     for answers in recording.gpus:
+        subject = known(answers.uuid) or f"GPU {answers.index}"
         trouble = _lost(answers)
         reason = trouble or _unusable(answers)
         rating = rate(answers) if reason is None else None
@@ -158,11 +159,11 @@ def inventory(
                 f"clock to estimate from, expected a row for it"
             )
         if reason is not None or rating is None:
-            left_out.append(LeftOut(subject=_subject(answers), reason=reason or ""))
+            left_out.append(LeftOut(subject=subject, reason=reason or ""))
             if trouble is not None:
                 lost.append(
                     LostCard(
-                        subject=_subject(answers),
+                        subject=subject,
                         uuid=known(answers.uuid),
                         pci_bus_id=bus_id_in_sysfs(known(answers.bus_id) or ""),
                         text=trouble,
@@ -244,10 +245,6 @@ def bus_id_in_sysfs(bus_id: str) -> str | None:
         return None
     domain = int(match["domain"], 16)
     return f"{domain:04x}:{match['bus']}:{match['slot']}.{match['function']}".lower()
-
-
-def _subject(answers: GpuAnswers) -> str:
-    return known(answers.uuid) or f"GPU {answers.index}"
 
 
 def known(answer: T | Refusal) -> T | None:

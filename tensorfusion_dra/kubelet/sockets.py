@@ -23,7 +23,6 @@ from tensorfusion_dra.state.file_lock import FileLock
 MAX_PATH_BYTES: Final = 107
 """sun_path holds 108 bytes, including the final NUL."""
 
-_DIGEST_BYTES: Final = 8
 _TOKEN_BYTES: Final = 3
 
 
@@ -99,7 +98,7 @@ def _first_fitting(folder: Path, file_names: Sequence[str]) -> Path:
 
 
 def _digest(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
+    digest = hashlib.sha256(text.encode()).digest()[:8]
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 

@@ -22,7 +22,6 @@ from tensorfusion_dra.state.file_lock import FileLock
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, LedgerDamage, Opened
 from tensorfusion_dra.state.records import FOLDER_NAME, DamageError, Record, RecordCopies
 
-LOCK_NAME: Final = "ledger.lock"
 RESERVE_NAME: Final = "ledger.reserve"
 _RESERVE_BYTES: Final = 256 * 1024
 """SQLite's index of the log takes 32 KiB; a removal takes 20 to 60 KiB of the log."""
@@ -182,7 +181,7 @@ class Ledger:
         with ledger_file.errors(self._path):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Shared to use the database, exclusive to open or replace it.
-            self._lock = FileLock(folder / LOCK_NAME, wait_seconds=WAIT_SECONDS)
+            self._lock = FileLock(folder / "ledger.lock", wait_seconds=WAIT_SECONDS)
         try:
             self._open_with_room()
         except BaseException:

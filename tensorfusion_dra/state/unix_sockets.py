@@ -1,11 +1,17 @@
 """Unix sockets of other programs: whether a process behind one accepts connections."""
 
 import errno
+import os
 import socket
 import stat
 from pathlib import Path
 from typing import Final
 
+_TROUBLES: Final = {
+    0: "",
+    errno.ECONNREFUSED: "found a socket of an ended process, expected a running one",
+    errno.EAGAIN: "found a process that accepts no connections, expected one that does",
+}
 _TYPES: Final = (socket.SOCK_SEQPACKET, socket.SOCK_STREAM)
 """Types that accept connections. NVIDIA's MPS control daemon has sockets of the first type."""
 
@@ -25,30 +31,12 @@ def trouble(path: str) -> str:
         if not stat.S_ISSOCK(Path(path).stat().st_mode):
             return "found no socket, expected one that a process listens on"
         for kind in _TYPES:
-            if _connects(path, kind):
-                return ""
-    except ConnectionRefusedError:
-        return "found a socket of an ended process, expected a running one"
-    except BlockingIOError:
-        return "found a process that accepts no connections, expected one that does"
+            with socket.socket(socket.AF_UNIX, kind) as connection:
+                # Without this, connect() would wait while the queue of a hung process is full.
+                connection.settimeout(0)
+                found = connection.connect_ex(path)
+            if found != errno.EPROTOTYPE:  # that of another type
+                return _TROUBLES.get(found, os.strerror(found))
     except OSError as error:
         return error.strerror or str(error)
     return "found a datagram socket, expected one with connections"
-
-
-def _connects(path: str, kind: socket.SocketKind) -> bool:
-    """Return True if a connection of this type works, False if the socket has another type.
-
-    Raises:
-        OSError: Any other trouble; BlockingIOError if too many connections wait already.
-    """
-    with socket.socket(socket.AF_UNIX, kind) as connection:
-        # Without this, connect() would wait while the queue of a hung process is full.
-        connection.settimeout(0)
-        try:
-            connection.connect(path)
-        except OSError as error:
-            if error.errno != errno.EPROTOTYPE:
-                raise
-            return False
-    return True

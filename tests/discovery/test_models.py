@@ -100,49 +100,36 @@ def test_short_name_never_applies_to_cards_with_different_compute() -> None:
         assert named is None or named.milli_tflops == row.milli_tflops, row.full_name
 
 
-def test_packaged_models_are_unique() -> None:
-    names = [row.model for row in PACKAGED.packaged]
-
-    assert len(set(names)) == len(names)
+LAPTOP = "NVIDIA GeForce RTX 4090 Laptop GPU"
 
 
-def test_mobile_card_has_three_quarters_of_the_desktop_card() -> None:
-    assert milli("NVIDIA GeForce RTX 4090 Laptop GPU") == 165_160 * 3 // 4
-    assert milli("geforce rtx 4090 laptop gpu") == 165_160 * 3 // 4
-    assert milli("NVIDIA A999 Laptop GPU") is None
+@pytest.mark.parametrize(
+    ("row", "product_name", "expected"),
+    [
+        # An own row wins over a packaged one, for its own name only.
+        ({"fullModelName": "NVIDIA A100-SXM4-80GB"}, "NVIDIA A100-SXM4-80GB", 100_000),
+        ({"fullModelName": "NVIDIA A100-SXM4-80GB"}, "NVIDIA A100-SXM4-40GB", 312_000),
+        # A row for a short name applies to all cards of that name.
+        ({"model": "A100"}, "NVIDIA A100-SXM4-80GB", 100_000),
+        ({"model": "A100"}, "NVIDIA A100-SXM-64GB", 100_000),
+        ({"model": "A100"}, "NVIDIA A100X", None),
+        # A mobile card without a row has three quarters of the desktop card.
+        ({}, LAPTOP, 165_160 * 3 // 4),
+        ({}, LAPTOP.lower(), 165_160 * 3 // 4),
+        ({}, "NVIDIA A999 Laptop GPU", None),
+        ({"fullModelName": LAPTOP}, LAPTOP, 100_000),
+        ({"model": "RTX4090"}, LAPTOP, 75_000),
+    ],
+)
+def test_own_rows_come_first_and_mobile_cards_follow_the_desktop_card(
+    tmp_path: Path, row: dict[str, str], product_name: str, expected: int | None
+) -> None:
+    rating = own(tmp_path, **row, fp16TFlops=100).lookup(product_name)
 
-
-def test_own_row_wins_over_a_packaged_one(tmp_path: Path) -> None:
-    table = own(tmp_path, model="anything", fullModelName="NVIDIA A100-SXM4-80GB", fp16TFlops=300)
-
-    assert table.lookup("NVIDIA A100-SXM4-80GB") == Rating(
-        milli_tflops=300_000, source=TflopsSource.FILE
-    )
-    assert table.lookup("NVIDIA A100-SXM4-40GB") == Rating(
-        milli_tflops=312_000, source=TflopsSource.TABLE
-    )
-
-
-def test_own_row_for_a_short_name_applies_to_all_cards_of_that_name(tmp_path: Path) -> None:
-    table = own(tmp_path, model="A100", fullModelName="our A100", fp16TFlops=300)
-
-    assert milli("NVIDIA A100-SXM4-80GB", table) == 300_000
-    assert milli("NVIDIA A100-SXM-64GB", table) == 300_000
-    assert milli("NVIDIA A100X", table) is None
-
-
-def test_own_row_for_a_mobile_card_wins_over_the_three_quarters_rule(tmp_path: Path) -> None:
-    name = "NVIDIA GeForce RTX 4090 Laptop GPU"
-
-    assert milli(name, own(tmp_path, fullModelName=name, fp16TFlops=100)) == 100_000
-
-
-def test_mobile_card_follows_the_own_row_of_the_desktop_card(tmp_path: Path) -> None:
-    table = own(tmp_path, model="RTX4090", fullModelName="x", fp16TFlops=100)
-
-    assert table.lookup("NVIDIA GeForce RTX 4090 Laptop GPU") == Rating(
-        milli_tflops=75_000, source=TflopsSource.FILE
-    )
+    assert (rating and rating.milli_tflops) == expected
+    if rating is not None:
+        is_own = expected in {100_000, 75_000}
+        assert rating.source is (TflopsSource.FILE if is_own else TflopsSource.TABLE)
 
 
 @pytest.mark.parametrize(
@@ -229,21 +216,15 @@ def test_file_over_1_mib_is_refused(tmp_path: Path) -> None:
         models.load(written(tmp_path, "#" * (2**20 + 1)))
 
 
-ROWS = models.load().packaged
-
-
-def test_rows_keep_their_figures_to_the_thousandth() -> None:
+def test_packaged_rows_keep_their_figures_and_agree_about_each_name() -> None:
     figures = [Fraction(str(tflops)) * 1000 for _, _, tflops in gpu_models.PACKAGED]
+    by_name: dict[str, int] = {}
 
-    assert [row.milli_tflops for row in ROWS] == figures
-
-
-def test_all_rows_of_one_name_have_one_figure() -> None:
-    figures: dict[str, int] = {}
-    for row in ROWS:
+    assert [row.milli_tflops for row in PACKAGED.packaged] == figures
+    assert len({row.model for row in PACKAGED.packaged}) == len(figures)
+    for row in PACKAGED.packaged:
         for name in (row.model, row.full_name):
-            found = figures.setdefault(models.name_key(name), row.milli_tflops)
-
+            found = by_name.setdefault(models.name_key(name), row.milli_tflops)
             assert found == row.milli_tflops, name
 
 

@@ -30,38 +30,27 @@ def until(event: Event) -> Callable[[], None]:
     return part
 
 
-def test_a_part_that_raises_stops_the_other_parts_and_is_the_cause(supervisor: Supervisor) -> None:
-    error = FatalError("ledger: damaged")
+def dies() -> None:
+    raise FatalError("ledger: damaged")
 
-    def dies() -> None:
-        raise error
 
-    with capture_logs() as logs:
-        supervisor.run("lives", until(supervisor.stopping))
-        supervisor.run("dies", dies)
+@pytest.mark.parametrize(
+    ("part", "cause"),
+    [
+        (dies, FatalError("ledger: damaged")),
+        (lambda: None, RuntimeError("publish ended by itself")),
+        (sys.exit, SystemExit()),
+    ],
+    ids=["raises", "returns early", "exits"],
+)
+def test_a_part_that_ends_stops_the_other_parts_and_is_the_cause(
+    supervisor: Supervisor, part: Callable[[], None], cause: BaseException
+) -> None:
+    supervisor.run("lives", until(supervisor.stopping))
+    supervisor.run("publish", part)
 
-        assert supervisor.wait() is error
-
+    assert repr(supervisor.wait()) == repr(cause)
     assert supervisor.stopping.is_set()
-    (line,) = logs
-    assert (line["event"], line["part"]) == ("part_failed", "dies")
-    assert "ledger: damaged" in line["error"]
-
-
-def test_a_part_that_returns_early_stops_the_process(supervisor: Supervisor) -> None:
-    supervisor.run("publish", lambda: None)
-
-    cause = supervisor.wait()
-
-    assert isinstance(cause, RuntimeError)
-    assert str(cause) == "publish ended by itself"
-
-
-def test_a_part_that_calls_sys_exit_stops_the_process(supervisor: Supervisor) -> None:
-    with capture_logs():
-        supervisor.run("publish", sys.exit)
-
-        assert isinstance(supervisor.wait(), SystemExit)
 
 
 def test_a_part_that_ends_while_stopping_is_not_a_cause(supervisor: Supervisor) -> None:

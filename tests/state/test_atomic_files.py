@@ -28,25 +28,17 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_file_is_created_and_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-
-    atomic.write(path, b"old", mode=0o644)
-    atomic.write(path, b"new", mode=0o644)
-
-    assert content(tmp_path) == {"a.json": b"new"}
-
-
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_mode_does_not_depend_on_the_umask_or_the_old_file(
     tmp_path: Path, umask: int, mode: int
 ) -> None:
     path = tmp_path / "a.json"
-    path.write_bytes(b"old")
-    path.chmod(0o777)
+    for old in (b"", b"old"):
+        atomic.write(path, old, mode=0o777)
 
     atomic.write(path, b"new", mode=mode)
 
+    assert content(tmp_path) == {"a.json": b"new"}
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 

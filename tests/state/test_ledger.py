@@ -1,16 +1,15 @@
 """The ledger on a real disk: records, transactions, restarts, other releases and processes."""
 
 import signal
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
+from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, RetryableError
 from tensorfusion_dra.state import ledger_reading
@@ -61,25 +60,19 @@ def test_records_survive_a_restart(tmp_path: Path) -> None:
         assert holders(ledger, GPU_1) == ["b"]
 
 
-def test_removing_an_unknown_claim_writes_nothing(tmp_path: Path) -> None:
+def test_record_replaces_an_older_one_and_removing_an_unknown_one_writes_nothing(
+    tmp_path: Path,
+) -> None:
     with opened(tmp_path) as ledger:
-        put(ledger, recorded_claim("a"))
+        put(ledger, claim_record("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
+        put(ledger, recorded_claim("a", device=GPU_1))
         before = durable(tmp_path)
 
         remove(ledger, "uid-unknown")
 
         assert durable(tmp_path) == before
-
-
-def test_record_replaces_an_older_one(tmp_path: Path) -> None:
-    with opened(tmp_path) as ledger:
-        put(ledger, claim_record("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
-
-        put(ledger, recorded_claim("a", device=GPU_1))
-
         assert uids(ledger) == ["uid-a"]
-        assert holders(ledger, GPU_0) == []
-        assert holders(ledger, GPU_1) == ["a"]
+        assert (holders(ledger, GPU_0), holders(ledger, GPU_1)) == ([], ["a"])
 
 
 def test_claims_on_devices_are_found_once_each(tmp_path: Path) -> None:
@@ -333,58 +326,38 @@ def test_ledger_locked_by_another_process_is_readable_but_refuses_changes(
         assert uids(ledger) == ["uid-child"]
 
 
-def record(uid: str) -> PreparedClaim:
-    return PreparedClaim(ref=ClaimRef(namespace="default", name=f"n-{uid}", uid=uid), shares=())
+def test_facts_of_a_ledger_are_read_while_its_owner_writes(tmp_path: Path) -> None:
+    missing = ledger_reading.facts(tmp_path / "none")
+    with opened(tmp_path) as ledger:
+        put(ledger, recorded_claim("a"), recorded_claim("b", number=2))
+        with ledger.transaction() as step:
+            step.put(recorded_claim("c", number=3))
 
+            facts = ledger_reading.facts(tmp_path)
 
-def written(folder: Path) -> Ledger:
-    ledger = Ledger(folder)
-    with ledger.transaction() as transaction:
-        transaction.put(record("a"))
-        transaction.put(record("b"))
-    return ledger
-
-
-def test_ledger_is_readable_while_its_owner_writes(tmp_path: Path) -> None:
-    ledger = written(tmp_path)
-    with ledger.transaction() as transaction:
-        transaction.put(record("c"))
-
-        facts = ledger_reading.facts(tmp_path)
-
-    ledger.close()
-    assert facts.claims == {"a": "default/n-a", "b": "default/n-b"}
+    assert (missing.exists, (tmp_path / "none").exists()) == (False, False)
+    assert facts.claims == {"uid-a": "default/a", "uid-b": "default/b"}
     assert (facts.version, facts.damage, facts.trouble) == (VERSION, "", "")
     assert facts.size_bytes > 0
 
 
-def test_reading_a_missing_ledger_creates_none(tmp_path: Path) -> None:
-    facts = ledger_reading.facts(tmp_path / "none")
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda file: file.write_text("no database, " * 100), "file is not a database"),
+        (lambda file: edited(file, "DROP TABLE claims"), "no such table: claims"),
+        (
+            lambda file: edited(file, "UPDATE claims SET record = '{}' WHERE uid = 'uid-01'"),
+            "record of b'uid-01'",
+        ),
+    ],
+)
+def test_facts_of_a_damaged_ledger_name_the_damage_and_change_nothing(
+    tmp_path: Path, damage: Callable[[Path], object], text: str
+) -> None:
+    file = existing(tmp_path, 2)
+    damage(file)
+    before = file.read_bytes()
 
-    assert not facts.exists
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_file_that_is_no_database_is_damage_and_stays_unchanged(tmp_path: Path) -> None:
-    file = tmp_path / FILE_NAME
-    file.write_text("no database, " * 100)
-
-    facts = ledger_reading.facts(tmp_path)
-
-    assert facts.damage
-    assert file.read_text().startswith("no database")
-
-
-def test_foreign_database_and_unreadable_record_are_damage(tmp_path: Path) -> None:
-    other, broken = tmp_path / "other", tmp_path / "broken"
-    other.mkdir()
-    with sqlite3.connect(other / FILE_NAME) as connection:
-        connection.execute("CREATE TABLE t (x)")
-    connection.close()
-    written(broken).close()
-    with sqlite3.connect(broken / FILE_NAME) as connection:
-        connection.execute("UPDATE claims SET record = '{}' WHERE uid = 'a'")
-    connection.close()
-
-    assert "no such table: claims" in ledger_reading.facts(other).damage
-    assert "record of b'a'" in ledger_reading.facts(broken).damage
+    assert text in ledger_reading.facts(tmp_path).damage
+    assert file.read_bytes() == before

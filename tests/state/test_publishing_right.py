@@ -35,38 +35,18 @@ def taken(folder: Path) -> PublishingRight:
     return right
 
 
-def test_single_instance_holds_the_right_before_and_after_taking_it(tmp_path: Path) -> None:
-    right = PublishingRight(tmp_path)
-
-    assert right.held()
-    right.take()
-    right.take()
-    assert right.held()
+def test_newest_of_the_instances_that_took_the_right_holds_it(tmp_path: Path) -> None:
+    old, new = PublishingRight(tmp_path), PublishingRight(tmp_path)
+    assert old.held()
+    old.take()
+    old.take()
+    assert old.held()
     assert len(list(tmp_path.glob("publisher-*"))) == 1
 
-
-def test_newer_of_two_instances_holds_the_right(tmp_path: Path) -> None:
-    old, new = taken(tmp_path), taken(tmp_path)
-
-    assert not old.held()
-    assert new.held()
-
-
-def test_new_instance_that_has_not_taken_the_right_leaves_it_with_the_old_one(
-    tmp_path: Path,
-) -> None:
-    old = taken(tmp_path)
-
-    PublishingRight(tmp_path)
-
-    assert old.held()
-
-
-def test_right_returns_to_the_old_instance_when_the_new_one_releases_it(tmp_path: Path) -> None:
-    old, new = taken(tmp_path), taken(tmp_path)
+    new.take()
+    assert (old.held(), new.held()) == (False, True)
 
     new.release()
-
     assert old.held()
 
 
