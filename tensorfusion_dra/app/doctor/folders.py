@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, ok, problem, warning
 
 _Mount = dict[str, Any]
-"""What a Folder tells of the mount on which it is."""
+"""Fields of a Folder that describe the mount on which it is."""
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ELSEWHERE: Final = (
