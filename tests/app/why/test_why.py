@@ -5,12 +5,11 @@ import pytest
 from dra_simulator.rest import CLAIMS, CLASSES, PODS, SLICES, Resource
 from tensorfusion_dra import cli
 from tensorfusion_dra.cluster.api import USER_AGENT
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tests.dra_simulator.waiting import eventually
 from tests.support import imports, installation, objects, rbac
 from tests.support.builders.gpus import gpu
-from tests.support.gpu_cluster import MODEL, Cluster, request, two_cards
+from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
 NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
@@ -25,17 +24,6 @@ def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
     assert (code, found["state"]) == (0, "fits")
     assert found["answer"] == f"default/a fits now on node-01 ({first})."
     assert found["helps"] == []
-
-
-def test_pod_that_is_bound(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", request({"vram": "20Gi"}))
-    cluster.schedule()
-
-    code, found = cluster.why(capsys, "a")
-
-    assert (code, found["state"]) == (0, "bound")
-    assert "default/a is scheduled on node-01 already" in found["answer"]
 
 
 def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture) -> None:
@@ -79,20 +67,6 @@ def test_claim_that_only_observes_a_card_does_not_hold_it(
     assert "default/watcher (observes)" in cluster.text(capsys, "top")
 
 
-def test_selector_that_no_card_matches(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    selectors = objects.expressions(f'{MODEL} == "H100" && device.attributes.size() > 0')
-    cluster.add_pod("a", request(selectors=selectors[:1]))
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 1
-    assert '2 do not match model == "H100"' in found["answer"]
-    assert found["helps"] == [
-        'Correct the selector model == "H100": the cards have model: A100 (2).'
-    ]
-
-
 def add_network_cards(cluster: Cluster, node: str) -> None:
     cards = [objects.device(f"nic-{number}") for number in range(8)]
     made = objects.resource_slice(*cards, name=f"nics-{node}", pool=f"nics-{node}")
@@ -123,32 +97,6 @@ def test_devices_that_the_class_excludes_are_not_counted(
 
     assert found["answer"] == f"default/a waits: {expected}"
     assert "nic-" not in text
-
-
-def test_selector_that_fails(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
-    rack = objects.expressions(f'device.attributes["{names.DRIVER}"].rack == 1')
-    cluster.add_pod("a", request(selectors=rack))
-
-    code, found = cluster.why(capsys, "a")
-
-    assert code == 1
-    assert "cannot be scheduled on any node: claim default/a: selector #0" in found["answer"]
-    assert "no such key: rack" in found["answer"]
-
-
-def test_cards_that_are_tainted(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards(), taint="xid-79")
-    cluster.add_pod("a", request({"vram": "20Gi", "tflops": "1"}, count=2))
-
-    code, found = cluster.why(capsys, "a")
-
-    taint = f"{names.TAINT_UNHEALTHY}=xid-79"
-    assert code == 1
-    assert found["answer"].endswith(
-        "no node has its 2 cards at once: most are on node-01, where 1 of 2 fits alone, 1 is "
-        f"tainted {taint}."
-    )
 
 
 def test_many_nodes_share_a_line(cluster: Cluster, capsys: Capture) -> None:
