@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.terms import Term
 from tensorfusion_dra.scheduling import cel_evaluation, consumable_capacity, selector_trace
 from tensorfusion_dra.scheduling.devices import Device

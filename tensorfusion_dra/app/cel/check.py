@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tensorfusion_dra.core.cel import syntax, translate
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 
 

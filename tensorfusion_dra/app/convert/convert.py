@@ -18,7 +18,7 @@ from tensorfusion_dra.app.convert.document import Document, at, mappings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.cel.edits import Edit
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError

@@ -9,7 +9,7 @@ from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.scheduling import placement, selector_trace
