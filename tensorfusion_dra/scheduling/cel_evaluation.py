@@ -18,9 +18,8 @@ from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import errors, syntax
-from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.core.cel.syntax import Node
+from tensorfusion_dra.core.cel import syntax
+from tensorfusion_dra.core.cel.syntax import CelError, Node
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import cel_library
@@ -267,7 +266,7 @@ def _literal_errors(text: str) -> Iterator[str]:
         call = f"{target}{node.text}({_REPETITION.sub('{1}', literal.text)})"
         result = _evaluating_environment().compile(call, disable_check=True).eval(data={})
         if result.type() == cel.Type.ERROR:
-            line, column = errors.position(text, literal.start)
+            line, column = syntax.position(text, literal.start)
             yield f"{line}:{column}: {_kubernetes_error(str(result.value()))}"[:_SHOWN]
 
 

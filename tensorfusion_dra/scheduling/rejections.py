@@ -13,7 +13,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.terms import Lookup, Term
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError

@@ -11,7 +11,7 @@ from tensorfusion_dra.app.shared.streams import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax, translate
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity

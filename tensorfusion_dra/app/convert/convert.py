@@ -21,7 +21,7 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import translate
 from tensorfusion_dra.core.cel.edits import Edit
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 
 VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 

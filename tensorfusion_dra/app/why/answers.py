@@ -15,7 +15,7 @@ from tensorfusion_dra.app.why.claims import WEBHOOK
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.kubernetes import quantity, review

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, NoReturn, get_args
 
-from tensorfusion_dra.core.cel.errors import CelError
 from tensorfusion_dra.core.errors import InputError
 
 MAX_DEPTH: Final = 60
@@ -46,6 +45,29 @@ _ESCAPE: Final = re.compile(
     re.DOTALL,
 )
 _LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
+
+
+class CelError(InputError):
+    """An expression cannot be parsed or translated.
+
+    Attributes:
+        line: Line of the error, from 1.
+        column: In characters, from 1, as in the API server's own messages.
+        offset: The same position, in characters from the start of the expression.
+        reason: What was found and what was expected.
+    """
+
+    def __init__(self, reason: str, *, expression: str, offset: int) -> None:
+        self.line, self.column = position(expression, offset)
+        self.offset = offset
+        self.reason = reason
+        super().__init__(f"{self.line}:{self.column}: {reason}")
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    """Return the line and the column of an offset in a text, both from 1."""
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, edits, syntax
 from tensorfusion_dra.core.cel.dialect import Kind
 from tensorfusion_dra.core.cel.edits import Edit
-from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.core.cel.syntax import Node
+from tensorfusion_dra.core.cel.syntax import CelError, Node
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 

@@ -14,7 +14,6 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
 
 DRIVER_NAME_BYTES: Final = 63
 POOL_NAME_BYTES: Final = 253
-DOMAIN_BYTES: Final = 63
 ID_BYTES: Final = 32
 
 _LABEL_BYTES: Final = 63

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.cel.errors import CelError
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.translate import translate
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription

@@ -6,8 +6,7 @@ from cel_expr_python.ext import ext_bindings, ext_optional
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.core.cel.syntax import MAX_DEPTH, parse
+from tensorfusion_dra.core.cel.syntax import MAX_DEPTH, CelError, parse
 
 GOOGLES = cel.NewEnv(extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional()])
 LEAVES = (

@@ -4,8 +4,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect
-from tensorfusion_dra.core.cel.errors import CelError
-from tensorfusion_dra.core.cel.syntax import parse
+from tensorfusion_dra.core.cel.syntax import CelError, parse
 from tensorfusion_dra.core.cel.terms import terms
 from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.scheduling import cel_evaluation
