@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.driver import card_watch
-from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver import catalog
+from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.ports.discovery import HungError
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
@@ -102,7 +101,7 @@ def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again() -> N
 def test_many_reports_cause_one_reading_per_shortest_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(card_watch, "_LEAST_SECONDS", FOREVER)
+    monkeypatch.setattr(catalog, "_LEAST_SECONDS", FOREVER)
     setup = Setup(poll_seconds=FOREVER)
     with setup.running() as report:
         for _ in range(10_000):

@@ -8,8 +8,7 @@ from typing import Any
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import Moment
-from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import CardHealthTracker, DeviceCatalog
+from tensorfusion_dra.driver.catalog import CardHealthTracker, CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.providers import Kind, Providers
 from tensorfusion_dra.extend import Gpu, Problem
 from tests.driver.test_cards import RecordsInMemory

@@ -37,8 +37,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
-from tensorfusion_dra.driver.card_watch import CardWatch
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnforcer
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
