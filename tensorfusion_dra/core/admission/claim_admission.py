@@ -24,7 +24,7 @@ from tensorfusion_dra.core.cel import selector, translate
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity
+from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
@@ -101,47 +101,6 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
         **_limits(wanted),
     }
     return result
-
-
-def differing(claim: Mapping[str, Any], wanted: PodRequest) -> list[str]:
-    """Return what a filled claim has otherwise than its pod's annotations request now.
-
-    Annotations can be edited after the claim was made from them; the claim stays as it is. Only
-    what the annotations determine is compared, since a template adds more. The pod names its pool
-    in an annotation since it was admitted.
-
-    Raises:
-        InputError: The claim has no request that was filled.
-    """
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
-    requests = as_list(devices.get("requests"))
-    request = _own_request(requests)
-    exactly = request["exactly"]
-    found = []
-    has = as_map(as_map(exactly.get("capacity")).get("requests"))
-    for name, amount in wanted.amounts().items():
-        text = has.get(name, has.get(VIRTUAL_OF[name]))
-        if text is None or quantity.parse(text) != amount:
-            found.append(f"{name} {text or 'of the whole card'}")
-    if wanted.whole and has.keys() & names.CAPACITIES:
-        found.append("amounts of a shared card")
-    cards = {name_of(each) for each in requests}
-    count = next(
-        n for n in range(1, MOST_GPUS + 1) if _card_name(name_of(request), n + 1) not in cards
-    )
-    if count != wanted.count:
-        found.append(f"number of GPUs {count}")
-    if {"cel": {"expression": _expression(wanted, wanted.pool)}} not in as_list(
-        exactly.get("selectors")
-    ):
-        found.append("selector")
-    annotations = as_map(as_map(claim.get("metadata")).get("annotations"))
-    found += [
-        f"{name} {annotations.get(name, 'unset')}"
-        for name, value in _limits(wanted).items()
-        if annotations.get(name) != value
-    ]
-    return found
 
 
 def _own_request(requests: list[object]) -> Json:
