@@ -6,9 +6,9 @@ A prepare takes these steps, each of which is a stage in log and metrics:
 2. Read the claim from the API server. A claim keeps its UID when it is allocated again, so a
    repeated call reads it too (read).
 3. If a record describes this allocation, bring it up to date and answer from it (lookup).
-4. Collect what the claim asks for and what the node offers: policies, devices, device nodes, signs
-   of the enforcer (resolve). This may be slow, so it comes before the transaction.
-5. In one transaction of the ledger, check that the claim fits beside the recorded ones, and put
+4. Collect what the claim asks for and what the node offers: policies, devices, device nodes,
+   evidence of the enforcer (resolve). This may be slow, so it comes before the transaction.
+5. In one transaction of the ledger, decide by admit(), a pure function on all of this, and put
    its record (admit, flush).
 6. Write its files, and those of claims whose limits changed in favour of it (write).
 7. Have Tensor Fusion's hypervisor keep the limits, if it is this node's enforcer (register).
