@@ -1,7 +1,9 @@
-"""Live signs of enforcers on a node, and what they mean for the next claim."""
+"""Evidence of enforcers on a node, in files that containers can write, and what follows."""
 
+import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -9,12 +11,17 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import presence
-from tensorfusion_dra.core.claims.evidence import NodePlaces, Places
+from tensorfusion_dra.core.claims import presence, verdicts
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import Cache, NodePlaces, Places, SharedMemory
 from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.enforcement import hami_cache
+from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
 from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import (
+    POD,
     admin_share,
     limit,
     prepared_claim,
@@ -172,3 +179,125 @@ def test_only_claims_that_something_on_the_node_enforces_are_refused(node: Path)
     ]
 
     assert refused == ["soft"]
+
+
+CLAIM: Final = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="tensor-fusion")
+GPU: Final = CLAIM.shares[0].gpu_uuid
+
+
+def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_path: Path) -> None:
+    memory = WorkerMemory(tmp_path / "shm")
+    places = TensorFusion(root=str(tmp_path)).places(CLAIM)
+    file = Path(places.shared_memory)
+    content = enforcer_files.shared_memory(
+        {GPU: limit(25, 20)}, heartbeat=int(time.time()), processes=1
+    )
+    enforcer_files.write_shared_memory(file, content)
+    memory.note_registered(POD)
+
+    def reason() -> str:
+        signs = LiveSigns(NodePlaces(enforcer="tensor-fusion")).of_claim(places)
+        (found,) = verdicts.of_claim(CLAIM, signs, is_new=False)
+        return found.reason
+
+    assert reason() == "LimiterActive"
+    assert memory.is_kept(POD, (GPU.lower(),))
+
+    memory.note_trouble(POD, "tensor-fusion.ai/tflops-limit: found 312")
+    assert reason() == "LimitsDiffer"
+    memory.note_trouble(POD, "")
+    assert reason() == "LimiterActive"
+
+    file.parent.rename(file.parent.with_name("mounted"))
+    assert reason() == "SharedMemoryReplaced"
+
+    enforcer_files.write_shared_memory(file, content)
+    assert reason() == "SharedMemoryReplaced"
+    assert not memory.is_kept(POD, (GPU.lower(),))
+
+
+LIMITS: Final = (limit(25, 20), limit(50, 40))
+BY_GPU: Final = dict(zip(("ABCD-01", "GPU-abcd-02"), LIMITS, strict=True))
+Read = Callable[[str], Cache | SharedMemory]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "file"
+
+
+def test_limits_and_processes_of_hami_core_are_read(path: Path) -> None:
+    path.write_bytes(enforcer_files.hami_cache(LIMITS, processes=2))
+
+    found = hami_cache.read(str(path))
+
+    assert (found.limits[:2], found.processes, found.trouble) == (LIMITS, 2, "")
+    assert found.limits[2:] == (limit(0, 0),) * 14
+
+
+def test_limits_heartbeat_and_processes_of_the_hypervisor_are_read(path: Path) -> None:
+    path.write_bytes(enforcer_files.shared_memory(BY_GPU, heartbeat=1_700_000_000, processes=3))
+
+    assert shared_memory.read(str(path)) == SharedMemory(
+        path=str(path), heartbeat=1_700_000_000, limits=BY_GPU, processes=3
+    )
+
+
+def test_bytes_that_are_no_text_are_no_error(path: Path) -> None:
+    content = bytearray(enforcer_files.shared_memory(BY_GPU, heartbeat=1, processes=2**40))
+    content[8:12] = b"\xff\xfe\xff\xfe"
+    path.write_bytes(content)
+
+    found = shared_memory.read(str(path))
+
+    assert (len(found.limits), found.processes, found.trouble) == (2, 2048, "")
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "trouble"),
+    [
+        # A file that no process of HAMi-core has initialized yet has no limits.
+        (hami_cache.read, b"", ""),
+        (hami_cache.read, bytes(2_008_953), ""),
+        (hami_cache.read, enforcer_files.hami_cache(LIMITS, flag=0), ""),
+        (
+            hami_cache.read,
+            enforcer_files.hami_cache(LIMITS, version=(1, 1)),
+            "found version 1.1, expected 1.2",
+        ),
+        (shared_memory.read, b"", "found 0 bytes, expected 35504"),
+        (shared_memory.read, bytes(35_496), "found 35496 bytes, expected 35504"),
+        (
+            shared_memory.read,
+            enforcer_files.shared_memory(BY_GPU, heartbeat=1, discriminant=0),
+            "found version 1, expected 2",
+        ),
+    ],
+)
+def test_file_of_another_layout_has_no_limits(
+    path: Path, read: Read, content: bytes, trouble: str
+) -> None:
+    path.write_bytes(content)
+
+    found = read(str(path))
+
+    assert (found.found, tuple(found.limits), found.processes) == (True, (), 0)
+    assert found.trouble == trouble
+
+
+@pytest.mark.parametrize("read", [hami_cache.read, shared_memory.read])
+def test_links_and_pipes_of_a_tenant_are_not_followed(path: Path, read: Read) -> None:
+    assert not read(str(path)).found
+
+    real = path.with_name("real")
+    real.write_bytes(
+        enforcer_files.hami_cache(LIMITS)
+        if read is hami_cache.read
+        else enforcer_files.shared_memory(BY_GPU, heartbeat=1)
+    )
+    path.symlink_to(real)
+    assert (tuple(read(str(path)).limits), bool(read(str(path)).trouble)) == ((), True)
+
+    path.unlink()
+    os.mkfifo(path)
+    assert read(str(path)).trouble == "found something else, expected a regular file"

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims import lending, limits
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -23,7 +25,7 @@ from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as DEFAULT_NODE
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import HAMI_CORE, RULES, node_facts
-from tests.support.builders.policies import share_policy
+from tests.support.builders.policies import DEFAULTS, share_policy
 from tests.support.tenants import Card, limit_of
 
 NODE = node_facts(*gpus(2))
@@ -319,3 +321,80 @@ def test_oversubscribed_card_lends_its_virtual_compute() -> None:
         card.admit(name, allocation(GPU_0, number, consumed=consumed), tflops="312")
 
     assert card.percent() == {"a": 100, "b": 40, "c": 10}
+
+
+def wanted_limit(
+    tflops: str, vram: str, *, milli_tflops: int = 312_000, share_policy: SharePolicy = DEFAULTS
+) -> Limit:
+    consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
+    return limits.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, share_policy)
+
+
+@pytest.mark.parametrize(
+    ("tflops", "percent"),
+    [
+        ("312", 100),
+        ("311", 100),
+        ("308.88", 99),
+        ("308.881", 100),
+        ("156", 50),
+        ("156.001", 51),
+        ("100", 33),
+        ("3.12", 1),
+        ("3.121", 2),
+        ("1n", 1),
+        ("0", 1),
+        ("1000", 100),
+    ],
+)
+def test_compute_is_a_percentage_rounded_up_and_within_1_to_100(tflops: str, percent: int) -> None:
+    assert wanted_limit(tflops, "1Gi").sm_percent == percent
+    assert wanted_limit("0", "1Gi", share_policy=share_policy(tflops=tflops)).sm_percent == percent
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**7))
+def test_percentage_is_the_consumed_amount_rounded_up_by_less_than_one(
+    milli_share: int, milli_card: int
+) -> None:
+    percent = wanted_limit(f"{milli_share}m", "1Mi", milli_tflops=milli_card).sm_percent
+
+    assert 1 <= percent <= 100
+    assert percent * milli_card >= 100 * min(milli_share, milli_card)
+    assert (percent - 1) * milli_card < 100 * milli_share or percent == 1
+
+
+@pytest.mark.parametrize(
+    ("demands", "granted"),
+    [
+        ([], []),
+        ([(10, 10), (20, 20)], [10, 20]),
+        ([(10, 50), (20, 60)], [50, 50]),
+        ([(10, 200), (20, 200)], [80, 20]),
+        ([(10, 200), (20, 30), (30, 30)], [50, 20, 30]),
+        ([(60, 60), (40, 90)], [60, 40]),
+        # More is reserved than the card has, after its pool shrank: nothing is lent.
+        ([(80, 90), (40, 50)], [80, 40]),
+    ],
+)
+def test_spare_amount_is_lent_first_come_first_served(
+    demands: list[tuple[int, int]], granted: list[int]
+) -> None:
+    assert limits.granted(100, demands) == granted
+
+
+@given(
+    st.integers(0, 1000),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=6),
+)
+def test_granted_limits_fit_the_card_and_cover_the_requests(
+    total: int, demands: list[tuple[int, int]]
+) -> None:
+    granted = limits.granted(total, demands)
+
+    requests = [request for request, _ in demands]
+    assert all(size >= request for size, request in zip(granted, requests, strict=True))
+    assert all(size <= max(pair) for size, pair in zip(granted, demands, strict=True))
+    assert sum(granted) <= max(total, sum(requests))
+    # Nothing is left over while a tenant wants more.
+    wanting = any(size < limit for size, (_, limit) in zip(granted, demands, strict=True))
+    assert not wanting or sum(granted) >= total

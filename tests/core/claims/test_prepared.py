@@ -1,20 +1,25 @@
-"""Record of a prepared claim: its JSON in the ledger, and the amounts that follow from it."""
+"""Record of a prepared claim: its JSON, its access to cards, and its claim at the API server."""
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims import access, prepared
+from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tests.support.builders.allocations import allocation, exclusive_allocation
-from tests.support.builders.claims import claim_record
-from tests.support.builders.gpus import gpus
-from tests.support.builders.nodes import node_facts
+from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.nodes import COMMON_NODES, node_facts
 from tests.support.builders.policies import share_policy
 
 NODE = node_facts(*gpus(3))
@@ -94,3 +99,188 @@ def test_memory_request_is_the_virtual_amount_if_the_pool_oversubscribes(
     amounts = {name: quantity.parse(text) for name, text in consumed.items()}
 
     assert replace(RECORD.shares[0], consumed=amounts).vram_request_bytes == vram_bytes
+
+
+POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")
+TWO_DEVICES = claim_record(
+    "a", allocation(GPU_0, 1), exclusive_allocation(GPU_1, request="whole"), on=NODE
+)
+
+
+def confirmed_result(
+    device: str, number: int | None, driver: str = "tensor-fusion.ai.dra-driver"
+) -> Any:
+    found = {"request": "gpu", "driver": driver, "pool": "default/node-01", "device": device}
+    return found if number is None else {**found, "shareID": share_id(number)}
+
+
+def fetched_claim(*results: Any, uid: str = "uid-a") -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "default", "name": "a", "uid": uid},
+        "status": {"allocation": {"devices": {"results": list(results)}}},
+    }
+
+
+WHOLE_ANSWER = fetched_claim(
+    confirmed_result(GPU_0, 1),
+    confirmed_result(GPU_1, None),
+    confirmed_result("nic-0", None, driver="other"),
+)
+
+
+def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
+    assert prepared.reason_gone(TWO_DEVICES, WHOLE_ANSWER) == ""
+    assert prepared.reason_gone(TWO_DEVICES.ref, WHOLE_ANSWER) == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            fetched_claim(confirmed_result(GPU_0, 1), confirmed_result(GPU_1, None), uid="uid-b"),
+            "replaced by UID uid-b",
+        ),
+        ({"metadata": {"uid": "uid-a"}}, "not allocated"),
+        ({"metadata": {"uid": "uid-a"}, "status": {"reservedFor": []}}, "not allocated"),
+        (
+            fetched_claim(confirmed_result("nic-0", None, driver="other")),
+            "without a device of this driver",
+        ),
+        (
+            fetched_claim({**confirmed_result(GPU_0, 2), "pool": "default/node-02"}),
+            "allocated from default/node-02, not on this node",
+        ),
+    ],
+)
+def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
+    assert why in prepared.reason_gone(TWO_DEVICES, answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        fetched_claim(confirmed_result(GPU_0, 1)),
+        fetched_claim(confirmed_result(GPU_0, 2), confirmed_result(GPU_1, None)),
+        fetched_claim({**confirmed_result(GPU_1, 3), "pool": "renamed/node-01"}),
+    ],
+)
+def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, Any]) -> None:
+    """A container may run with the recorded share until the kubelet calls again."""
+    assert prepared.reason_gone(TWO_DEVICES, answer) == ""
+
+
+def test_any_device_of_this_driver_counts_for_a_claim_without_a_record() -> None:
+    assert prepared.reason_gone(TWO_DEVICES.ref, fetched_claim(confirmed_result(GPU_0, 7))) == ""
+    other = ClaimRef(namespace="default", name="a", uid="uid-b")
+    assert prepared.reason_gone(other, WHOLE_ANSWER) == "replaced by UID uid-a"
+
+
+ONE_SHARE = allocated_claim("a", allocation(GPU_0, 1), pods=(POD_A,))
+WHOLE_CARD = allocated_claim("a", exclusive_allocation(GPU_0), pods=(POD_A, POD_B))
+
+
+def record_of(claim: AllocatedClaim) -> PreparedClaim:
+    return claim_admission(claim, on=NODE).record
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        (ONE_SHARE, ONE_SHARE),
+        (ONE_SHARE, replace(ONE_SHARE, pods=(POD_B,))),
+        (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_B,))),
+        (replace(WHOLE_CARD, pods=()), replace(WHOLE_CARD, pods=())),
+    ],
+)
+def test_record_describes_an_unchanged_allocation(
+    recorded: AllocatedClaim, now: AllocatedClaim
+) -> None:
+    assert prepared.describes(record_of(recorded), now)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 2),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_1, 1),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 1, request="b"),))),
+        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 1), allocation(GPU_1, 3)))),
+        (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_C,))),
+        (replace(WHOLE_CARD, pods=()), WHOLE_CARD),
+    ],
+)
+def test_record_does_not_describe_another_share_device_request_or_pod(
+    recorded: AllocatedClaim, now: AllocatedClaim
+) -> None:
+    assert not prepared.describes(record_of(recorded), now)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"metadata": {"uid": "uid-a"}, "status": "allocated"},
+        {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": ["gpu-0"]}}},
+        {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": {"results": [1]}}}},
+        {"metadata": "a"},
+    ],
+)
+def test_malformed_claim_is_an_error(answer: dict[str, Any]) -> None:
+    with pytest.raises(RetryableError, match="found a malformed ResourceClaim"):
+        prepared.reason_gone(TWO_DEVICES, answer)
+
+
+@pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": 7}}])
+def test_answer_without_a_uid_is_an_error(answer: dict[str, Any]) -> None:
+    with pytest.raises(RetryableError, match="without a UID"):
+        prepared.reason_gone(TWO_DEVICES, answer)
+
+
+BEFORE_REBOOT = claim_record(
+    "a",
+    allocation(GPU_0, 1, request="main"),
+    exclusive_allocation(GPU_1, request="whole"),
+    exclusive_allocation(GPU_2, request="watch", admin_access=True),
+    on=NODE,
+)
+
+
+def test_reboot_changes_only_the_access() -> None:
+    today = access.refreshed(
+        BEFORE_REBOOT,
+        {
+            GPU_0: CardAccess(device_nodes=("/dev/nvidia7",)),
+            GPU_1: CardAccess(device_nodes=("/dev/nvidia6",), toolkit_device="nvidia.com/gpu=6"),
+        },
+        SharedAccess(device_nodes=("/dev/nvidiactl",), driver_mounts=(MOUNT,)),
+        boot_id="boot-2",
+    )
+
+    assert [item.device_nodes for item in today.shares] == [
+        ("/dev/nvidia7",),
+        ("/dev/nvidia6",),
+        ("/dev/nvidia2",),
+    ]
+    assert [item.toolkit_device for item in today.shares] == [None, "nvidia.com/gpu=6", None]
+    assert today.common_nodes == ("/dev/nvidiactl",)
+    assert today.driver_mounts == (MOUNT,)
+    assert access.refreshed(today, NODE.access, NODE.shared_access, boot_id="") == BEFORE_REBOOT
+
+
+def test_boot_id_is_set_only_if_every_share_is_refreshed() -> None:
+    whole = access.refreshed(BEFORE_REBOOT, NODE.access, NODE.shared_access, boot_id="boot-2")
+    part = {name: card for name, card in NODE.access.items() if name != GPU_1}
+
+    assert whole.boot_id == "boot-2"
+    assert access.refreshed(whole, part, NODE.shared_access, boot_id="boot-3").boot_id == "boot-2"
+
+
+def test_claim_on_simulated_cards_gets_no_host_access() -> None:
+    simulated = gpu(minor=None)
+    (device,) = published_devices(simulated)
+    record = claim_record("a", allocation(device.name, 1), on=node_facts(simulated))
+    shared = SharedAccess(device_nodes=COMMON_NODES, driver_mounts=(MOUNT,))
+
+    today = access.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")
+
+    assert today == record
+    assert (today.common_nodes, today.driver_mounts) == ((), ())
