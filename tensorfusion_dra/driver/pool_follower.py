@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import pool_isolation
+from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -49,7 +49,7 @@ class PoolSource:
         pools = self.pools.items()
         pool = gpupool.named(pools, self.gpupool) if self.gpupool else None
         labels = NodeLabels(name=self.node_name, labels={})
-        if pool is None or pool_isolation.has_rules(pool):
+        if pool is None or isolation.pool_has_rules(pool):
             found = self.nodes.items()
             if not found:
                 raise RetryableError(f"node {self.node_name}: found no such Node object")
@@ -58,7 +58,7 @@ class PoolSource:
             pool = gpupool.choose(pools, labels)
         node = gpupool.parse(pool).node(labels.name)
         try:
-            return replace(node, isolation=pool_isolation.of_node(pool, labels))
+            return replace(node, isolation=isolation.pool_mode(pool, labels))
         except InputError as error:
             raise InputError(f"GPUPool {node.gpupool}: {error}") from error
 

@@ -27,10 +27,18 @@ force. As long as a claim of the one is recorded, the other is not registered: t
 unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
 
 A limit that changes is written into the shared memory at once. Its annotation, from which the
-hypervisor regulates the rate of kernels, follows by another thread (worker_keeper.py).
+hypervisor regulates the rate of kernels, follows in run(), which also repairs what others change:
+
+- The hypervisor obeys a worker's annotations, and a tenant may change them at any time. So the
+  node's workers are watched, and the driver's values are put back as soon as an event shows others.
+- A hypervisor that restarts finds the workers that run by itself. It does not find those whose
+  containers were not started yet: for such a pod it waits for an Allocate that the driver has made
+  already. So a worker without a live shared memory is registered again. Only if two checks in a row
+  find it so, because a restart takes some seconds, and only while the hypervisor serves.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from threading import Lock
@@ -43,9 +51,11 @@ from tensorfusion_dra.core.claims import workers
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
 from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -55,11 +65,13 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
+_REPAIR_SECONDS: Final = 20.0
+_CHECK_SECONDS: Final = 15.0
 _SHOWN: Final = 200  # characters of an answer or an annotation in an error
 
 
 class Workers:
-    """Registers pods with the hypervisor; safe for all threads."""
+    """Registers pods with the hypervisor; safe for all threads, but run() is for one."""
 
     def __init__(
         self,
@@ -69,7 +81,7 @@ class Workers:
         memory: WorkerMemory,
         ledger: Ledger,
         *,
-        on_change: Callable[[PodRef], None] = lambda _: None,
+        check_seconds: float = _CHECK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Register nothing yet.
@@ -80,19 +92,26 @@ class Workers:
             plugin: The hypervisor.
             memory: The workers' shared memory.
             ledger: The claims of this node.
-            on_change: Called with a pod whose annotations have to follow its limits.
+            check_seconds: Interval of the checks.
             clock: In seconds.
         """
-        self._on_change = on_change
         self._pods = pods
         self._worker_pods = worker_pods
         self._plugin = plugin
         self._memory = memory
         self._ledger = ledger
+        self._check_seconds = check_seconds
         self._clock = clock
+        self._wakeup = Wakeup()
         self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
-        self._guard = Lock()  # guards the next one
+        self._guard = Lock()  # guards the next two
         self._busy: set[str] = set()  # UIDs of pods that are being registered
+        # Pods whose annotations are to be compared, by UID; None if they have to be read.
+        self._changed: dict[str, Mapping[str, Any] | None] = {}
+        # Used by run() alone:
+        self._lost: set[str] = set()  # UIDs of pods that the last check found unkept
+        self._ended: set[str] = set()  # UIDs of those of which nothing will run
+        self._throttle = LogThrottle()
 
     def register(
         self,
@@ -123,7 +142,7 @@ class Workers:
                 f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this name "
                 f"still prepared, UID {other.pods[0].uid}, expected the kubelet to unprepare it"
             )
-        if self.register_worker(worker, deadline):
+        if self._register_worker(worker, deadline):
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
     def follow(self, claim: PreparedClaim, of_same_pods: Iterable[PreparedClaim]) -> None:
@@ -152,14 +171,6 @@ class Workers:
             else:
                 self._memory.forget(pod)
 
-    def forget_gone(self) -> None:
-        """Remove what was noted of pods without a claim.
-
-        Raises:
-            RetryableError: The ledger cannot be read now.
-        """
-        self._memory.forget_others(_pod_uids(self._ledger.claims()))
-
     def is_kept(self, worker: Worker) -> bool:
         """Return True if the hypervisor keeps the limits; write those in its memory that differ.
 
@@ -169,10 +180,115 @@ class Workers:
         if not self._memory.is_kept(worker.pod, worker.gpu_ids):
             return False
         if self._memory.set_limits(worker.pod, worker.limits):
-            self._on_change(worker.pod)
+            self._annotate_later(worker.pod)
         return True
 
-    def put_back(self, worker: Worker, stored: Mapping[str, Any] | None) -> bool:
+    def stop(self) -> None:
+        """End run()."""
+        self._wakeup.stop()
+
+    def on_pods(self, pods: Iterable[Mapping[str, Any]]) -> None:
+        """Have the annotations of these pods compared now."""
+        with self._guard:
+            self._changed |= {str(pod["metadata"].get("uid")): pod for pod in pods}
+        self._wakeup.wake()
+
+    def on_event(self, kind: str, pod: Mapping[str, Any]) -> None:
+        """Have the annotations of a pod compared now, unless it is no worker any more."""
+        if kind != "DELETED":
+            self.on_pods([pod])
+
+    def run(self) -> None:
+        """Have annotations follow limits, and repair workers, until stopped.
+
+        Raises:
+            FatalError: A newer release has changed the ledger.
+        """
+        next_check = 0.0
+        while self._wakeup.next_round():
+            self.follow_annotations()
+            if self._clock() >= next_check:
+                try:
+                    self.repair()
+                except RetryableError as error:
+                    if self._throttle.is_new(str(error)):
+                        log.warning("workers_unchecked", error=str(error))
+                next_check = self._clock() + self._check_seconds
+            self._wakeup.wait(self._check_seconds)
+
+    def follow_annotations(self) -> None:
+        """Write the annotations of workers whose limits or annotations changed."""
+        with self._guard:
+            changed, self._changed = self._changed, {}
+        if not changed:
+            return
+        try:
+            every = workers.of_claims(self._ledger.claims())
+        except RetryableError as error:
+            log.warning("workers_unchecked", error=str(error))
+            with self._guard:
+                self._changed = {**changed, **self._changed}
+            return
+        for worker in every:
+            if (uid := worker.pod.uid) not in changed:
+                continue
+            try:
+                if self._put_back(worker, changed[uid]) and changed[uid]:
+                    log.info("worker_annotations_put_back", pod=str(worker.pod))
+            except RetryableError as error:
+                log.warning("worker_annotations_failed", pod=str(worker.pod), error=str(error))
+                with self._guard:
+                    self._changed.setdefault(uid, None)
+
+    def repair(self) -> None:
+        """Register again the workers that this check and the one before found unkept.
+
+        What was noted of pods without a claim is removed.
+
+        Raises:
+            RetryableError: The ledger cannot be read now.
+            FatalError: A newer release has changed the ledger.
+        """
+        claims = self._ledger.claims()
+        self._memory.forget_others(_pod_uids(claims))
+        if not self._plugin.is_serving():
+            return
+        every = workers.of_claims(claims)
+        pods = Counter(str(worker.pod) for worker in every)
+        lost = [
+            worker
+            for worker in every
+            # Of two pods of one name, the first one's claims are unprepared soon.
+            if pods[str(worker.pod)] == 1 and not self._is_surely_kept(worker)
+        ]
+        before, self._lost = self._lost, {worker.pod.uid for worker in lost}
+        self._ended &= self._lost
+        self._throttle.keep_only({*self._lost, ""})
+        for worker in lost:
+            uid = worker.pod.uid
+            if uid not in before - self._ended:
+                continue
+            try:
+                if self._register_worker(worker, self._clock() + _REPAIR_SECONDS):
+                    log.info("worker_repaired", pod=str(worker.pod), devices=list(worker.gpu_ids))
+                else:
+                    self._ended.add(uid)
+            except (ClaimError, RetryableError) as error:
+                if self._throttle.is_new(str(error), key=uid):
+                    log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
+
+    def _is_surely_kept(self, worker: Worker) -> bool:
+        try:
+            return self.is_kept(worker)
+        except RetryableError:
+            return False
+
+    def _annotate_later(self, pod: PodRef) -> None:
+        with self._guard:
+            self._changed[pod.uid] = None
+        self._wakeup.wake()
+
+    def _put_back(self, worker: Worker, stored: Mapping[str, Any] | None) -> bool:
         """Have the annotations that rule a registered pod be as granted; False if they were.
 
         A tenant may have changed them, or the limits changed. While they cannot be written, the
@@ -204,7 +320,7 @@ class Workers:
         self._memory.note_trouble(worker.pod, "")
         return bool(wanted)
 
-    def register_worker(self, worker: Worker, deadline: float) -> bool:
+    def _register_worker(self, worker: Worker, deadline: float) -> bool:
         """Register a worker; return False if nothing of its pod will run.
 
         Raises:
@@ -260,7 +376,7 @@ class Workers:
             self._memory.set_limits(current.pod, current.limits)
             self._memory.note_registered(current.pod)
         if current.limits != worker.limits:
-            self._on_change(current.pod)
+            self._annotate_later(current.pod)
 
     @contextmanager
     def _alone(self, pod: PodRef) -> Iterator[None]:

@@ -77,7 +77,7 @@ def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     node.prepare(node.put("claim-b", share_result(vram="8Gi"), pod="train"))
 
     assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB)}
-    node.keeper.follow(node.workers)
+    node.workers.follow_annotations()
     annotations = node.pods.annotations("train")
     assert annotations[PREFIX + "vram-limit"] == str(24 * GIB)
     assert annotations[PREFIX + "compute-percent-limit"] == "66"
@@ -143,14 +143,13 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(node: WorkerNode) -> None:
     borrower = node.pods.put("borrower")
     node.pods.put("other")
-    keeper = node.keeper
     node.prepare(node.put("borrower", share_result(vram="20Gi"), vram_limit="60Gi"))
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 60 * GIB)}
 
     node.prepare(node.put("other", share_result(vram="30Gi")))
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
 
-    keeper.follow(node.workers)
+    node.workers.follow_annotations()
     assert node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
 
 
@@ -164,10 +163,9 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
     results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
     refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
     node.hypervisor.before_answer = lambda: node.prepare(refs[1])
-    keeper = node.keeper
 
     outcome = node.prepare(refs[0])
-    keeper.follow(node.workers)
+    node.workers.follow_annotations()
     node.setup.status.stop()
     node.setup.status.run()
 
@@ -289,12 +287,11 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
     pod = node.pods.put("train")
     write(node, {"tflops-limit": "312"})
     node.prepare(node.put("train", share_result(**SMALL), tflops_limit="312"))
-    keeper = node.keeper
     assert node.hypervisor.rate("train") == 100
 
     node.prepare(node.put("other", share_result(tflops="300")))
     node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "dra-marks")
-    keeper.follow(node.workers)
+    node.workers.follow_annotations()
 
     assert node.hypervisor.limits(pod) == {GPU_0: (3, GIB)}
     assert node.hypervisor.rate("train") == 3
@@ -309,12 +306,11 @@ def test_annotations_of_a_running_pod_are_put_back(
     node.pods.put("train")
     node.prepare(node.put("train", share_result(**SMALL)))
     node.pods.set_phase("train", "Running")
-    keeper = node.keeper
     write(node, foreign)
 
     for _ in range(2):
-        keeper.note_event("MODIFIED", node.pods.stored["train"])
-        keeper.follow(node.workers)
+        node.workers.on_event("MODIFIED", node.pods.stored["train"])
+        node.workers.follow_annotations()
 
     assert ruling(node) == RULED
     assert len(node.pods.patches) == 2
@@ -327,19 +323,18 @@ def test_annotations_that_cannot_be_put_back_are_noted_until_they_are_right(
     pod = node.pods.put("train")
     node.prepare(node.put("train", share_result(**SMALL)))
     note = str(node.hypervisor.shm / ".tensorfusion-dra" / pod.uid)
-    keeper = node.keeper
     write(node, {"tflops-limit": "312"})
     node.pods.refuses_marks = True
 
-    keeper.note_pods(node.pods.stored.values())
-    keeper.follow(node.workers)
+    node.workers.on_pods(node.pods.stored.values())
+    node.workers.follow_annotations()
     _, trouble = shared_memory.noted(note)
     assert trouble.startswith("tensor-fusion.ai/tflops-limit: found 312; the driver cannot")
 
     if by_a_lost_answer:
         node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "tflops-limit")
     node.pods.refuses_marks = False
-    keeper.follow(node.workers)
+    node.workers.follow_annotations()
     assert shared_memory.noted(note)[1] == ""
     assert ruling(node) == RULED
 
@@ -350,10 +345,9 @@ def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -
     metadata = node.pods.stored["train"]["metadata"]
     metadata["labels"].clear()
     metadata["annotations"].clear()
-    keeper = node.keeper
 
-    keeper.note_pods(node.pods.stored.values())
-    keeper.follow(node.workers)
+    node.workers.on_pods(node.pods.stored.values())
+    node.workers.follow_annotations()
 
     assert node.pods.annotations("train") == {}
 
@@ -361,11 +355,10 @@ def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -
 def test_pods_of_others_are_left_alone(node: WorkerNode) -> None:
     node.pods.put("train")
     write(node, {"tflops-limit": "312", "gpu-ids": GPU_0})
-    keeper = node.keeper
 
-    keeper.note_pods(node.pods.stored.values())
-    keeper.note_event("DELETED", node.pods.stored["train"])
-    keeper.follow(node.workers)
+    node.workers.on_pods(node.pods.stored.values())
+    node.workers.on_event("DELETED", node.pods.stored["train"])
+    node.workers.follow_annotations()
 
     assert node.pods.patches == []
 
@@ -420,11 +413,10 @@ def test_answer_of_any_form_fails_one_claim_and_no_process(
     node.hypervisor.answer = given
     node.pods.put("train")
     ref = node.put("train")
-    keeper = node.keeper
 
     error = error_of(node.prepare(ref))
     for _ in range(2):
-        keeper.repair(node.workers)
+        node.workers.repair()
 
     assert expected in error
     assert len(error) < 1_000
@@ -544,9 +536,8 @@ def test_running_pod_is_recovered_by_a_restarted_hypervisor_itself(node: WorkerN
     node.hypervisor.stop()
     node.hypervisor.start()
 
-    keeper = node.keeper
-    keeper.repair(node.workers)
-    keeper.repair(node.workers)
+    node.workers.repair()
+    node.workers.repair()
 
     assert node.hypervisor.allocated == {pod.uid: (GPU_0,)}
     assert node.hypervisor.calls == [128]
@@ -558,12 +549,11 @@ def test_pending_pod_that_a_restarted_hypervisor_lost_is_registered_again(node: 
     node.hypervisor.stop()
     node.hypervisor.start()
     node.hypervisor.beat(pod, at=time.time() - 60)
-    keeper = node.keeper
 
-    keeper.repair(node.workers)
+    node.workers.repair()
     assert node.hypervisor.allocated == {}
 
-    keeper.repair(node.workers)
+    node.workers.repair()
     assert node.hypervisor.allocated == {pod.uid: (GPU_0,)}
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
 
@@ -573,18 +563,16 @@ def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
     node.prepare(node.put("train"))
     node.pods.set_phase("train", "Succeeded")
     node.hypervisor.beat(pod, at=time.time() - 60)
-    keeper = node.keeper
 
     for _ in range(4):
-        keeper.repair(node.workers)
+        node.workers.repair()
 
     assert node.pods.reads == 2  # one by prepare, one by the first repair
     assert node.hypervisor.calls == [128]
 
 
-def test_keeper_follows_changes_by_itself_until_stopped(node: WorkerNode) -> None:
-    keeper = node.keeper
-    thread = Thread(target=keeper.run, args=(node.workers,))
+def test_changes_are_followed_until_stopped(node: WorkerNode) -> None:
+    thread = Thread(target=node.workers.run)
     thread.start()
     node.pods.put("borrower")
     node.pods.put("other")
@@ -595,7 +583,7 @@ def test_keeper_follows_changes_by_itself_until_stopped(node: WorkerNode) -> Non
     assert eventually(
         lambda: node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
     )
-    keeper.stop()
+    node.workers.stop()
     thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
@@ -701,9 +689,8 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     error = error_of(node.prepare(second))
     if restarts:
         node = node.restarted()
-    keeper = node.keeper
     for _ in range(3):
-        keeper.repair(node.workers)
+        node.workers.repair()
 
     assert error == (
         "pod default/train: UID uid-of-the-next: found claim default/first of an earlier pod of "
@@ -752,7 +739,7 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
 
     assert isinstance(node.prepare(again), PreparedClaim)
-    node.workers.forget_gone()
+    node.workers.repair()
 
     notes = node.hypervisor.shm / ".tensorfusion-dra"
     assert [note.name for note in notes.iterdir()] == ["uid-of-the-next"]
@@ -770,10 +757,9 @@ def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -
     folder.rename(folder.with_name("mounted"))
     folder.mkdir()
     node.hypervisor.file(pod).write_bytes(memory)
-    keeper = node.keeper
 
     for _ in range(3):
-        keeper.repair(node.workers)
+        node.workers.repair()
     error = error_of(node.prepare(ref))
 
     assert error.endswith("expected the same; delete the pod")

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
@@ -31,14 +30,13 @@ class WorkerNode:
     setup: Setup
     workers: Workers
     plugin: DevicePlugin
-    keeper: WorkerKeeper
 
     def restarted(self) -> "WorkerNode":
         """Return the node with a new driver, on the same disk."""
         self.setup.ledger.close()
         setup = Setup(self.folder, self.setup.claims)
-        workers, keeper = _connect(setup, self.pods, self.plugin, self.hypervisor)
-        return replace(self, setup=setup, workers=workers, keeper=keeper)
+        workers = _connect(setup, self.pods, self.plugin, self.hypervisor)
+        return replace(self, setup=setup, workers=workers)
 
     def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
         outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
@@ -71,19 +69,16 @@ def worker_node(folder: Path) -> Iterator[WorkerNode]:
         hypervisor.start()
         plugin = DevicePlugin(hypervisor.sockets)
         setup = Setup(folder)
-        workers, keeper = _connect(setup, pods, plugin, hypervisor)
-        yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin, keeper)
+        workers = _connect(setup, pods, plugin, hypervisor)
+        yield WorkerNode(folder, pods, hypervisor, setup, workers, plugin)
         hypervisor.stop()
         setup.ledger.close()
 
 
 def _connect(
     setup: Setup, pods: WorkerPodsInMemory, plugin: DevicePlugin, hypervisor: StandInHypervisor
-) -> tuple[Workers, WorkerKeeper]:
+) -> Workers:
     """Connect a driver with a hypervisor."""
-    keeper = WorkerKeeper(plugin, claims=setup.ledger.claims)
-    memory = WorkerMemory(hypervisor.shm)
-    workers = Workers(pods, pods, plugin, memory, setup.ledger, on_change=keeper.note_limits)
-    setup.workers = workers
+    setup.workers = Workers(pods, pods, plugin, WorkerMemory(hypervisor.shm), setup.ledger)
     setup.preparer = setup.with_claims(setup.claims)
-    return workers, keeper
+    return setup.workers

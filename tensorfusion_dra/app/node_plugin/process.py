@@ -57,7 +57,6 @@ from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.driver.worker_keeper import WorkerKeeper
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService
@@ -228,7 +227,7 @@ class NodePlugin:
         return Events(self._api, self._nodes, node_name=self._settings.node_name)
 
     def _workers(self, pods: Pods, reads: RetriedReads) -> Workers:
-        """Start the bridge to Tensor Fusion's hypervisor; return the registrar of workers."""
+        """Start the bridge to Tensor Fusion's hypervisor; return it."""
         # Imported here so that a node without the bridge does not load them.
         from tensorfusion_dra.enforcement.hypervisor.device_plugin import (  # noqa: PLC0415
             DevicePlugin,
@@ -239,7 +238,6 @@ class NodePlugin:
 
         settings, supervisor = self._settings, self._supervisor
         plugin = DevicePlugin(Path(settings.hypervisor_sockets))
-        keeper = WorkerKeeper(plugin, claims=self._ledger.claims)
         worker_pods = WorkerPods(self._api, node_name=settings.node_name, reads=reads)
         workers = Workers(
             pods,
@@ -247,11 +245,10 @@ class NodePlugin:
             plugin,
             WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
             self._ledger,
-            on_change=keeper.note_limits,
         )
-        worker_watch = worker_pods.watch(keeper.note_pods, keeper.note_event)
-        supervisor.on_stop(keeper.stop)
-        supervisor.run("workers", partial(keeper.run, workers))
+        worker_watch = worker_pods.watch(workers.on_pods, workers.on_event)
+        supervisor.on_stop(workers.stop)
+        supervisor.run("workers", workers.run)
         supervisor.own("worker-watch", worker_watch)
         return workers
 

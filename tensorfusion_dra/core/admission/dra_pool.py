@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import pool_isolation
+from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
@@ -95,7 +95,7 @@ def parse(pool: Item, templates: Iterable[Item]) -> DraPool:
         name=_name(pool),
         enabled=enabled is True,
         template=str(name or names.CLAIM_TEMPLATE),
-        isolations=pool_isolation.modes(pool),
+        isolations=isolation.pool_modes(pool),
     )
 
 

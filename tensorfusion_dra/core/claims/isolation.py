@@ -1,4 +1,4 @@
-"""Isolation rules: which modes a tenant may choose, and which modes one card can hold.
+"""Isolation rules: modes that a tenant may choose, that one card can hold, that a GPUPool sets.
 
 `isolation` decides whether limits are enforced, and a card holds one isolation mode at a time. So
 a tenant's choice could remove the limits of its own container, or make other tenants' claims fail:
@@ -15,6 +15,11 @@ A tenant is anyone who writes claims, templates, pods and their annotations. An 
 choice (a DeviceClass's parameters, the node's settings, its GPUPool) needs none of these
 conditions.
 
+A GPUPool sets the mode of its nodes as in Tensor Fusion (internal/utils/node_isolation.go): the
+first of `spec.nodeManagerConfig.isolationModeRules` whose label selector selects the node, else
+`defaultIsolationMode`. It replaces the node's setting, and applies to every share whose class,
+claim and pod set no mode. A tenant may name the same mode.
+
 Example: with Tensor Fusion's limiter, a pod annotated `isolation: hard` is refused, and one whose
 claim names a DeviceClass with `isolation: hard` runs.
 """
@@ -22,17 +27,21 @@ claim names a DeviceClass with `isolation: hard` runs.
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, InputError
+from tensorfusion_dra.core.kubernetes import node_selector
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 HARD_NEEDS: Final = (
     "an enforcer that brings one (hami-core, mps), or hard from an administrator: DeviceClass, "
@@ -162,3 +171,81 @@ def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) 
         capacity.consumed_amount(consumed, name) >= capacity.divided_capacity(device, name).value
         for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
     )
+
+
+_PATH: Final = "spec.nodeManagerConfig"
+_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
+
+
+def pool_has_rules(pool: Mapping[str, Any]) -> bool:
+    """Return True if the mode depends on the node's labels."""
+    return bool(as_list(_config(pool).get("isolationModeRules")))
+
+
+def pool_mode(pool: Mapping[str, Any], node: NodeLabels) -> Isolation | None:
+    """Return the isolation that the pool sets for the node; None if it sets none.
+
+    Raises:
+        InputError: This driver does not have the mode, or a rule is malformed.
+    """
+    config = _config(pool)
+    for index, rule in enumerate(map(as_map, as_list(config.get("isolationModeRules")))):
+        path = f"{_PATH}.isolationModeRules[{index}]"
+        try:
+            matches = _selects(rule.get("selector"), node)
+        except InputError as error:
+            raise InputError(f"{path}.selector: {error}") from error
+        if matches:
+            return _mode(f"{path}.mode", rule.get("mode"))
+    default = config.get("defaultIsolationMode")
+    # An empty mode counts as absent, as in Tensor Fusion.
+    return _mode(f"{_PATH}.defaultIsolationMode", default) if default else None
+
+
+def pool_modes(pool: Mapping[str, Any]) -> frozenset[Isolation]:
+    """Return the modes that the pool may set for any of its nodes; unknown modes are skipped."""
+    config = _config(pool)
+    rules = map(as_map, as_list(config.get("isolationModeRules")))
+    found = (config.get("defaultIsolationMode"), *(rule.get("mode") for rule in rules))
+    return frozenset(mode for mode in Isolation if mode in found)
+
+
+def _config(pool: Mapping[str, Any]) -> Mapping[str, object]:
+    return as_map(as_map(pool.get("spec")).get("nodeManagerConfig"))
+
+
+def _mode(path: str, found: object) -> Isolation:
+    try:
+        return share_policy.isolation(found)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _selects(selector: object, node: NodeLabels) -> bool:
+    """Return True if a LabelSelector (meta/v1) selects the node.
+
+    An absent selector selects no node, an empty one all.
+
+    Raises:
+        InputError: The selector is malformed.
+    """
+    if selector is None:
+        return False
+    if not isinstance(selector, Mapping):
+        raise InputError(f"found {selector!r}, expected an object")
+    unknown = sorted(map(str, selector.keys() - {"matchLabels", "matchExpressions"}))
+    if unknown:
+        raise InputError(f"found {unknown}, expected matchLabels and matchExpressions")
+    wanted = [
+        {"key": key, "operator": "In", "values": [value]}
+        for key, value in as_map(selector.get("matchLabels")).items()
+    ]
+    expressions = as_list(selector.get("matchExpressions"))
+    for each in map(as_map, expressions):
+        if each.get("operator") not in _OPERATORS:
+            known = ", ".join(sorted(_OPERATORS))
+            raise InputError(f"found operator {each.get('operator')!r}, expected one of {known}")
+    if not wanted and not expressions:
+        return True
+    term = {"matchExpressions": [*wanted, *expressions]}
+    return node_selector.selects({"nodeSelectorTerms": [term]}, node)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.claims import isolation, pool_isolation
+from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
@@ -209,7 +209,7 @@ def expression(key: str, operator: str, *values: str) -> Json:
 def test_first_rule_that_selects_the_node_precedes_the_default(
     found: Json, expected: str | None
 ) -> None:
-    assert pool_isolation.of_node(found, LABELED_NODE) == expected
+    assert isolation.pool_mode(found, LABELED_NODE) == expected
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_first_rule_that_selects_the_node_precedes_the_default(
 )
 def test_invalid_values_are_reported_with_their_path(found: Json, expected: str) -> None:
     with pytest.raises(InputError, match=rf"^spec\.nodeManagerConfig\..*{expected}"):
-        pool_isolation.of_node(found, LABELED_NODE)
+        isolation.pool_mode(found, LABELED_NODE)
 
 
 def test_modes_of_a_pool_are_those_of_all_its_rules() -> None:
@@ -255,11 +255,11 @@ def test_modes_of_a_pool_are_those_of_all_its_rules() -> None:
         "soft", ("hard", labels(type="p4")), ("partitioned", {}), ("none", {})
     )
 
-    assert pool_isolation.modes(found) == {"soft", "hard"}
-    assert pool_isolation.modes(gpupool_document("prod")) == frozenset()
+    assert isolation.pool_modes(found) == {"soft", "hard"}
+    assert isolation.pool_modes(gpupool_document("prod")) == frozenset()
 
 
 def test_only_rules_depend_on_node_labels() -> None:
-    assert pool_isolation.has_rules(pool_with_isolation("soft", ("hard", {})))
-    assert not pool_isolation.has_rules(pool_with_isolation("hard"))
-    assert not pool_isolation.has_rules(gpupool_document("prod"))
+    assert isolation.pool_has_rules(pool_with_isolation("soft", ("hard", {})))
+    assert not isolation.pool_has_rules(pool_with_isolation("hard"))
+    assert not isolation.pool_has_rules(gpupool_document("prod"))
