@@ -40,8 +40,7 @@ from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import Standing, State, Verdict
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import Events
-from tensorfusion_dra.driver.ports.enforcement import LiveSigns
+from tensorfusion_dra.driver.ports import Events, LiveSigns
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.saved_state import SavedState
@@ -396,10 +395,9 @@ class EnforcementWatch:
         """Look at every claim once, and tell what changed."""
         with self._lock:
             watched = [each for each in self._watched.values() if each.is_looked_at]
-        by_socket: dict[str, Signs] = {}
         for each in watched:
             claim = each.claim
-            found = self._verdicts(each, self._read(each.places, by_socket))
+            found = self._verdicts(each, self._signs.of_claim(each.places))
             with self._lock:
                 if self._watched.get(claim.ref.uid) is not each or each.claim is not claim:
                     continue  # unprepared or changed meanwhile
@@ -412,14 +410,6 @@ class EnforcementWatch:
             if is_due:
                 report(claim)
         self._save()
-
-    def _read(self, places: Places, by_socket: dict[str, Signs]) -> Signs:
-        """Read the signs; a daemon is asked once for all claims that have no other place."""
-        if places != Places(socket=places.socket):
-            return self._signs.of_claim(places)
-        if places.socket not in by_socket:
-            by_socket[places.socket] = self._signs.of_claim(places)
-        return by_socket[places.socket]
 
     def _verdicts(self, watched: WatchedLimits, signs: Signs) -> Sequence[Verdict]:
         claim = watched.claim

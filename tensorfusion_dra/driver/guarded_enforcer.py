@@ -1,20 +1,20 @@
 """An enforcer of another package, called so that its faults cost only the claim at hand.
 
-Each call runs in the enforcer's own thread and has the budget of a provider. Every fault, also a
-wrong answer, becomes a ClaimError: the claim is not prepared, and the kubelet asks again. Members
-that the class leaves out have the values that promise least.
+Each call runs in the enforcer's own thread and has the budget of a provider. An exception, a late
+answer or one of another type becomes a ClaimError: the claim is not prepared, and the kubelet calls
+again. What is in an answer is trusted, as all code of this process is; testing.check_enforcer()
+examines it. Members that the class leaves out have the values that promise least.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
 from tensorfusion_dra.core.claims.evidence import Places, Signs
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.verdicts import State, Verdict
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver import providers
@@ -24,9 +24,6 @@ from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCall
 
 T = TypeVar("T")
 
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,79}")
-_TAKEN: Final = frozenset({names.ENV_NVIDIA_VISIBLE_DEVICES, names.ENV_CUDA_DEVICE_ORDER})
 _LOAD_SECONDS: Final = 30.0
 """Time for its import at the start, which may be slow on a busy node."""
 
@@ -91,18 +88,19 @@ class GuardedEnforcer:
             raise InputError(f"enforcer: {self.name}: {error}") from error
 
     def needs(self, claim: PreparedClaim) -> Needs:
-        return self._call(
-            claim, lambda enforcer: _needs(enforcer.needs(claim), self._settings.folder)
-        )
+        return self._call(claim, lambda enforcer: _of_type(enforcer.needs(claim), Needs, "needs"))
 
     def places(self, claim: PreparedClaim) -> Places:
         def call(enforcer: Any) -> Places:
-            return _places(enforcer.places(claim)) if hasattr(enforcer, "places") else Places()
+            found = enforcer.places(claim) if hasattr(enforcer, "places") else Places()
+            return _of_type(found, Places, "places")
 
         return self._call(claim, call)
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        found = self._call(claim, lambda enforcer: _edits(enforcer.edits(claim, shares)))
+        found = self._call(
+            claim, lambda enforcer: _of_type(enforcer.edits(claim, shares), Edits, "edits")
+        )
         # The variable that every enforcer sets, which is also what keeps edits from being empty.
         isolation = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
         return Edits(env={**isolation, **found.env}, mounts=found.mounts)
@@ -112,7 +110,7 @@ class GuardedEnforcer:
 
         def call(enforcer: Any) -> Verdict:
             if hasattr(enforcer, "judge"):
-                return _verdict(enforcer.judge(claim, share, signs))
+                return _of_type(enforcer.judge(claim, share, signs), Verdict, "judge")
             text = f"enforcer {self.name} leaves no signs that this driver reads"
             return verdicts.unknown(verdicts.NO_SIGNS, text)
 
@@ -176,76 +174,7 @@ class _FaultError(Exception):
     """A call of another package's code failed; the text says how."""
 
 
-def _needs(found: object, folder: str) -> Needs:
-    """Return the needs if the driver may meet them; it creates folders and files as root.
-
-    Raises:
-        _FaultError: It may not.
-    """
-    needs = _of_type(found, Needs, "needs")
-    for path in (*needs.files, *needs.sockets):
-        _check_absolute("needs", path)
-    for path in (*(each.path for each in needs.folders), *(each.path for each in needs.texts)):
-        is_below = path.startswith(f"{folder}/") and not {"..", "."} & set(path.split("/"))
-        _check(is_below, f"needs: found {path!r}, expected a path below {folder}")
-    for made in needs.folders:
-        _of_type(made.mode, int, f"needs: {made.path}: mode")
-    for file in needs.texts:
-        _of_type(file.text, str, f"needs: {file.path}: text")
-    return needs
-
-
-def _places(found: object) -> Places:
-    """Return the places if the driver can look there.
-
-    Raises:
-        _FaultError: It cannot.
-    """
-    places = _of_type(found, Places, "places")
-    optional = [each for each in (places.shared_memory, places.socket) if each != ""]
-    for path in (*places.files, *places.caches.values(), *optional):
-        _check_absolute("places", path)
-    return places
-
-
-def _edits(found: object) -> Edits:
-    """Return the edits if a container can have them.
-
-    Raises:
-        _FaultError: It cannot.
-    """
-    edits = _of_type(found, Edits, "edits")
-    env: Mapping[Any, Any] = edits.env
-    for key, value in env.items():
-        is_name = isinstance(key, str) and _VARIABLE.fullmatch(key) is not None
-        _check(is_name, f"edits: env: found {key!r}, expected the name of a variable")
-        _of_type(value, str, f"edits: env: {key}")
-        is_taken = key in _TAKEN or key.startswith(names.ENV_SHARE_PREFIX)
-        _check(not is_taken, f"edits: env: found {key}, which the driver itself sets")
-    for mount in edits.mounts:
-        for path in (_of_type(mount, Mount, "edits: mounts").host_path, mount.container_path):
-            _check_absolute("edits: mounts", path)
-    return edits
-
-
-def _verdict(found: object) -> Verdict:
-    given = _of_type(found, Verdict, "judge")
-    is_reason = _REASON.fullmatch(given.reason) is not None
-    _check(is_reason, f"judge: found {found!r}, expected a Verdict with a CamelCase reason")
-    return Verdict(state=State(given.state), reason=given.reason, text=str(given.text))
-
-
 def _of_type(found: object, kind: type[T], subject: str) -> T:
     if not isinstance(found, kind):
         raise _FaultError(f"{subject}: found {found!r}, expected {kind.__name__}")
     return found
-
-
-def _check(holds: bool, text: str) -> None:
-    if not holds:
-        raise _FaultError(text)
-
-
-def _check_absolute(subject: str, path: object) -> None:
-    is_absolute = isinstance(path, str) and path.startswith("/")
-    _check(is_absolute, f"{subject}: found {path!r}, expected an absolute path")

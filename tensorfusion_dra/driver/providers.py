@@ -15,19 +15,17 @@ States, as `inspect --providers` shows them:
 - unused: disabled, or its name is taken.
 
 Example: a provider answers for two cards, then hangs. The reading waits for the budget once, and
-the driver keeps using the two answers. The next readings find it hanging and do not wait. When the
-call returns with other answers, the provider wakes the loop that reads the cards.
+the driver keeps using the two answers. The next readings find it hanging and do not wait. The first
+one after its return takes the other answers that it returned.
 """
 
 import reprlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -39,6 +37,9 @@ from tensorfusion_dra.core.devices.health import Trouble
 from tensorfusion_dra.core.devices.provider_answers import Offer, Refusal
 from tensorfusion_dra.extend import BUDGET_SECONDS, Begins, Listens
 from tensorfusion_dra.runtime.single_call_thread import SingleCallThread
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 log = structlog.get_logger()
 
@@ -85,11 +86,6 @@ def error_text(error: BaseException) -> str:
     """Return an exception as text; one that cannot show itself as the name of its class."""
     return _REPR.repr(error)
 
-
-_MOST_CHANGES: Final = 10
-_CHANGES_SECONDS: Final = 3600.0
-"""Each change of an attribute or capacity is a write of the slice, which every scheduler reads."""
-_RESTLESS: Final = "answers changed 10 times within an hour; the last good answers stand"
 
 T = TypeVar("T")
 
@@ -138,7 +134,6 @@ class ProviderRunner(Generic[T]):
         *,
         budget_seconds: float,
         wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load nothing yet.
 
@@ -146,22 +141,21 @@ class ProviderRunner(Generic[T]):
             registered: The provider.
             call: Calls it for one card and returns its answer, checked; raises anything.
             budget_seconds: Time for a round of calls.
-            wake: Has the cards read soon.
-            clock: In seconds; for how often the answers change.
+            wake: Has the cards read soon; passed to a provider that listens.
         """
         self.registered = registered
         self.outcome = Outcome(state=State.NEW)
         self._call = call
         self._budget_seconds = budget_seconds
-        self._late_text = f"no answer within {budget_seconds:g} s; the last good answers stand"
+        self._late_text = (
+            f"no answer within {budget_seconds:g} s; the last good answers remain in use"
+        )
         self._wake = wake
-        self._clock = clock
         self._thread = SingleCallThread(f"provider-{registered.name}")
         self._provider: Any = None  # of that thread alone
         self._running: Future[_Round] | None = None
         self._late_at = 0.0
         self._good: Mapping[str, T] = {}  # by GPU UUID
-        self._changed_at: deque[float] = deque(maxlen=_MOST_CHANGES)
         self._logged: frozenset[str] = frozenset()
 
     def start(self, reading: Reading) -> None:
@@ -170,8 +164,6 @@ class ProviderRunner(Generic[T]):
         if self._running is None:
             self._late_at = time.monotonic() + self._budget_seconds
             self._running = self._thread.submit(partial(self._round, reading))
-            if self._running is not None:
-                self._running.add_done_callback(self._wake_if_late)
 
     def answers(self) -> Mapping[str, T]:
         """Return its good answers by GPU UUID; wait for a round within its time.
@@ -223,39 +215,13 @@ class ProviderRunner(Generic[T]):
             log.info("provider_loaded", **self.registered.log_fields)
         return self._provider
 
-    def _wake_if_late(self, running: Future[_Round]) -> None:
-        """Have the cards read if a late round has news.
-
-        Without news it waits for the next reading, so that a provider that is always late is not
-        called over and over.
-        """
-        returned, good = running.result(), self._good
-        if returned.ended >= self._late_at and any(
-            good.get(uuid) != answer for uuid, answer in returned.answers.items()
-        ):
-            self._wake()
-
     def _take(self, returned: _Round) -> None:
         errors = dict(returned.errors)
-        known = self._good if self._is_restless(returned.answers) else {}
-        if known:
-            errors[""] = _RESTLESS
         state = State.FAILED if errors else State.OK
         if returned.ended >= self._late_at:
             state, errors = State.LATE, {"": self._late_text, **errors}
-        self._good = {**self._good, **returned.answers, **known}
+        self._good = {**self._good, **returned.answers}
         self._note(state, returned.ended - returned.began, errors)
-
-    def _is_restless(self, answers: Mapping[str, T]) -> bool:
-        """Return True if known answers change too often; remember this change otherwise."""
-        changes = any(self._good.get(uuid, answer) != answer for uuid, answer in answers.items())
-        if self.registered.kind is Kind.HEALTH or not changes:
-            return False
-        now, changed_at = self._clock(), self._changed_at
-        if len(changed_at) == _MOST_CHANGES and now - changed_at[0] < _CHANGES_SECONDS:
-            return True
-        changed_at.append(now)
-        return False
 
     def _note(self, state: State, seconds: float | None, errors: Mapping[str, str]) -> None:
         """Keep the outcome; log each error once, until all are over."""
@@ -298,14 +264,12 @@ class Providers:
         registered: Iterable[Registered] = (),
         *,
         budget_seconds: float = BUDGET_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load nothing yet.
 
         Args:
             registered: In the order in which they give to a device.
             budget_seconds: Time of each for a round of calls.
-            clock: In seconds; for how often answers change.
         """
         self._wake: Callable[[], None] = lambda: None
         self._registered = tuple(registered)
@@ -313,7 +277,7 @@ class Providers:
         for each in self._registered:
             if not each.unused:
                 runner = ProviderRunner(
-                    each, _call(each), budget_seconds=budget_seconds, wake=self.wake, clock=clock
+                    each, _call(each), budget_seconds=budget_seconds, wake=self.wake
                 )
                 self._runners[each.kind].append(runner)
         self._asked: Reading | None = None

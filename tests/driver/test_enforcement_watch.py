@@ -271,35 +271,6 @@ def test_simulated_claims_are_never_looked_at(setup: Setup) -> None:
     assert setup.signs.read == []
 
 
-def test_one_mps_daemon_is_asked_once_for_all_claims(setup: Setup) -> None:
-    claims = [named(name, enforcer="mps") for name in "abc"]
-    for claim in claims:
-        prepared(setup, claim)
-    setup.signs.read.clear()
-    setup.signs.trouble_of_daemon = "nobody listens"
-
-    setup.look()
-
-    assert len(setup.signs.read) == 1
-    assert setup.reported == ["a", "b", "c"]
-
-
-def test_claim_with_signs_of_its_own_beside_the_daemon_is_read_itself(tmp_path: Path) -> None:
-    class WithLibrary(Mps):
-        def places(self, claim: PreparedClaim) -> Places:
-            files = ("/libvgpu.so",) if claim.ref.name == "b" else ()
-            return replace(super().places(claim), files=files)
-
-    setup = Setup(tmp_path, {"mps": WithLibrary()})
-    for name in "abc":
-        prepared(setup, named(name, enforcer="mps"))
-    setup.signs.read.clear()
-
-    setup.look()
-
-    assert [places.files for places in setup.signs.read] == [(), ("/libvgpu.so",)]
-
-
 def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:
     half = prepared_share(0, limit(10, 10))
     claims = [named(name, shares=(half,), pods=(POD,)) for name in "ab"]

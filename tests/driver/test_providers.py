@@ -3,7 +3,6 @@
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.providers import Kind, Providers, Registered, Report, State
-from tensorfusion_dra.extend import consumable
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
@@ -81,7 +79,7 @@ def test_hanging_provider_costs_its_budget_once_and_its_last_answers_are_used(ga
     assert gate.calls == before + 1
     assert report(providers).outcome.state is State.LATE
     assert [line["error"] for line in logs if line["event"] == "provider_failed"] == [
-        "no answer within 0.01 s; the last good answers stand"
+        "no answer within 0.01 s; the last good answers remain in use"
     ]
 
 
@@ -95,23 +93,8 @@ def test_provider_that_hangs_from_the_start_gives_nothing_and_others_answer(gate
     assert racks(providers) == [None, None]
 
 
-def test_late_answer_with_news_wakes_the_reader_and_counts_from_then_on(gate: Gate) -> None:
-    gate.open.clear()
-    providers = asked(registered(gate), budget_seconds=SHORT_SECONDS)
-    woken = threading.Event()
-    providers.on_wake(woken.set)
-    devices(providers)
-
-    gate.open.set()
-
-    assert woken.wait(PATIENCE_SECONDS)
-    assert racks(providers, anew=False) == ["r1", "r1"]
-
-
 def test_provider_that_is_always_late_is_logged_once_and_counts(gate: Gate) -> None:
     providers = asked(registered(gate), budget_seconds=SHORT_SECONDS)
-    woken = threading.Event()
-    providers.on_wake(woken.set)
 
     def is_called_again(before: int) -> bool:
         devices(providers)
@@ -122,11 +105,9 @@ def test_provider_that_is_always_late_is_logged_once_and_counts(gate: Gate) -> N
             gate.value = value
             gate.open.clear()
             assert eventually(functools.partial(is_called_again, gate.calls))
-            woken.clear()
             gate.open.set()
-            assert woken.wait(PATIENCE_SECONDS)
+            assert eventually(lambda: racks(providers, anew=False) == [value] * 2)  # noqa: B023
 
-    assert racks(providers, anew=False) == ["r3", "r3"]
     assert report(providers).outcome.state is State.LATE
     # Loading may itself take longer than the budget, so the two are logged in either order.
     about = [line["event"] for line in logs if line.get("provider") == "rack"]
@@ -281,26 +262,3 @@ def test_refused_name_is_logged_once_and_the_others_are_given() -> None:
     assert found == [["r1", None]] * 3
     warnings = [line for line in logs if line["log_level"] == "warning"]
     assert [(line["package"], line["attribute"]) for line in warnings] == [("example 1.0", "model")]
-
-
-@pytest.mark.parametrize("kind", [Kind.ATTRIBUTES, Kind.CAPACITIES])
-def test_ten_changes_of_a_provider_count_within_an_hour(kind: Kind) -> None:
-    now, reading = 0.0, 0
-
-    def restless(gpu: Gpu, _node: object) -> Mapping[str, Any]:
-        return {RACK: reading if kind is Kind.ATTRIBUTES else consumable(reading)}
-
-    several = [registered(restless, kind=kind)]
-    providers = Providers(several, budget_seconds=FOREVER, clock=lambda: now)
-    published = []
-    for reading in range(1, 31):  # noqa: B007 - read by the provider
-        published.append(devices(providers))
-    outcome = report(providers).outcome
-    now = 3600.0
-    published.append(devices(providers))
-
-    changes = [after != before for before, after in pairwise(published)]
-    assert changes == [True] * 10 + [False] * 19 + [True]
-    assert outcome.state is State.FAILED
-    assert outcome.errors[""].startswith("answers changed 10 times within an hour")
-    assert report(providers).outcome.state is State.OK
