@@ -12,7 +12,6 @@ from dra_simulator.api import failures, patches
 from dra_simulator.api import metadata as meta
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
-from dra_simulator.api.patches import Owners
 from dra_simulator.api.schema import Json, Schema, elements, part
 from dra_simulator.api.selectors import Selector
 from dra_simulator.api.store import Store, Stored
@@ -88,13 +87,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The parameters of a write.
+    """The parameters of a write."""
 
-    Attributes:
-        manager: Field manager of an apply.
-    """
-
-    manager: str = ""
     dry_run: bool = False
 
 
@@ -152,9 +146,7 @@ class Registry:
             raise target.missing()
         return found
 
-    def create(
-        self, target: Target, decoded: Json, options: WriteOptions, owners: Owners | None = None
-    ) -> Stored:
+    def create(self, target: Target, decoded: Json, options: WriteOptions) -> Stored:
         """Create an object.
 
         Raises:
@@ -181,7 +173,7 @@ class Registry:
             if kind.has_generation:
                 metadata["generation"] = 1
             document = self.schema.stored(kind.struct, document)
-            return self._put(target, document, options, owners=owners or {})
+            return self._put(target, document, options)
 
     def change(self, target: Target, changed: Change, options: WriteOptions) -> Stored:
         """Update or patch an object; changed() returns its new document.
@@ -192,7 +184,7 @@ class Registry:
         with self.store.lock:
             before = self.existing(target)
             document = self._checked(target, copy.deepcopy(changed(before)), before)
-            return self._replace(target, document, before, options, owners=before.owners)
+            return self._replace(target, document, before, options)
 
     def apply(self, target: Target, wanted: Json, options: WriteOptions) -> tuple[Stored, bool]:
         """Apply an object server-side; return it, and True if it is new.
@@ -200,27 +192,21 @@ class Registry:
         Raises:
             ApiError: As for change() and create().
         """
-        kind, by = target.kind, (options.manager, target.subresource)
+        kind = target.kind
         with self.store.lock:
             before = self.store.get(kind.storage, target.namespace, target.name)
             if before is None and not target.subresource:
                 metadata = {**part(wanted, "metadata"), "name": target.name}
-                fresh = {**wanted, "metadata": metadata}
-                _, owners = patches.server_side(
-                    self.schema, kind.struct, {}, {}, wanted=wanted, by=by
-                )
-                return self.create(target, fresh, options, owners), True
+                return self.create(target, {**wanted, "metadata": metadata}, options), True
             before = self.existing(target)
             target.check_identity(part(wanted, "metadata"), before)
             if target.subresource:
                 wanted = {target.subresource: part(wanted, target.subresource)}
             elif self._strategies(kind).has_status:
                 wanted = {name: value for name, value in wanted.items() if name != "status"}
-            document, owners = patches.server_side(
-                self.schema, kind.struct, before.document, before.owners, wanted=wanted, by=by
-            )
-            document = self._checked(target, document, before)
-            return self._replace(target, document, before, options, owners=owners), False
+            document = patches.applied(self.schema, kind.struct, before.document, wanted)
+            document = self._checked(target, copy.deepcopy(document), before)
+            return self._replace(target, document, before, options), False
 
     def bind(self, target: Target, node: str, options: WriteOptions) -> None:
         """Set the pod's spec.nodeName and its condition PodScheduled, as through pods/binding.
@@ -253,7 +239,7 @@ class Registry:
                 "status": {**status, "conditions": [*others, scheduled]},
             }
             document = self.schema.stored(pod.kind.struct, document)
-            self._put(pod, document, options, owners=before.owners, before=before)
+            self._put(pod, document, options, before=before)
 
     def delete(self, target: Target, options: DeleteOptions) -> tuple[Stored, bool]:
         """Delete an object; return its last state, and True if it is gone.
@@ -336,22 +322,16 @@ class Registry:
         return document
 
     def _replace(
-        self,
-        target: Target,
-        document: Json,
-        before: Stored,
-        options: WriteOptions,
-        *,
-        owners: Owners,
+        self, target: Target, document: Json, before: Stored, options: WriteOptions
     ) -> Stored:
         """Store the document; a write that changes nothing keeps the version."""
         metadata = part(document, "metadata")
         metadata["resourceVersion"] = str(before.version)
-        if document == before.document and owners == before.owners:
+        if document == before.document:
             return before
         if target.kind.has_generation and document.get("spec") != before.document.get("spec"):
             metadata["generation"] = meta.as_int(metadata.get("generation")) + 1
-        return self._put(target, document, options, owners=owners, before=before)
+        return self._put(target, document, options, before=before)
 
     def _put(
         self,
@@ -359,7 +339,6 @@ class Registry:
         document: Json,
         options: WriteOptions,
         *,
-        owners: Owners,
         before: Stored | None = None,
     ) -> Stored:
         version = self.store.next_version()
@@ -370,7 +349,7 @@ class Registry:
             metadata["resourceVersion"] = str(version)
         # The schema puts the fields in order again.
         document["metadata"] = self.schema.stored("ObjectMeta", metadata)
-        stored = Stored(target.namespace, target.name, version, document, owners)
+        stored = Stored(target.namespace, target.name, version, document)
         if options.dry_run:
             return stored
         if before is not None and meta.can_be_removed(metadata):

@@ -156,7 +156,7 @@ def write_options(request: Request, kind: str) -> WriteOptions:
         errors.append(not_supported("fieldValidation", validation, _VALIDATIONS))
     if errors:
         raise failures.invalid(kind, "meta.k8s.io", "", errors)
-    return WriteOptions(manager=request.query.get("fieldManager", ""), dry_run=dry_run == "All")
+    return WriteOptions(dry_run=dry_run == "All")
 
 
 def apply_options(request: Request) -> WriteOptions:

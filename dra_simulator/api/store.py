@@ -10,7 +10,6 @@ from threading import Condition
 from typing import Final, Literal
 
 from dra_simulator.api import failures
-from dra_simulator.api.patches import Owners
 
 Json = dict[str, object]
 Change = Literal["ADDED", "MODIFIED", "DELETED"]
@@ -24,14 +23,12 @@ class Stored:
 
     Attributes:
         document: Without kind and apiVersion, which depend on the request.
-        owners: Fields that each manager owns.
     """
 
     namespace: str
     name: str
     version: int
     document: Json
-    owners: Owners = field(default_factory=dict)
 
     def at_version(self, version: int) -> "Stored":
         """Return the same object with another resourceVersion."""

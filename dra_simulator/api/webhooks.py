@@ -1,9 +1,9 @@
 """Admission of writes by the webhooks of the stored configurations, as in the API server.
 
 The store is not locked during the calls. Not covered: matchPolicy Equivalent, by which a rule for
-one version also matches other versions. Unlike on a real server, an apply to an existing object
-calls no webhook, validating webhooks are called before a name is made from generateName, and a
-patch that adds an unknown field fails the request instead of losing the field.
+one version also matches other versions, and reinvocationPolicy. Unlike on a real server, an apply
+to an existing object calls no webhook, validating webhooks are called before a name is made from
+generateName, and a patch that adds an unknown field fails the request instead of losing the field.
 """
 
 import base64
@@ -28,8 +28,6 @@ from tensorfusion_dra.core.errors import DriverError
 Webhook = Mapping[str, Any]
 """Entry of a stored configuration."""
 
-_TRIES: Final = 5
-"""Number of attempts that the API server makes to patch an object that changes meanwhile."""
 _REVIEW: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
 _SECONDS: Final = 10
 
@@ -81,10 +79,6 @@ class Attempt:
         return "UPDATE" if self.old else "CREATE"
 
 
-class _ChangedError(DriverError):
-    """The object changed after the webhooks saw it."""
-
-
 class Admitting:
     """The registry behind the webhooks."""
 
@@ -107,25 +101,20 @@ class Admitting:
     def change(self, write: Write, change: Change) -> Stored:
         """Update or patch an object after admission, like Registry.change.
 
-        If the object changes during the calls, the webhooks are called again for its new state.
+        An object that changes during the calls is a conflict; a real server calls them again.
         """
-        for _ in range(_TRIES):
-            before = self._find(write)
-            if before is None or not self._needs_admission(write):
-                return self._registry.change(write.target, change, write.options)
-            admitted = self._admitted(write, change(before), before)
+        before = self._find(write)
+        if before is None or not self._needs_admission(write):
+            return self._registry.change(write.target, change, write.options)
+        admitted = self._admitted(write, change(before), before)
 
-            def pinned(now: Stored, admitted: Json = admitted, seen: Stored = before) -> Json:
-                if now.version != seen.version:
-                    raise _ChangedError
-                return admitted
+        def pinned(now: Stored) -> Json:
+            if now.version != before.version:
+                kind = write.target.kind
+                raise failures.modified(kind.plural, kind.group, write.target.name)
+            return admitted
 
-            try:
-                return self._registry.change(write.target, pinned, write.options)
-            except _ChangedError:
-                continue
-        kind = write.target.kind
-        raise failures.modified(kind.plural, kind.group, write.target.name)
+        return self._registry.change(write.target, pinned, write.options)
 
     def _find(self, write: Write) -> Stored | None:
         target = write.target
@@ -159,15 +148,8 @@ class Admitting:
             metadata["namespace"] = write.target.namespace
         document: Json = {**marks, **decoded, "metadata": metadata}
         attempt = Attempt(write, document, {**marks, **old.document} if old else None)
-        after: dict[str, Json] = {}
         for webhook in self._webhooks(MUTATING):
             document = self._called(webhook, replace(attempt, document=document))
-            after[webhook["name"]] = document
-        # Again those that ask for it and saw an older object.
-        for webhook in self._webhooks(MUTATING):
-            is_older = after.get(webhook["name"], document) != document
-            if is_older and webhook.get("reinvocationPolicy") == "IfNeeded":
-                document = self._called(webhook, replace(attempt, document=document))
         for webhook in self._webhooks(VALIDATING):
             self._called(webhook, replace(attempt, document=document), may_change=False)
         return {name: value for name, value in document.items() if name not in marks}

@@ -560,19 +560,6 @@ def test_an_apply_merges_devices_by_driver_pool_device_and_share(allocated: Clie
     assert "allocation" in second.json["status"]
 
 
-def test_an_apply_removes_fields_that_its_manager_no_longer_applies(allocated: Client) -> None:
-    apply(allocated, STATUS, status(device_status(data={"a": 1}), SECOND))
-    apply(allocated, STATUS, status(SECOND), "fieldManager=other&force=true")
-
-    without_data = apply(allocated, STATUS, status(device_status()))
-    without_all = apply(allocated, STATUS, status())
-    by_the_other = apply(allocated, STATUS, status(), "fieldManager=other")
-
-    assert [found.get("data") for found in without_data.json["status"]["devices"]] == [None, None]
-    assert [found["device"] for found in without_all.json["status"]["devices"]] == ["gpu-1"]
-    assert "devices" not in by_the_other.json["status"]
-
-
 def test_an_apply_to_a_status_sets_nothing_else(allocated: Client) -> None:
     body = status(device_status())
     body["metadata"]["labels"] = {"a": "b"}
