@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from dra_simulator.api import strategies
-from dra_simulator.api.claim_rules import CheckExpression, any_expression
 from dra_simulator.api.faults import Faults, RequestCounts
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
 from dra_simulator.api.listener import Listener
+from dra_simulator.api.object_rules import CheckExpression, any_expression
 from dra_simulator.api.registry import Registry, Target, WriteOptions
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import part

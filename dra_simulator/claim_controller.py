@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.events import Recorder
-from dra_simulator.loop import Loop, LoopComponent, Watched
+from dra_simulator.loop import Loop, LoopComponent, Recorder, Watched
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import (
     CLAIMS,

@@ -1,12 +1,15 @@
-"""Thread that runs a function after each change of the watched resources."""
+"""Parts of controllers: a thread that acts on changes of resources, and a writer of Events."""
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition, Event, Lock, Thread
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from dra_simulator.rest import Client, Json, Resource, RestError, Watch
+from dra_simulator import podclaims
+from dra_simulator.rest import EVENTS, Client, Json, Resource, RestError, Watch
 
 _RETRY_SECONDS: Final = 0.2
 _SETTLE_SECONDS: Final = 0.01
@@ -168,3 +171,71 @@ class LoopComponent:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+Document = Mapping[str, Any]
+
+
+class Recorder:
+    """Writer of a component's Events on pods; a repeated Event is not written again.
+
+    An Event that cannot be written is dropped without an error.
+    """
+
+    def __init__(self, client: Client, component: str, host: str = "") -> None:
+        self._client: Final = client
+        self._reporter: Final = {
+            "source": {"component": component, **({"host": host} if host else {})},
+            "reportingComponent": component,
+            "reportingInstance": host,
+        }
+        self._lock: Final = Lock()  # guards _written
+        self._written: Final[set[tuple[str, ...]]] = set()
+
+    def record(
+        self,
+        pod: Document,
+        reason: str,
+        message: str,
+        *,
+        warning: bool = True,
+        field_path: str = "",
+    ) -> None:
+        """Write an Event on a pod, or on the part of it that field_path names."""
+        metadata = pod["metadata"]
+        about = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            **{name: metadata[name] for name in ("namespace", "name", "uid", "resourceVersion")},
+            **({"fieldPath": field_path} if field_path else {}),
+        }
+        key = (str(metadata["uid"]), field_path, reason, message)
+        with self._lock:
+            if key in self._written:
+                return
+        now = podclaims.now()
+        event = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": f"{about['name']}.{time.time_ns():x}",
+                "namespace": about["namespace"],
+            },
+            "involvedObject": about,
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
+            **self._reporter,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        with contextlib.suppress(RestError):
+            self._client.create(EVENTS, event)
+            with self._lock:
+                self._written.add(key)
+
+    def forget(self, pod_uid: str) -> None:
+        """Forget the Events of a pod that is gone."""
+        with self._lock:
+            self._written.difference_update([key for key in self._written if key[0] == pod_uid])

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.events import Recorder
-from dra_simulator.loop import Loop, LoopComponent, Watched
+from dra_simulator.loop import Loop, LoopComponent, Recorder, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError

@@ -13,7 +13,6 @@ from dra_simulator.api import metadata as meta
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
 from dra_simulator.api.schema import Json, Schema, elements, part
-from dra_simulator.api.selectors import Selector
 from dra_simulator.api.store import Store, Stored
 from dra_simulator.api.strategies import Strategy
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, invalid
@@ -274,15 +273,15 @@ class Registry:
             return stored, True
 
     def delete_collection(
-        self, target: Target, selector: Selector, options: DeleteOptions
+        self, target: Target, chooses: Callable[[Json], bool], options: DeleteOptions
     ) -> list[Stored]:
-        """Delete the selected objects; return their last states."""
+        """Delete the objects that the function chooses; return their last states."""
         with self.store.lock:
             found, _ = self.store.listed(target.kind.storage, target.namespace or None)
             chosen = [
                 replace(target, namespace=stored.namespace, name=stored.name)
                 for stored in found
-                if selector.chooses(stored.document)
+                if chooses(stored.document)
             ]
             return [self.delete(each, options)[0] for each in chosen]
 

@@ -17,9 +17,8 @@ from typing import Final
 from dra_simulator.api import kinds
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
-from dra_simulator.api.requests import Request
+from dra_simulator.api.requests import Request, Selector
 from dra_simulator.api.schema import Json, Schema, elements, part
-from dra_simulator.api.selectors import Selector
 from dra_simulator.api.store import Event, Store, Stored
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
 

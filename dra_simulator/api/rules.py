@@ -11,7 +11,7 @@ Kubernetes writes such rules as tags beside the fields of its types (+k8s:requir
 - ``label`` or another function of core.kubernetes.name_rules: the format of the value.
   ``each:label`` is the format of a list's items or of a map's keys.
 
-Rules about several fields are in claim_rules and slice_rules.
+Rules about several fields are in object_rules.
 """
 
 from collections.abc import Iterator, Mapping

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from dra_simulator.api import failures, patches, rendering, requests, selectors
+from dra_simulator.api import failures, patches, rendering, requests
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind, Served
 from dra_simulator.api.registry import Registry, Target
@@ -117,8 +117,8 @@ class Service:
         chosen = [stored for stored in found if selector.chooses(stored.document)]
         return Answer(200, view.many(chosen, latest).encode())
 
-    def _selector(self, request: Request, view: View) -> selectors.Selector:
-        return selectors.parse(
+    def _selector(self, request: Request, view: View) -> requests.Selector:
+        return requests.parse(
             view.kind,
             view.version,
             fields=request.query.get("fieldSelector", ""),
@@ -214,7 +214,7 @@ class Service:
     def _delete_collection(self, request: Request, target: Target, view: View) -> Answer:
         options = requests.delete_options(self.schema, request)
         selector = self._selector(request, view)
-        found = self.registry.delete_collection(target, selector, options)
+        found = self.registry.delete_collection(target, selector.chooses, options)
         return Answer(200, view.many(found, self.store.version).encode())
 
 

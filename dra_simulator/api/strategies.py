@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dra_simulator.api import claim_rules, gates, metadata, rules, slice_rules
-from dra_simulator.api.claim_rules import CheckExpression, any_expression
+from dra_simulator.api import gates, metadata, object_rules, rules
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
+from dra_simulator.api.object_rules import CheckExpression, any_expression
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import Json, elements, part
 from tensorfusion_dra.core.kubernetes import name_rules
@@ -126,8 +126,8 @@ class SliceStrategy(Strategy):
         self._complete("ResourceSliceSpec", part(document, "spec"), part(old or {}, "spec"))
 
     def errors(self, document: Json, old: Json | None) -> Iterator[FieldError]:
-        """Return the errors by slice_rules."""
-        return slice_rules.slice_errors(part(document, "spec"))
+        """Return the errors by object_rules."""
+        return object_rules.slice_errors(part(document, "spec"))
 
 
 class ClaimStrategy(Strategy):
@@ -143,7 +143,7 @@ class ClaimStrategy(Strategy):
         if old is None:
             spec = part(document, "spec")
             yield from self._admin_errors(document, "ResourceClaimSpec", spec, "spec")
-            yield from claim_rules.spec_errors("spec", spec, self.setting.check)
+            yield from object_rules.spec_errors("spec", spec, self.setting.check)
 
     def prepare_status(self, document: Json, old: Json) -> None:
         """Drop fields of disabled gates and the status of devices that are no longer allocated."""
@@ -151,20 +151,20 @@ class ClaimStrategy(Strategy):
         _set_defaults("ResourceClaimStatus", status)
         before = {"ResourceClaimStatus": old_status, "ResourceClaimSpec": part(old, "spec")}
         gates.drop("ResourceClaimStatus", status, before, self.setting.gates)
-        gone = claim_rules.allocated_devices(old_status) - claim_rules.allocated_devices(status)
+        gone = object_rules.allocated_devices(old_status) - object_rules.allocated_devices(status)
         if isinstance(status.get("devices"), list):
             status["devices"] = [
                 device
                 for device in elements(status["devices"])
-                if claim_rules.device_key(device) not in gone
+                if object_rules.device_key(device) not in gone
             ]
 
     def status_errors(self, document: Json, old: Json) -> Iterator[FieldError]:
         """Yield errors: an allocation is immutable; it and its consumers must be valid."""
         status, old_status = part(document, "status"), part(old, "status")
-        if not any(result.get("adminAccess") for result in claim_rules.results(old_status)):
+        if not any(result.get("adminAccess") for result in object_rules.results(old_status)):
             yield from self._admin_errors(document, "ResourceClaimStatus", status, "status")
-        yield from claim_rules.status_errors(document, old)
+        yield from object_rules.status_errors(document, old)
 
 
 class TemplateStrategy(Strategy):
@@ -184,7 +184,7 @@ class TemplateStrategy(Strategy):
         for name in copied:
             if name not in {"labels", "annotations"} and copied[name]:
                 yield forbidden(f"spec.metadata.{name}", "cannot be set")
-        yield from claim_rules.spec_errors("spec.spec", inner, self.setting.check)
+        yield from object_rules.spec_errors("spec.spec", inner, self.setting.check)
 
 
 class ClassStrategy(Strategy):
@@ -198,7 +198,7 @@ class ClassStrategy(Strategy):
         """Return the errors in the spec; unchanged selectors are not compiled again."""
         spec, old_spec = part(document, "spec"), part(old or {}, "spec")
         known = old is not None and spec.get("selectors") == old_spec.get("selectors")
-        return claim_rules.class_errors(spec, any_expression if known else self.setting.check)
+        return object_rules.class_errors(spec, any_expression if known else self.setting.check)
 
 
 def _set_defaults(struct: str, document: Json) -> None:

@@ -14,8 +14,7 @@ from threading import Lock
 from typing import Any, Final
 
 from dra_simulator import podclaims
-from dra_simulator.events import Recorder
-from dra_simulator.loop import Loop, Watched
+from dra_simulator.loop import Loop, Recorder, Watched
 from dra_simulator.node.plugin import ClaimRef, KubeletContext, PluginError, Plugins, PreparedDevice
 from dra_simulator.rest import CLAIMS, PODS, ApiError, Client, Conditions, Json, RestError
 from dra_simulator.runtime import ContainerError, Runtime

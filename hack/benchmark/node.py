@@ -14,7 +14,7 @@ import grpc
 from benchmark.target import Target
 from dra_simulator.node.plugin import is_served
 from dra_simulator.rest import CLASSES, NODES, Client
-from tensorfusion_dra.app.simulate import objects, plugin_process
+from tensorfusion_dra.app.simulate import cluster, plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.plugin_process import Process
 from tensorfusion_dra.core import names
@@ -36,7 +36,7 @@ class BareNode(SimulatedCluster):
         self.server.start()
         self.client = Client(self.server.url)
         self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-        self.client.create(CLASSES, objects.device_class())
+        self.client.create(CLASSES, cluster.device_class())
         metadata = {"name": self.node_name}
         self.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 

@@ -18,7 +18,7 @@ from dra_simulator.rest import PODS, TEMPLATES, Json
 from dra_simulator.runtime import Container
 from stand_ins import libraries
 from stand_ins.libraries import Machine
-from tensorfusion_dra.app.simulate import objects
+from tensorfusion_dra.app.simulate import cluster
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 
 _NULL: Final = os.makedev(1, 3)
@@ -77,7 +77,7 @@ class StandInNode(SimulatedCluster):
             WaitError: The container did not start.
         """
         self.client.create(TEMPLATES, _template(name, ask))
-        self.client.create(PODS, objects.pod(name))
+        self.client.create(PODS, cluster.pod_document(name))
         self.until(f"container of pod {name}", lambda: self.container_of(name) is not None)
         found = self.container_of(name)
         if found is None:
@@ -86,7 +86,7 @@ class StandInNode(SimulatedCluster):
 
 
 def _template(name: str, ask: Ask) -> Json:
-    made = objects.template(name, ask.amounts, {})
+    made = cluster.template_document(name, ask.amounts, {})
     for request in made["spec"]["spec"]["devices"]["requests"]:
         request["exactly"]["count"] = ask.cards
     return made

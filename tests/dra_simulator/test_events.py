@@ -5,7 +5,7 @@ from typing import Final
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.events import Recorder
+from dra_simulator.loop import Recorder
 from dra_simulator.rest import EVENTS, NODES, PODS, Client
 from dra_simulator.scheduler import Scheduler
 from tests.dra_simulator.kubelets import NodeUnderTest

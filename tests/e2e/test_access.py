@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_simulator.api import slice_rules
+from dra_simulator.api import object_rules
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import rights
@@ -264,7 +264,7 @@ def test_slices_are_complete_and_owned_by_their_node(
             node["metadata"]["uid"],
         )
         assert item["spec"]["nodeName"] == node_name
-        assert slice_rules.violations(item["spec"]) == ()
+        assert object_rules.violations(item["spec"]) == ()
 
 
 def test_api_server_drops_no_field_of_a_device(slices: Slices) -> None:

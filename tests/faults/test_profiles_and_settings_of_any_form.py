@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_simulator.api import slice_rules
+from dra_simulator.api import object_rules
 from tensorfusion_dra.app.shared import node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
@@ -73,7 +73,7 @@ def count_devices(catalog: DeviceCatalog) -> int:
     if current is None:
         return 0
     wanted = slices.wanted(current.devices, NODE, node_uid="uid-of-node")
-    refused = [slice_rules.violations(item["spec"]) for item in wanted]
+    refused = [object_rules.violations(item["spec"]) for item in wanted]
     assert not any(refused), refused
     return len(current.devices)
 

@@ -1,11 +1,13 @@
-"""Simulated cluster of one node on this machine; only the node plugin is real."""
+"""Simulated cluster of one node on this machine, and its objects; only the node plugin is real."""
 
+import random
+import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dra_simulator import match_conditions
 from dra_simulator.api.gates import DEFAULT_GATES
@@ -16,6 +18,7 @@ from dra_simulator.rest import (
     CLAIMS,
     CLASSES,
     PODS,
+    RESOURCE_V1,
     SLICES,
     TEMPLATES,
     Client,
@@ -23,9 +26,6 @@ from dra_simulator.rest import (
 )
 from dra_simulator.runtime import Container, Runtime
 from dra_simulator.scheduler import Scheduler
-from tensorfusion_dra.app.simulate import free_ports, objects
-from tensorfusion_dra.app.simulate.free_ports import LOOPBACK
-from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.app.simulate.plugin_process import PluginProcess, WaitError
 from tensorfusion_dra.core import names
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -95,7 +95,7 @@ class SimulatedCluster:
         self._running.enter_context(self.server)
         self.client = Client(self.server.url)
         self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-        self.client.create(CLASSES, objects.device_class())
+        self.client.create(CLASSES, device_class())
         self._running.enter_context(ClaimController(self.server.url))
         self.scheduler = self._running.enter_context(Scheduler(self.server.url))
         self._running.callback(self._stop_kubelet)
@@ -160,7 +160,7 @@ class SimulatedCluster:
 
     def serve_pages(self) -> None:
         """Have the node plugin serve its pages on loopback, on a free port; see pages_url."""
-        port = free_ports.port_of_no_client()
+        port = port_of_no_client()
         self.plugin_flags.extend(["--health-host", LOOPBACK, "--health-port", str(port)])
         self.pages_url = f"http://{LOOPBACK}:{port}/"
 
@@ -246,8 +246,8 @@ class SimulatedCluster:
             asks: Requested quantities by capacity; empty requests a whole card.
             annotations: Annotations of the claim.
         """
-        self.client.create(TEMPLATES, objects.template(name, asks, annotations or {}))
-        self.client.create(PODS, objects.pod(name))
+        self.client.create(TEMPLATES, template_document(name, asks, annotations or {}))
+        self.client.create(PODS, pod_document(name))
 
     def pod(self, name: str) -> Json:
         """Return the stored pod."""
@@ -278,3 +278,76 @@ class SimulatedCluster:
     def spec_files(self) -> list[Path]:
         """Return the paths of this driver's CDI specs."""
         return sorted(self.cdi_folder.glob(f"{names.CDI_FILE_PREFIX}*.json"))
+
+
+NAMESPACE: Final = "default"
+IMAGE_ENV: Final = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+"""The environment of the image of every container."""
+
+_CLAIM: Final = "gpu"
+_CONTAINER: Final = "app"
+
+
+def _object(api_version: str, kind: str, name: str, namespace: str = "") -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata}
+
+
+def device_class() -> Json:
+    """Return the driver's DeviceClass."""
+    selector = {"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}
+    return {
+        **_object(RESOURCE_V1, "DeviceClass", names.DEVICE_CLASS),
+        "spec": {"selectors": [selector]},
+    }
+
+
+def template_document(name: str, asks: Mapping[str, str], annotations: Mapping[str, str]) -> Json:
+    """Return the template of a claim with one request.
+
+    Args:
+        name: Name of the template.
+        asks: Requested quantities by capacity; empty requests a whole card.
+        annotations: Annotations of the claim.
+    """
+    exactly: dict[str, Any] = {"deviceClassName": names.DEVICE_CLASS}
+    if asks:
+        exactly["capacity"] = {"requests": dict(asks)}
+    requests = [{"name": _CLAIM, "exactly": exactly}]
+    return {
+        **_object(RESOURCE_V1, "ResourceClaimTemplate", name, NAMESPACE),
+        "spec": {
+            "metadata": {"annotations": dict(annotations)},
+            "spec": {"devices": {"requests": requests}},
+        },
+    }
+
+
+def pod_document(name: str) -> Json:
+    """Return a pod with one container, whose claim is made from the template of the same name."""
+    environment = [{"name": key, "value": value} for key, value in IMAGE_ENV.items()]
+    container = {
+        "name": _CONTAINER,
+        "image": "app",
+        "env": environment,
+        "resources": {"claims": [{"name": _CLAIM}]},
+    }
+    claims: Sequence[Json] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+    return {
+        **_object("v1", "Pod", name, NAMESPACE),
+        "spec": {"resourceClaims": claims, "containers": [container]},
+    }
+
+
+LOOPBACK: Final = "127.0.0.1"
+
+_PORTS: Final = range(20_000, 30_000)
+"""Below the ports that Linux gives to clients (net.ipv4.ip_local_port_range, from 32768 on)."""
+
+
+def port_of_no_client() -> int:
+    """Return a free port that the kernel gives to no client, so that a server can bind it later."""
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with suppress(OSError), socket.create_server((LOOPBACK, port)):
+            return port
+    raise OSError(f"found no free port on {LOOPBACK} from {_PORTS[0]} to {_PORTS[-1]}")

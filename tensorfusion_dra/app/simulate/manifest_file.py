@@ -18,12 +18,11 @@ from dra_simulator.rest import (
     Json,
     Resource,
 )
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.app.simulate.command import Options
-from tensorfusion_dra.app.simulate.objects import NAMESPACE
 from tensorfusion_dra.app.simulate.report import Admission
+from tensorfusion_dra.app.simulate.sequence import Progress
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
-from tensorfusion_dra.app.simulate.workload import Progress
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of

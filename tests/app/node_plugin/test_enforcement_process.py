@@ -11,8 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from dra_simulator.rest import EVENTS
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dra_simulator.rest import EVENTS, PODS, Conditions, Json
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.objects import NAMESPACE
+from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.core import names
 from tests.support.ledgers import edited
 from tests.support.waiting import eventually

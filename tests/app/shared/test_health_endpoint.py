@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import health_endpoint
 from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint, Page
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines

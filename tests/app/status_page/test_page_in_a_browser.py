@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Page, expect
 
-from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
+from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.verdicts import Standing

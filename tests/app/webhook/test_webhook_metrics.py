@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.app.simulate.free_ports import port_of_no_client
+from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics

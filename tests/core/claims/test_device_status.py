@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.api import claim_rules
+from dra_simulator.api import object_rules
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -50,7 +50,7 @@ def api_errors(prepared: PreparedClaim) -> list[str]:
         "spec": {"devices": requested},
         "status": {"allocation": allocation, "devices": entries},
     }
-    return [str(error) for error in claim_rules.status_errors(stored, stored)]
+    return [str(error) for error in object_rules.status_errors(stored, stored)]
 
 
 def test_entry_shows_limits_and_consumed_amounts() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_simulator.api import slice_rules
+from dra_simulator.api import object_rules
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.device import Node, Taint
 from tensorfusion_dra.core.devices.slices import Slice
@@ -215,12 +215,12 @@ def test_taint_moves_no_device_to_another_slice() -> None:
 
     assert [len(item["spec"]["devices"]) for item in (first, last)] == [64, 1]
     assert last == slices.wanted(healthy, NODE, node_uid="node-uid")[1]
-    assert slice_rules.violations(slices.plan((first, last), []).create[0]["spec"]) == ()
+    assert object_rules.violations(slices.plan((first, last), []).create[0]["spec"]) == ()
 
 
 def test_api_server_accepts_every_slice() -> None:
     for item in slices.plan(wanted_slices(129), []).create:
-        assert slice_rules.violations(item["spec"]) == ()
+        assert object_rules.violations(item["spec"]) == ()
 
 
 def test_long_node_names_give_valid_and_different_names_and_labels() -> None:

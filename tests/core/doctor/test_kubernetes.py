@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.api import slice_rules
+from dra_simulator.api import object_rules
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tests.support import findings
@@ -142,5 +142,5 @@ def test_versions_nodes_claims_and_feature_gates(
 
 
 def test_trial_slice_is_valid() -> None:
-    assert slice_rules.violations(kubernetes.trial_slice("node-01")["spec"]) == ()
+    assert object_rules.violations(kubernetes.trial_slice("node-01")["spec"]) == ()
     assert len(kubernetes.trial_slice("n" * 253)["metadata"]["name"]) <= 253

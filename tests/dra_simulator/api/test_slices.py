@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from dra_simulator.api import slice_rules
+from dra_simulator.api import object_rules
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
 from tests.core.devices.slice_documents import (
@@ -120,7 +120,7 @@ SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
 def test_violation_gives_field_found_and_expected() -> None:
     bad = plain_device("GPU-0", attributes={"driver": {"version": "535.104.05"}})
 
-    name, version = slice_rules.violations(slice_spec(devices=[plain_device(), bad]))
+    name, version = object_rules.violations(slice_spec(devices=[plain_device(), bad]))
     assert name.startswith(
         'spec.devices[1].name: Invalid value: "GPU-0": must be a lowercase RFC 1123 label'
     )
@@ -160,7 +160,7 @@ def test_violation_gives_field_found_and_expected() -> None:
     ],
 )
 def test_valid_slice(fields: Json) -> None:
-    assert slice_rules.violations(slice_spec(**fields)) == ()
+    assert object_rules.violations(slice_spec(**fields)) == ()
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_valid_slice(fields: Json) -> None:
     ],
 )
 def test_malformed_slice_is_refused(broken: Json, violation: str) -> None:
-    found = slice_rules.violations(broken)
+    found = object_rules.violations(broken)
 
     assert any(text.startswith(violation) for text in found), found
 
@@ -289,7 +289,7 @@ def test_malformed_slice_is_refused(broken: Json, violation: str) -> None:
 def test_devices_select_nodes_with_per_device_node_selection(
     fields: Json, violation: str | None
 ) -> None:
-    found = slice_rules.violations(
+    found = object_rules.violations(
         slice_spec(nodeName=None, perDeviceNodeSelection=True, devices=[plain_device(**fields)])
     )
 
@@ -300,14 +300,14 @@ def test_devices_select_nodes_with_per_device_node_selection(
 
 
 def test_devices_must_not_select_nodes_without_per_device_node_selection() -> None:
-    (found,) = slice_rules.violations(slice_spec(devices=[plain_device(nodeName="node-a")]))
+    (found,) = object_rules.violations(slice_spec(devices=[plain_device(nodeName="node-a")]))
 
     assert "can only be set if `perDeviceNodeSelection` is set to true" in found
 
 
 def device_violations(**fields: object) -> tuple[str, ...]:
     """Return the violations of a slice with one such device, without the path of the device."""
-    found = slice_rules.violations(slice_spec(devices=[plain_device("gpu-0", **fields)]))
+    found = object_rules.violations(slice_spec(devices=[plain_device("gpu-0", **fields)]))
     return tuple(text.removeprefix("spec.devices[0].") for text in found)
 
 
@@ -419,4 +419,4 @@ def test_valid_values_of_a_request_policy(policy: Json, violation: str | None) -
     spec = slice_spec(devices=[device_with_policy(**policy)])
     path = "spec.devices[0].capacity[vram].requestPolicy"
 
-    assert refused_as(slice_rules.violations(spec), violation and f"{path}{violation}")
+    assert refused_as(object_rules.violations(spec), violation and f"{path}{violation}")
