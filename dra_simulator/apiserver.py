@@ -9,12 +9,11 @@ from dra_simulator.api import strategies
 from dra_simulator.api.faults import Faults, RequestCounts
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
-from dra_simulator.api.listener import Listener
 from dra_simulator.api.object_rules import CheckExpression, any_expression
 from dra_simulator.api.registry import Registry, Target, WriteOptions
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import part
-from dra_simulator.api.service import Service
+from dra_simulator.api.service import Listener, Service
 from dra_simulator.api.store import Store
 from dra_simulator.api.strategies import Setting
 from dra_simulator.api.webhooks import Admitting, Condition, no_condition

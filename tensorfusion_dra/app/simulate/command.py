@@ -86,12 +86,6 @@ class Options:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `simulate`."""
-    _add_node_flags(parser)
-    _add_pod_flags(parser)
-    _add_output_flags(parser)
-
-
-def _add_node_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus",
         default=DEFAULT_GPUS,
@@ -116,9 +110,6 @@ def _add_node_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="part of this machine's memory by which the GPUs' is expanded (%(default)s)",
     )
-
-
-def _add_pod_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pods", type=int, default=DEFAULT_PODS, help="number of pods (%(default)s)"
     )
@@ -135,9 +126,6 @@ def _add_pod_flags(parser: argparse.ArgumentParser) -> None:
         help="YAML file with pods, GPUPools and claim templates, which are applied through the "
         "webhook in place of --pods and --request",
     )
-
-
-def _add_output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="leave everything running until Ctrl-C")
     parser.add_argument(
         "-v",
