@@ -19,8 +19,8 @@ from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax
+from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.cel.syntax import CelError, Node
-from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import cel_library
 from tensorfusion_dra.scheduling.devices import Attribute, Device

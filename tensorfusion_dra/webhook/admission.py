@@ -20,7 +20,7 @@ from tensorfusion_dra.core.admission import (
 from tensorfusion_dra.core.admission.dra_pool import DraPool
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
-from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -267,7 +267,7 @@ def _selector_errors(wanted: PodRequest) -> list[FieldError]:
         return []
     from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-    error = cel_evaluation.refusal(translate.translate(wanted.expression))
+    error = cel_evaluation.refusal(dialect.translate(wanted.expression))
     where = pod_request.path_of(names.ANNOTATION_CEL_EXPRESSION)
     return [FieldError(where, Reason.INVALID, error)] if error else []
 

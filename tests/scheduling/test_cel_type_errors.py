@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.core.cel.dialect_terms import Term, expressions
 
@@ -184,7 +184,7 @@ def test_function_that_the_library_lacks_is_left_to_the_api_server(expression: s
 @settings(deadline=None)
 @given(expressions)
 def test_translated_dialect_is_accepted(term: Term) -> None:
-    assert cel_evaluation.refusal(translate.translate(term[0])) is None
+    assert cel_evaluation.refusal(dialect.translate(term[0])) is None
 
 
 def test_patterns_that_take_seconds_to_compile_are_not_compiled() -> None:

@@ -11,7 +11,7 @@ from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.cel import terms, translate
+from tensorfusion_dra.core.cel import dialect, terms
 from tensorfusion_dra.core.cel.terms import Term
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -70,7 +70,7 @@ def run(
         InputError: The selector or the slices cannot be used.
         RetryableError: The API server did not answer.
     """
-    expression = translate.translate(selector)
+    expression = dialect.translate(selector)
     invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")

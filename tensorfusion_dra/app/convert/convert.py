@@ -19,8 +19,8 @@ from tensorfusion_dra.app.convert import document
 from tensorfusion_dra.app.convert.document import Document, at, mappings
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import translate
-from tensorfusion_dra.core.cel.edits import Edit
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import Edit
 from tensorfusion_dra.core.cel.syntax import CelError
 
 VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
@@ -218,7 +218,7 @@ class _Conversion:
         if not isinstance(expression := at(part, key), str):
             return
         try:
-            found = translate.changes(expression)
+            found = dialect.changes(expression)
         except CelError as error:
             self._problem(part, key, f"expression {error}")
             return

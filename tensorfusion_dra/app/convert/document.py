@@ -16,8 +16,8 @@ from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.tokens import CommentToken
 
-from tensorfusion_dra.core.cel import edits
-from tensorfusion_dra.core.cel.edits import Edit
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import Edit
 from tensorfusion_dra.core.errors import InputError
 
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -173,7 +173,7 @@ def enlist(part: CommentedMap, key: str) -> None:
 def edit(part: CommentedMap, key: str, changes: Iterable[Edit]) -> None:
     """Edit a text and keep its quotes."""
     old = part[key]
-    part[key] = type(old)(edits.applied(old, changes))
+    part[key] = type(old)(dialect.applied(old, changes))
 
 
 def _round_trip(text: str) -> YAML:

@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_request import MOST_GPUS, PodRequest
-from tensorfusion_dra.core.cel import selector, translate
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
@@ -33,6 +35,7 @@ _PLACEHOLDER: Final = "true"
 """The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _UNLIMITED: Final = "0"
+_ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
@@ -114,9 +117,38 @@ def _own_request(requests: list[object]) -> Json:
 
 def _expression(wanted: PodRequest, pool: str) -> str:
     if wanted.expression:
-        return translate.translate(wanted.expression).strip()
+        return dialect.translate(wanted.expression).strip()
     qos = wanted.share.qos
-    return selector.selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
+    return selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
+
+
+def selector(*, model: str = "", pool: str = "", qos: str = "") -> str:
+    """Return the selector of devices in phase Running which satisfy the terms (user guide, 5.6).
+
+    A term that is "" is no condition. Amounts are not part of a selector, because an expression
+    sees a device's total capacity and not what is left of it. They go into the claim's
+    ``capacity.requests``, which the scheduler counts.
+
+    A device without one of the attributes does not match; looked up without ``.?``, it would stop
+    the scheduling of the pod. The guide's ``used_by == ""`` is left out: a shared card is meant to
+    have several users, and the scheduler counts what they leave of its capacity.
+
+    Args:
+        model: The annotation ``gpu-model``.
+        pool: The annotation ``gpupool``.
+        qos: The annotation ``qos``.
+    """
+    wanted = {
+        names.ATTR_MODEL: model,
+        names.ATTR_POOL_NAME: pool,
+        names.ATTR_QOS: qos,
+        names.ATTR_PHASE: names.PHASE_RUNNING,
+    }
+    return " && ".join(
+        f'{_ATTRIBUTES}.?{name}.orValue("") == {quoted(device.shortened(text))}'
+        for name, text in wanted.items()
+        if text
+    )
 
 
 def _drop_amounts(exactly: Json) -> None:

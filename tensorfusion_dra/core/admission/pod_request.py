@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import selector, translate
+from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -191,7 +191,7 @@ def _count(text: str) -> int:
 def _model(text: str) -> str:
     if not text.strip():
         raise ValueError(f"found {text[:80]!r}, expected a model such as A100")
-    selector.selector(model=text)
+    syntax.quoted(text)  # raises for text that no selector can contain
     return text
 
 
@@ -207,7 +207,7 @@ def _expression(text: str) -> str:
     Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
     """
     if text.strip():
-        translate.translate(text)
+        dialect.translate(text)
     return text.strip() and text
 
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel.translate import translate
+from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription

@@ -4,9 +4,9 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.core.cel.syntax import CelError, parse
 from tensorfusion_dra.core.cel.terms import terms
-from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
@@ -33,11 +33,6 @@ from tests.support.selecting import A, C, as_scheduled
             f'cel.bind(m, {A}.model, m == "A" || m == "B")',
         ),
         (
-            'cel.bind(a, device.attributes, a["model"] == "A100" && a["node_total_vram"] > 5)',
-            f'cel.bind(a, device.attributes, a["{names.DRIVER}"].model == "A100" && '
-            f'quantity(a["{names.DRIVER}"].node_total_vram).asApproximateFloat() > 5)',
-        ),
-        (
             '["A100"].exists(m, device.attributes["model"] == m)',
             f'["A100"].exists(m, {A}.model == m)',
         ),
@@ -50,44 +45,22 @@ from tests.support.selecting import A, C, as_scheduled
             f"{C}.vram.asApproximateFloat() >= 1",
         ),
         (
-            'device.capacity["tflops"].AsApproximateFloat64() == 312',
-            f"{C}.tflops.asApproximateFloat() == 312.0",
-        ),
-        (
             'device.capacity["vram"].compareTo(quantity("16Gi")) >= 0',
             f'{C}.vram.compareTo(quantity("16Gi")) >= 0',
         ),
         ('device.capacity["vram"] == quantity("80Gi")', f'{C}.vram == quantity("80Gi")'),
         (
-            'device.capacity["tflops"].sub(12).AsApproximateFloat64() != 0x12c',
+            'device.capacity["tflops"].sub(12).AsApproximateFloat64() != 300.0',
             f"{C}.tflops.sub(12).asApproximateFloat() != 300.0",
-        ),
-        (
-            'device.attributes["node_total_vram"] >= "80Gi"',
-            f"quantity({A}.node_total_vram).asApproximateFloat() "
-            '>= quantity("80Gi").asApproximateFloat()',
         ),
         ('device.attributes["node_total_vram"] == "80Gi"', f'{A}.node_total_vram == "80Gi"'),
         (
-            'device.attributes["node_total_tflops"] in [312, -1]',
-            f"quantity({A}.node_total_tflops).asApproximateFloat() in [312.0, -1.0]",
+            'device.attributes["node_total_tflops"].AsApproximateFloat64() > 2000',
+            f"quantity({A}.node_total_tflops).asApproximateFloat() > 2000",
         ),
         (
-            '-device.attributes["node_total_tflops"] < 0',
-            f"-quantity({A}.node_total_tflops).asApproximateFloat() < 0",
-        ),
-        (
-            'device.attributes["node_total_tflops"] / device.attributes["node_total_gpus"] > 100',
-            f"quantity({A}.node_total_tflops).asApproximateFloat() / "
-            f"double({A}.node_total_gpus) > 100",
-        ),
-        (
-            '(true ? device.capacity["tflops"].AsApproximateFloat64() : 5) >= 5',
-            f"(true ? {C}.tflops.asApproximateFloat() : 5.0) >= 5",
-        ),
-        (
-            '[device.capacity["tflops"].AsApproximateFloat64(), 5].exists(x, x > 5)',
-            f"[{C}.tflops.asApproximateFloat(), 5.0].exists(x, x > 5)",
+            '(true ? device.capacity["tflops"] : quantity("5")).AsApproximateFloat64() >= 5',
+            f'(true ? {C}.tflops : quantity("5")).asApproximateFloat() >= 5',
         ),
         # One part in the dialect, the other not.
         (
@@ -95,10 +68,6 @@ from tests.support.selecting import A, C, as_scheduled
             f'{A}.model == "A100" && {A}.qos == "medium"',
         ),
         (f"{C}.tflops.AsApproximateFloat64() > 5", f"{C}.tflops.asApproximateFloat() > 5"),
-        (
-            f"{A}.node_total_tflops.AsApproximateFloat64() > 5",
-            f"quantity({A}.node_total_tflops).asApproximateFloat() > 5",
-        ),
     ],
 )
 def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
@@ -203,7 +172,6 @@ def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
             'device.capacity["vram"] >= quantity("16Gi")',
             '1:1: found a Quantity as operand of >=, expected device.capacity["vram"].',
         ),
-        (f"{C}.tflops >= 100", f"1:1: found a Quantity as operand of >=, expected {C}.tflops.As"),
         (
             'device.attributes["model"].AsApproximateFloat64() > 1',
             "1:28: found AsApproximateFloat64() of a string, expected a Quantity",
@@ -212,11 +180,11 @@ def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
             'device.attributes["node_total_gpus"].AsApproximateFloat64() > 1',
             "1:38: found AsApproximateFloat64() of an integer, expected a Quantity",
         ),
-        (f"{A}.model.AsApproximateFloat64() > 1", "1:"),
         ("device.AsApproximateFloat64() > 1", "1:8: found AsApproximateFloat64() of the device"),
         (
-            'device.attributes["node_total_vram"] > "much"',
-            "1:40: found 'much', expected a quantity such as",
+            'device.attributes["node_total_vram"] > "80Gi"',
+            "1:1: found a string that holds an amount as operand of >, "
+            'expected device.attributes["node_total_vram"].AsApproximateFloat64()',
         ),
         ('device.attributes["model"] = "A100"', "1:28: found '=', expected a name or"),
         ('device.attributes["model" == "A100"', "1:36: found the end, expected ]"),
