@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core.admission import container_claims
+from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.claims import share_policy, workers
 from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
@@ -171,7 +171,7 @@ class NeighbourReader:
         for stored in filter(None, pods.stored.values()):
             if self.counts_by_pid and limited:
                 _check_pid_namespaces(claim, stored)
-            found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
+            found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
         return ContainerNeighbours(frozenset(found))
 
 
@@ -181,7 +181,7 @@ def _check_pid_namespaces(claim: AllocatedClaim, pod: Mapping[str, Any]) -> None
     Raises:
         ClaimError: Two containers use one request of the claim at the same time.
     """
-    together = container_claims.containers_at_once(pod, claim.ref.name)
+    together = pod_containers.containers_at_once(pod, claim.ref.name)
     if together:
         raise ClaimError(
             f"claim {claim.ref}: found containers {' and '.join(together)} that use it at the same "

@@ -78,7 +78,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     pools, templates = objects.values()
     admission = _admission(settings, api, pools=pools, templates=templates)
     server = Server(
-        Reviews(admission, observers=(metrics,)).respond,
+        Reviews(admission, on_review=metrics.reviewed).respond,
         host=settings.host,
         port=settings.port,
         context=certificates.context,

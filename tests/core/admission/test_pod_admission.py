@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission, pod_request, pod_warnings
+from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes import json_patch
@@ -268,7 +268,7 @@ def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
     others = {*names.SHARE_ANNOTATIONS, *pod_request.REQUESTING_ANNOTATIONS}
     others |= {
         f"{names.ANNOTATION_PREFIX}{name}"
-        for name in (*pod_warnings.OTHERS, *pod_warnings.WITHOUT_EFFECT)
+        for name in (*pod_admission.OTHERS, *pod_admission.WITHOUT_EFFECT)
     }
     annotations = dict.fromkeys(others, "1")
 

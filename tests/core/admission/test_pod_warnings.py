@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import pod_request, pod_warnings
+from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
@@ -17,7 +17,7 @@ ASKED = pod_annotations(
 
 def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
     annotations = found["metadata"]["annotations"]
-    return pod_warnings.warnings(found, annotations, pod_request.parse(annotations, []), placement)
+    return pod_admission.warnings(found, annotations, pod_request.parse(annotations, []), placement)
 
 
 def test_quick_start_has_no_warnings() -> None:
