@@ -17,7 +17,7 @@ from tensorfusion_dra.scheduling import devices
 Document = Mapping[str, Any]
 
 _FIRST_ORDERLY_MINOR: Final = 36
-"""Schedulers before it try all candidates for each device of a request; see scheduling.search."""
+"""Schedulers before it try all candidates for each device of a request (scheduling.allocation)."""
 _TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 _CLAIM: Final = "ResourceClaim"
 _TEMPLATE: Final = "ResourceClaimTemplate"

@@ -9,8 +9,7 @@ from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
-from tensorfusion_dra.scheduling.rejections import Cause, Rejection
+from tensorfusion_dra.scheduling.placement import Card, Cause, NodeOutcome, Rejection
 from tensorfusion_dra.scheduling.usage import Holder
 
 _MOST_NODES: Final = 8
