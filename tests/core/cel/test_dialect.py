@@ -18,7 +18,6 @@ from tests.support.selecting import A, C, as_scheduled
     [
         ('device.attributes["model"] == "A100"', f'{A}.model == "A100"'),
         ("device.attributes['model'] == r'''A100'''", f"{A}.model == r'''A100'''"),
-        ('device.attributes["\\u006dodel"] == "A"', f'{A}.model == "A"'),
         (
             '.device.attributes [ "model" ]=="A"//x',
             f'.device.attributes [ "{names.DRIVER}" ].model=="A"//x',
@@ -229,7 +228,7 @@ def test_dialect_knows_every_published_attribute_and_capacity() -> None:
         *("[1].exists(x, {})", "cel.bind(x, {}, x)", "cel.bind(x, 1, {})", "{}.f", "(1 in [{}])"),
     ],
 )
-def test_deepest_expression_that_parses_can_be_translated_split_and_estimated(part: str) -> None:
+def test_deepest_expression_that_parses_can_be_translated_and_split(part: str) -> None:
     text = "a"
     while True:
         deeper = part.format(text)
@@ -241,4 +240,3 @@ def test_deepest_expression_that_parses_can_be_translated_split_and_estimated(pa
 
     assert translate(text) == text
     assert terms(text).text
-    assert cel_evaluation.least_cost(text) >= 0
