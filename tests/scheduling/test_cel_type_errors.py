@@ -1,12 +1,9 @@
 """Wrong selectors are refused with their place, hostile ones too, and nothing valid is."""
 
 import pytest
-from hypothesis import given, settings
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.scheduling import cel_evaluation
-from tests.core.cel.dialect_terms import Term, expressions
 
 D = f'"{names.DRIVER}"'
 ATTRIBUTES = f"device.attributes[{D}]"
@@ -179,12 +176,6 @@ def test_valid_expression_is_accepted(expression: str) -> None:
 def test_function_that_the_library_lacks_is_left_to_the_api_server(expression: str) -> None:
     assert cel_evaluation.refusal(expression) is None
     assert cel_evaluation.not_covered(cel_evaluation.type_errors(expression))
-
-
-@settings(deadline=None)
-@given(expressions)
-def test_translated_dialect_is_accepted(term: Term) -> None:
-    assert cel_evaluation.refusal(dialect.translate(term[0])) is None
 
 
 def test_patterns_that_take_seconds_to_compile_are_not_compiled() -> None:

@@ -71,9 +71,7 @@ def test_selector_and_amounts_come_from_the_pod() -> None:
     ],
     ids=["oversubscribing pool", "unset amount is taken whole", "whole card"],
 )
-def test_requested_capacity(
-    annotations: dict[str, str], capacity: Json | None, *, virtual: bool
-) -> None:
+def test_requested_capacity(annotations: Any, capacity: Json | None, *, virtual: bool) -> None:
     found = filled(template_claim(), virtual=virtual, **annotations)
 
     assert exactly(found).get("capacity") == capacity
@@ -95,7 +93,7 @@ def test_requested_capacity(
     ],
     ids=["pod's own is translated", "template's own stays, its placeholder does not"],
 )
-def test_selectors(existing: list[str], annotations: dict[str, str], expected: list[str]) -> None:
+def test_selectors(existing: list[str], annotations: Any, expected: list[str]) -> None:
     found = filled(with_selectors(*existing), **AMOUNTS, **annotations)
 
     assert [each["cel"]["expression"] for each in exactly(found)["selectors"]] == expected
@@ -207,7 +205,7 @@ def test_filled_claim_is_not_changed_again() -> None:
     ids=["limits", "none, which the node need not read from the pod"],
 )
 def test_pods_limits_qos_and_isolation_are_read_from_the_claim(
-    annotations: dict[str, str], expected: list[str]
+    annotations: Any, expected: list[str]
 ) -> None:
     found = filled(template_claim(), **AMOUNTS, **annotations)
     stored = AllocatedClaim(

@@ -61,6 +61,19 @@ from tests.support.selecting import A, C, as_scheduled
             '(true ? device.capacity["tflops"] : quantity("5")).AsApproximateFloat64() >= 5',
             f'(true ? {C}.tflops : quantity("5")).asApproximateFloat() >= 5',
         ),
+        (
+            '// some\n!(device.attributes["qos"] in\t["low"]) && (true // "a"\n'
+            '  || device.capacity["tflops"].AsApproximateFloat64() > '
+            'device.capacity["vram"].AsApproximateFloat64() * 2.0)',
+            f'// some\n!({A}.qos in\t["low"]) && (true // "a"\n'
+            f"  || {C}.tflops.asApproximateFloat() > {C}.vram.asApproximateFloat() * 2.0)",
+        ),
+        (
+            'device.attributes["qos"] == "high" ? device.attributes["node_total_gpus"] > 8.5 : '
+            '312 <= device.capacity["tflops"].AsApproximateFloat64()',
+            f'{A}.qos == "high" ? {A}.node_total_gpus > 8.5 : '
+            f"312 <= {C}.tflops.asApproximateFloat()",
+        ),
         # One part in the dialect, the other not.
         (
             f'{A}.model == "A100" && device.attributes["qos"] == "medium"',
@@ -73,7 +86,8 @@ def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> 
     device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(text) == translated
-    assert cel_evaluation.check_expression(translated) is None
+    assert translate(translated) == translated
+    assert cel_evaluation.refusal(translated) is None
     cel_evaluation.selector(translated).matches(device)  # raises if anything fails at run time
 
 
@@ -91,11 +105,13 @@ W = f"{C}.virtual_vram.asApproximateFloat() > 5"
         ("{} ? true : false", f"({V}{W}) ? true : false"),
         ("[1].exists(x, {})", f"{V}[1].exists(x, {W})"),
         ("cel.bind(x, 5, false || {})", f"cel.bind(x, 5, false || ({V}{W}))"),
+        ("true && (false || {} || {})", f"true && (false || ({V}{W}) || ({V}{W}))"),
+        ("[1, 2].all(x, x > 0 && {})", f"[1, 2].all(x, x > 0 && {V}{W})"),
         ("cel.bind(x, {}, false || x)", f"{V}cel.bind(x, {W}, false || x)"),
     ],
 )
 def test_condition_on_a_virtual_capacity_is_guarded(text: str, translated: str) -> None:
-    dialect_text = text.format('device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
+    dialect_text = text.replace("{}", 'device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
     device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(dialect_text) == translated
