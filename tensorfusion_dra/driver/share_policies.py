@@ -131,7 +131,7 @@ class NeighbourReader:
     """Reader of the claims that share a container with a claim.
 
     Enforcers that set limits by environment variables cannot keep two claims of one container apart
-    (core/admission/container_claims.py explains why), so admit() refuses the second one. The pods
+    (core/admission/pod_containers.py explains why), so admit() refuses the second one. The pods
     are read before the ledger's transaction, because the API server may be slow.
 
     Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a` is

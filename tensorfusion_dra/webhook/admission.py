@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -65,11 +65,8 @@ class PublishedPools:
     They are kept for a few seconds, because many pods may come at once.
     """
 
-    def __init__(
-        self, slices: PublishedSlices, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, slices: PublishedSlices) -> None:
         self._slices = slices
-        self._clock = clock
         self._lock = Lock()  # guards both below; one thread reads at a time
         self._names: frozenset[str] = frozenset()
         self._read_at = -math.inf
@@ -81,8 +78,8 @@ class PublishedPools:
             RetryableError: The API server answered with an error, or not within the time.
         """
         with self._lock:
-            if self._clock() - self._read_at > _FRESH_SECONDS:
-                read_at = self._clock()
+            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+                read_at = time.monotonic()
                 self._names = devices.gpupools(self._slices.published(wait_seconds=wait_seconds))
                 self._read_at = read_at
             return self._names
