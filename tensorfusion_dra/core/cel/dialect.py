@@ -18,9 +18,7 @@ Everything else, whitespace and comments included, stays unchanged.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, NoReturn
 
@@ -105,24 +103,6 @@ that an index before it names an attribute. Both are possible as an argument of 
 """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edit:
-    """Replacement of the text from start to end; an insertion if the two are equal."""
-
-    start: int
-    end: int
-    text: str
-
-
-def applied(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with the edits applied; they must be in the order of the text."""
-    parts, end = [], 0
-    for edit in edits:
-        parts += [text[end : edit.start], edit.text]
-        end = edit.end
-    return "".join([*parts, text[end:]])
-
-
 def translate(expression: str) -> str:
     """Translate an expression to Kubernetes' CEL; return it unchanged if it is that already.
 
@@ -130,21 +110,12 @@ def translate(expression: str) -> str:
         CelError: It is no CEL, is too long before or after its translation, or it is in the dialect
             and no device could evaluate it.
     """
-    return applied(expression, changes(expression))
-
-
-def changes(expression: str) -> tuple[Edit, ...]:
-    """Return the edits that `translate` applies, in the order of the expression.
-
-    Raises:
-        CelError: As from `translate`.
-    """
     _check_length(expression, expression, "")
     translation = _Translation(expression)
     translation.condition(syntax.parse(expression), frozenset(), conjunct=True)
-    found = translation.edits()
-    _check_length(applied(expression, found), expression, " when translated")
-    return found
+    translated = translation.text()
+    _check_length(translated, expression, " when translated")
+    return translated
 
 
 def _check_length(text: str, expression: str, when: str) -> None:
@@ -162,20 +133,23 @@ class _Translation:
 
     def __init__(self, expression: str) -> None:
         self._expression: Final = expression
-        self._replaced: Final[dict[int, Edit]] = {}
+        self._replaced: Final[dict[int, tuple[int, str]]] = {}  # end and new text, by the start
         self._opening: Final = defaultdict[int, str](str)
         self._closing: Final = defaultdict[int, str](str)
         # For each condition around the current node: the capacities in it that a device may lack.
         self._lacking: Final[list[list[str]]] = []
 
-    def edits(self) -> tuple[Edit, ...]:
-        """Return the edits in the order of the text; insertions at one place are merged."""
-        inserted = self._closing.copy()
-        for offset, text in self._opening.items():
-            inserted[offset] += text
-        insertions = [Edit(offset, offset, text) for offset, text in inserted.items() if text]
-        # An insertion at the start of a replacement sorts before it, because its end is smaller.
-        return tuple(sorted([*insertions, *self._replaced.values()]))
+    def text(self) -> str:
+        """Return the translated text; all that is not edited stays the same, byte for byte."""
+        edits = [(start, *replaced) for start, replaced in self._replaced.items()]
+        for inserted in (self._closing, self._opening):
+            edits += [(at, at, text) for at, text in inserted.items()]
+        parts, end = [], 0
+        # The sort is stable, and an insertion at the start of a replacement is before it.
+        for start, stop, text in sorted(edits, key=lambda edit: edit[:2]):
+            parts += [self._expression[end:start], text]
+            end = stop
+        return "".join([*parts, self._expression[end:]])
 
     def condition(self, node: Node, bound: _Names, *, conjunct: bool) -> None:
         """Translate a condition, such that it is false on devices that lack one of its capacities.
@@ -303,7 +277,7 @@ class _Translation:
 
     def _replace(self, node: Node, text: str) -> None:
         """Replace the text of a node: its literal or name."""
-        self._replaced[node.at] = Edit(node.at, node.at + len(node.text), text)
+        self._replaced[node.at] = (node.at + len(node.text), text)
 
     def _wrap(self, node: Node, before: str, after: str) -> None:
         """Insert text around a node, outside of what earlier calls inserted there."""
