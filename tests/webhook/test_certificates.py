@@ -17,6 +17,11 @@ from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import PATIENCE_SECONDS
 
 
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
 def ok(_: Request) -> Response:
     return Response(status=HTTPStatus.OK, body=b"ok")
 
