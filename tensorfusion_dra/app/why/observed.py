@@ -266,17 +266,13 @@ def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) 
         "",
     )
     if not failure and not pods:
-        failure = _creation_failure(lists, document)
+        # Only Deployments and ReplicaSets have a condition for it.
+        failure = newest_failure(
+            event
+            for event in events(lists, document) or ()
+            if event.get("reason") == "FailedCreate"
+        )
     return Workload(kind=kind, document=document, pods=pods, failure=failure)
-
-
-def _creation_failure(lists: ClusterLists, document: Document) -> str:
-    """Return the newest Event of a pod that could not be created; "" if there is none.
-
-    Only Deployments and ReplicaSets have a condition for it.
-    """
-    every = events(lists, document) or ()
-    return newest_failure(event for event in every if event.get("reason") == "FailedCreate")
 
 
 def _true_conditions(status: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
