@@ -134,19 +134,16 @@ class _Translation:
     def __init__(self, expression: str) -> None:
         self._expression: Final = expression
         self._replaced: Final[dict[int, tuple[int, str]]] = {}  # end and new text, by the start
-        self._opening: Final = defaultdict[int, str](str)
-        self._closing: Final = defaultdict[int, str](str)
+        self._inserted: Final = defaultdict[int, str](str)
         # For each condition around the current node: the capacities in it that a device may lack.
         self._lacking: Final[list[list[str]]] = []
 
     def text(self) -> str:
         """Return the translated text; all that is not edited stays the same, byte for byte."""
         edits = [(start, *replaced) for start, replaced in self._replaced.items()]
-        for inserted in (self._closing, self._opening):
-            edits += [(at, at, text) for at, text in inserted.items()]
+        edits += [(at, at, text) for at, text in self._inserted.items()]
         parts, end = [], 0
-        # The sort is stable, and an insertion at the start of a replacement is before it.
-        for start, stop, text in sorted(edits, key=lambda edit: edit[:2]):
+        for start, stop, text in sorted(edits):
             parts += [self._expression[end:start], text]
             end = stop
         return "".join([*parts, self._expression[end:]])
@@ -196,8 +193,8 @@ class _Translation:
                 self._operation(node, bound)
             case "ternary":
                 self.condition(node.parts[0], bound, conjunct=False)
-                kinds = {self._value(part, bound, use) for part in node.parts[1:]}
-                return kinds.pop() if len(kinds) == 1 else Kind.UNKNOWN
+                for part in node.parts[1:]:
+                    self._value(part, bound, use)
             case "list" | "map":
                 for part in node.parts:
                     self._value(part, bound, "either")
@@ -281,8 +278,8 @@ class _Translation:
 
     def _wrap(self, node: Node, before: str, after: str) -> None:
         """Insert text around a node, outside of what earlier calls inserted there."""
-        self._opening[node.start] = before + self._opening[node.start]
-        self._closing[node.end] += after
+        self._inserted[node.start] = before + self._inserted[node.start]
+        self._inserted[node.end] += after
 
     def _text(self, node: Node) -> str:
         return self._expression[node.start : node.end]
