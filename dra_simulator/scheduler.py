@@ -15,7 +15,7 @@ from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import allocation, devices
-from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
+from tensorfusion_dra.scheduling.allocation import NoFitError
 
 Document = Mapping[str, Any]
 
@@ -101,7 +101,7 @@ class Scheduler(LoopComponent):
         except _UnschedulableError as error:
             self._mark_unschedulable(pod, "Unschedulable", str(error))
             return
-        except SchedulingError as error:
+        except devices.SchedulingError as error:
             text = f'running "DynamicResources" filter plugin: {error}'
             self._mark_unschedulable(pod, "SchedulerError", text)
             return
@@ -177,7 +177,7 @@ def _placement(
 
     Raises:
         _UnschedulableError: No node fits.
-        SchedulingError: An error in the claims, classes or slices stops the scheduling.
+        devices.SchedulingError: An error in the claims, classes or slices stops the scheduling.
     """
     waiting = [claim for claim in claims if not (claim.get("status") or {}).get("allocation")]
     cluster = allocation.cluster(
@@ -211,7 +211,7 @@ def _unfit_reason(pod: Document, claims: Sequence[Json], node: Document) -> str 
     """Return the reason why a node is unfit apart from its free devices; None if it is fit.
 
     Raises:
-        SchedulingError: The nodeSelector of a claim's allocation is malformed.
+        devices.SchedulingError: The nodeSelector of a claim's allocation is malformed.
     """
     if (node.get("spec") or {}).get("unschedulable"):
         return "node(s) were unschedulable"

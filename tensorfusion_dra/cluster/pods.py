@@ -15,7 +15,7 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class Pods:
-    """Reader of Pods; implements ports.Pods and webhook.ports.PodReader."""
+    """Reader of Pods; implements ports.Pods and webhook.admission.PodReader."""
 
     def __init__(self, api: Api, *, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.

@@ -348,7 +348,7 @@ def _version(item: Slice) -> str:
 
 
 class PublishedSlices:
-    """Reader of published ResourceSlices; implements webhook.ports.PublishedSlices."""
+    """Reader of published ResourceSlices; implements webhook.admission.PublishedSlices."""
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api

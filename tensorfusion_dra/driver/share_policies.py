@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core.admission import container_claims
+from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.claims import share_policy, workers
 from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
@@ -131,7 +131,7 @@ class NeighbourReader:
     """Reader of the claims that share a container with a claim.
 
     Enforcers that set limits by environment variables cannot keep two claims of one container apart
-    (core/admission/container_claims.py explains why), so admit() refuses the second one. The pods
+    (core/admission/pod_containers.py explains why), so admit() refuses the second one. The pods
     are read before the ledger's transaction, because the API server may be slow.
 
     Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a` is
@@ -171,7 +171,7 @@ class NeighbourReader:
         for stored in filter(None, pods.stored.values()):
             if self.counts_by_pid and limited:
                 _check_pid_namespaces(claim, stored)
-            found |= container_claims.claims_sharing_a_container(stored, claim.ref.name)
+            found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
         return ContainerNeighbours(frozenset(found))
 
 
@@ -181,7 +181,7 @@ def _check_pid_namespaces(claim: AllocatedClaim, pod: Mapping[str, Any]) -> None
     Raises:
         ClaimError: Two containers use one request of the claim at the same time.
     """
-    together = container_claims.containers_at_once(pod, claim.ref.name)
+    together = pod_containers.containers_at_once(pod, claim.ref.name)
     if together:
         raise ClaimError(
             f"claim {claim.ref}: found containers {' and '.join(together)} that use it at the same "

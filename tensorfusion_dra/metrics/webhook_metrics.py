@@ -19,8 +19,6 @@ _ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500",
 class WebhookMetrics:
     """Counts of the webhook, and their exposition; safe for all threads.
 
-    It implements webhook.ports.ReviewObserver.
-
     Attributes:
         api_requests: Told of each request to the API server.
     """
@@ -42,6 +40,7 @@ class WebhookMetrics:
         )
 
     def reviewed(self, kind: str, outcome: Outcome, seconds: float) -> None:
+        """Count a review that has ended, as `on_review` of webhook.reviews."""
         self._reviews.labels(kind, outcome.value).observe(seconds)
 
     def refused(self, status: int) -> None:

@@ -1,20 +1,63 @@
-"""Allocation of devices to claims, as in kube-scheduler 1.36."""
+"""Allocation of devices to claims, as in kube-scheduler 1.36.
+
+The search for the devices of all claims of a pod is exhaustive, and the first solution wins.
+It fills one place after the other. A place is one device of one request of one claim. It is
+filled by the first candidate that fits: the device is available, matches the selectors of the
+class and of the request, has enough capacity left, its taints are tolerated and the claim's
+constraints hold. If no candidate fits, the search goes back to the previous place, undoes that pick
+and tries the next candidate there. A request with alternatives (firstAvailable) tries them in
+order. The devices of a request for all devices (allocationMode All) are known before the search;
+every one of them has to fit.
+
+Example: claim a accepts any device, claim b only model A. The node has gpu-0 (model A) and gpu-1
+(model B). The search picks gpu-0 for a, finds nothing for b, goes back, picks gpu-1 for a and then
+gpu-0 for b.
+
+dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.36,
+without counters and binding conditions.
+"""
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.scheduling import devices, requests, usage
-from tensorfusion_dra.scheduling.devices import SchedulingError, Slice
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.scheduling import cel_evaluation, devices, requests, usage
+from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling.devices import (
+    Attribute,
+    Device,
+    DeviceId,
+    Pool,
+    SchedulingError,
+    Slice,
+)
 from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, Wanted
-from tensorfusion_dra.scheduling.search import Pick, Search
+from tensorfusion_dra.scheduling.usage import Usage
 
 Document = Mapping[str, Any]
 Json = dict[str, Any]
 
-__all__ = ["Cluster", "NoFitError", "SchedulingError", "allocate", "cluster"]
+_MAX_RESULTS: Final = 32
+"""Maximum number of devices of one claim (AllocationResultsMaxSize)."""
+_MAX_STEPS: Final = 100_000
+UNSATISFIED: Final = "does not satisfy"
+"""How the reason begins for which a device that fits alone does not fit beside the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pick:
+    """One device for one request.
+
+    Attributes:
+        consumed: Consumed amount of every capacity; None if the device is not shared.
+    """
+
+    wanted: Wanted
+    device: Device
+    consumed: Mapping[str, Quantity] | None = None
 
 
 class NoFitError(DriverError):
@@ -35,7 +78,7 @@ class Cluster:
 
     Attributes:
         claims: All ResourceClaims, including those without an allocation.
-        tries_all_candidates: Search as the schedulers of 1.34 and 1.35 do; see Search.
+        tries_all_candidates: Search as the schedulers of 1.34 and 1.35 do; see _Search.
     """
 
     slices: tuple[Slice, ...]
@@ -77,7 +120,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
     """
     wanted = [requests.claim_of(claim) for claim in claims]
     reachable = devices.gather(found.slices, node)
-    search = Search(
+    search = _Search(
         wanted,
         reachable,
         classes=found.classes,
@@ -97,7 +140,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
 
 
 def _result_of(
-    claim: ClaimSpec, picks: Sequence[Pick], *, classes: Mapping[str, DeviceClass], node_name: str
+    claim: ClaimSpec, picks: Sequence[_Pick], *, classes: Mapping[str, DeviceClass], node_name: str
 ) -> Json:
     """Return the AllocationResult of a claim."""
     devices: Json = {"results": [_device_result(pick) for pick in picks]}
@@ -111,7 +154,7 @@ def _result_of(
     return result
 
 
-def _device_result(pick: Pick) -> Json:
+def _device_result(pick: _Pick) -> Json:
     driver, pool, device = pick.device.id
     result: Json = {"request": pick.wanted.name, "driver": driver, "pool": pool, "device": device}
     if pick.wanted.is_admin:
@@ -126,7 +169,7 @@ def _device_result(pick: Pick) -> Json:
 
 
 def _config(
-    claim: ClaimSpec, picks: Sequence[Pick], classes: Mapping[str, DeviceClass]
+    claim: ClaimSpec, picks: Sequence[_Pick], classes: Mapping[str, DeviceClass]
 ) -> list[Json]:
     """Return the classes' configuration, once for each class, followed by the claim's.
 
@@ -152,7 +195,7 @@ def _config(
     return entries
 
 
-def _node_selector(picks: Sequence[Pick], node_name: str) -> Json | None:
+def _node_selector(picks: Sequence[_Pick], node_name: str) -> Json | None:
     """Return the selector of the nodes that can reach the devices; None if all nodes can."""
     term: Json = {}
     for pick in picks:
@@ -165,3 +208,300 @@ def _node_selector(picks: Sequence[Pick], node_name: str) -> Json | None:
                 found += [entry for entry in wider.get(kind) or () if entry not in found]
     term = {kind: found for kind, found in term.items() if found}
     return {"nodeSelectorTerms": [term]} if term else None
+
+
+class _Place(NamedTuple):
+    """The next device to find, for a request of a claim.
+
+    Attributes:
+        claim, request: Index of the claim, and of the request in it.
+        alternative: Index of the chosen alternative of the request; None until one is chosen.
+        number: Number of devices that the request has already.
+        start: Index of the first candidate, so that no set of devices is tried in two orders.
+    """
+
+    claim: int = 0
+    request: int = 0
+    alternative: int | None = None
+    number: int = 0
+    start: int = 0
+
+
+class _Constraint:
+    """All devices have the same value of an attribute, or no two have (distinctAttribute).
+
+    Of the devices of one request, a distinctAttribute remembers only the latest, as in Kubernetes
+    (constraint.go).
+
+    Attributes:
+        text: Name of the constraint in the reason why a device was rejected.
+    """
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self._is_match: Final = entry.get("matchAttribute") is not None
+        kind = "matchAttribute" if self._is_match else "distinctAttribute"
+        self._attribute: Final[str] = entry[kind]
+        self.text: Final = f"{kind} {self._attribute}"
+        self._requests: Final = frozenset(entry.get("requests") or ())
+        self._values: Final[dict[str | int, Attribute]] = {}
+
+    def add(self, wanted: Wanted, device: Device) -> bool:
+        """Add the device and return True, or return False if it violates the constraint."""
+        if not self._concerns(wanted):
+            return True
+        value = device.attribute(self._attribute)
+        if value is None or value.kind == "unsupported":
+            return False
+        if any((value == other) != self._is_match for other in self._values.values()):
+            return False
+        self._values[len(self._values) if self._is_match else wanted.main] = value
+        return True
+
+    def remove(self, wanted: Wanted) -> None:
+        """Remove the device that was added last for a request."""
+        if self._concerns(wanted):
+            self._values.pop(len(self._values) - 1 if self._is_match else wanted.main, None)
+
+    def _concerns(self, wanted: Wanted) -> bool:
+        return not self._requests or bool(self._requests & {wanted.name, wanted.main})
+
+
+class _TooManyResults(Exception):  # noqa: N818
+    """The claim would exceed _MAX_RESULTS; an alternative with fewer devices may fit."""
+
+
+class _Search:
+    """One search. Afterwards, `reasons` has the reason of each device's last rejection."""
+
+    def __init__(
+        self,
+        claims: Sequence[ClaimSpec],
+        pools: Sequence[Pool],
+        *,
+        classes: Mapping[str, DeviceClass],
+        usage: Usage,
+        tries_all_candidates: bool = False,
+    ) -> None:
+        """Prepare a search.
+
+        Args:
+            claims: The claims of one pod.
+            pools: The pools that the node can reach.
+            classes: Device classes by name.
+            usage: Devices and shares of other claims.
+            tries_all_candidates: Start from the first candidate for each device of a request, as
+                the schedulers of 1.34 and 1.35 do. One request may then get a shared device several
+                times (kubernetes/kubernetes#140438).
+        """
+        self.reasons: Final[dict[DeviceId, str]] = {}
+        self._claims: Final = claims
+        self._pools: Final = pools
+        self._classes: Final = classes
+        self._usage: Final = usage
+        self._tries_all_candidates: Final = tries_all_candidates
+        self._candidates: Final = [device for pool in pools for device in pool.devices]
+        self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
+        self._all: Final[dict[tuple[int, str], list[Device]]] = {}
+        self._tried: Final[dict[DeviceId, set[int]]] = {}
+        self._picks: Final[list[list[_Pick]]] = [[] for _ in claims]
+        self._constraints: Final[list[list[_Constraint]]] = [
+            [_Constraint(each) for each in claim.constraints] for claim in claims
+        ]
+        self._steps = 0
+
+    def run(self) -> list[list[_Pick]] | None:
+        """Return the devices of each claim; None if there is no solution.
+
+        Raises:
+            SchedulingError: A class is missing, a selector fails, a claim requests too many
+                devices, or the search takes too many steps. For a request of all devices also: a
+                pool is incomplete or invalid, or a device violates a constraint.
+        """
+        for index, claim in enumerate(self._claims):
+            least = sum(
+                min(self._size(index, wanted) for wanted in alternatives)
+                for alternatives in claim.requests
+            )
+            if least > _MAX_RESULTS:
+                raise SchedulingError(
+                    f"claim {claim.text}: number of requested devices {least} exceeds the claim"
+                    f" limit of {_MAX_RESULTS}"
+                )
+        return self._picks if self._fill(_Place()) else None
+
+    def _size(self, claim: int, wanted: Wanted) -> int:
+        """Return the number of devices of a request; find them first if it requests all."""
+        if wanted.device_class not in self._classes:
+            raise SchedulingError(
+                f"request {wanted.name}: device class {wanted.device_class} does not exist"
+            )
+        if wanted.count is not None:
+            return wanted.count
+        for pool in self._pools:
+            if pool.trouble:
+                state = "being updated" if pool.is_incomplete else "invalid"
+                raise SchedulingError(
+                    f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
+                    f" devices, but resource pool {pool} is currently {state}"
+                )
+        found = [
+            device
+            for device in self._candidates
+            if self._is_selectable(claim, wanted, device) and self._refusal(wanted, device) is None
+        ]
+        self._all[claim, wanted.name] = found
+        return len(found)
+
+    def _fill(self, place: _Place) -> bool:
+        """Fill this place and all after it; if that works, keep the picks and return True."""
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise SchedulingError(f"over {_MAX_STEPS} steps trying to allocate devices")
+        if place.claim == len(self._claims):
+            return True
+        claim = self._claims[place.claim]
+        if place.request == len(claim.requests):
+            try:
+                return self._fill(_Place(claim=place.claim + 1))
+            except _TooManyResults:
+                return False
+        alternatives = claim.requests[place.request]
+        if place.alternative is None:
+            return self._fill_one_of(alternatives, place)
+        return self._fill_request(alternatives[place.alternative], place)
+
+    def _fill_request(self, wanted: Wanted, place: _Place) -> bool:
+        everything = self._all.get((place.claim, wanted.name))
+        size = wanted.count if everything is None else len(everything)
+        if not size:
+            return False
+        if place.number == size:
+            return self._fill(_Place(claim=place.claim, request=place.request + 1))
+        if len(self._picks[place.claim]) + size - place.number > _MAX_RESULTS:
+            raise _TooManyResults
+        if everything is not None:
+            return self._fill_with(place, wanted, everything[place.number])
+        return any(
+            self._fill_with(place._replace(start=start), wanted, self._candidates[start])
+            for start in range(place.start, len(self._candidates))
+        )
+
+    def _fill_one_of(self, alternatives: Sequence[Wanted], place: _Place) -> bool:
+        exceeded = 0
+        for alternative in range(len(alternatives)):
+            try:
+                if self._fill(place._replace(alternative=alternative)):
+                    return True
+            except _TooManyResults:
+                exceeded += 1
+        if exceeded == len(alternatives):
+            raise _TooManyResults
+        return False
+
+    def _fill_with(self, place: _Place, wanted: Wanted, device: Device) -> bool:
+        """Return True if this device fits and all places after it can be filled."""
+        undo = self._take(place, wanted, device)
+        if undo is None:
+            return False
+        done = False
+        try:
+            start = 0 if self._tries_all_candidates else place.start + 1
+            done = self._fill(place._replace(number=place.number + 1, start=start))
+        finally:
+            if not done:
+                undo()
+        return done
+
+    def _take(self, place: _Place, wanted: Wanted, device: Device) -> Callable[[], None] | None:
+        """_Pick the device; return the function that undoes it, or None if it does not fit."""
+        reason = self._unavailable(place.claim, wanted, device)
+        if reason is None and not self._is_selectable(place.claim, wanted, device):
+            reason = "does not match the selectors"
+        if wanted.count is not None:
+            reason = reason or self._refusal(wanted, device)
+        reason = reason or _untolerated(wanted, device)
+        if reason is None and not self._join(place.claim, wanted, device):
+            return None
+        if wanted.count is None:
+            # As in Kubernetes, a request of all devices checks constraints before capacity, and a
+            # device that then lacks capacity stays in the constraints.
+            reason = reason or self._refusal(wanted, device)
+        if reason is not None:
+            self.reasons[device.id] = reason
+            return None
+
+        amounts = usage.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        pick = _Pick(wanted=wanted, device=device, consumed=amounts)
+        self._picks[place.claim].append(pick)
+        if amounts is None:
+            self._tried.setdefault(device.id, set()).add(place.claim)
+        else:
+            self._usage.take(device.id, amounts)
+
+        def undo() -> None:
+            for constraint in self._constraints[place.claim]:
+                constraint.remove(wanted)
+            if amounts is None:
+                self._tried[device.id].discard(place.claim)
+            else:
+                self._usage.give_back(device.id, amounts)
+            self._picks[place.claim].pop()
+
+        return undo
+
+    def _unavailable(self, claim: int, wanted: Wanted, device: Device) -> str | None:
+        if device.needs:
+            return f"uses {', '.join(device.needs)}, which this scheduler does not support"
+        tried = self._tried.get(device.id, set())
+        if wanted.is_admin:
+            return "in use by the same claim" if claim in tried else None
+        return "in use" if tried or self._usage.is_exclusive(device.id) else None
+
+    def _refusal(self, wanted: Wanted, device: Device) -> str | None:
+        return usage.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
+
+    def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
+        """Add the device to all constraints and return True if every one allows it."""
+        for index, constraint in enumerate(self._constraints[claim]):
+            if constraint.add(wanted, device):
+                continue
+            for earlier in self._constraints[claim][:index]:
+                earlier.remove(wanted)
+            self.reasons[device.id] = f"{UNSATISFIED} {constraint.text}"
+            if wanted.count is None:
+                raise SchedulingError(
+                    f"claim {self._claims[claim].text}, request {wanted.name}: cannot add device"
+                    f" {device.id} because a claim constraint would not be satisfied"
+                )
+            return False
+        return True
+
+    def _is_selectable(self, claim: int, wanted: Wanted, device: Device) -> bool:
+        key = (claim, wanted.name, device.id)
+        if key not in self._selectable:
+            device_class = self._classes[wanted.device_class]
+            of_class, of_claim = f"class {device_class.name}", f"claim {self._claims[claim].text}"
+            self._selectable[key] = _match(of_class, device_class.selectors, device) and _match(
+                of_claim, wanted.selectors, device
+            )
+        return self._selectable[key]
+
+
+def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
+    for index, expression in enumerate(expressions):
+        try:
+            if not cel_evaluation.selector(expression).matches(device):
+                return False
+        except (CelCompileError, CelRunError) as error:
+            when = "compile" if isinstance(error, CelCompileError) else "runtime"
+            raise SchedulingError(
+                f"{whose}: selector #{index}: CEL {when} error: {error}"
+            ) from error
+    return True
+
+
+def _untolerated(wanted: Wanted, device: Device) -> str | None:
+    for taint in device.taints:
+        if taint.repels and not wanted.tolerates(taint):
+            return f"taint {taint.key} is not tolerated"
+    return None

@@ -1,10 +1,8 @@
 """CEL device selectors, checked and evaluated as in Kubernetes (dynamic-resource-allocation/cel).
 
-The check is that of the API server, with two differences. The library lacks some of Kubernetes'
-functions (NOT_COVERED), and nests expressions less deeply. It does not estimate costs: what is
-checked here is a lower bound, the iterations of nested loops, while the API server also counts the
-lengths of strings. So a selector that is refused here for its cost is refused there, and one that
-only the API server finds too expensive is refused when it gets the claim.
+The check is that of the API server, with three differences. The library lacks some of Kubernetes'
+functions (NOT_COVERED), nests expressions less deeply, and does not estimate costs: a selector that
+is too expensive is refused when the API server gets the claim.
 
 Expressions come from any tenant. The length is checked first; the library then bounds the nesting.
 """
@@ -19,14 +17,12 @@ from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import syntax
-from tensorfusion_dra.core.cel.syntax import CelError, Node
-from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
+from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES
+from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.scheduling import cel_library
 from tensorfusion_dra.scheduling.devices import Attribute, Device
 
-MAX_COST: Final = 1_000_000
-"""CELSelectorExpressionMaxCost of resource.k8s.io."""
 NOT_COVERED: Final = frozenset(
     {"find", "findAll", "url", "isURL", "ip", "isIP", "cidr", "isCIDR", "sets", "format"}
     | {"isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "existsOne"}
@@ -35,13 +31,9 @@ NOT_COVERED: Final = frozenset(
 """Functions of Kubernetes that the library lacks; of `all` and `exists` the forms of two names."""
 
 _STRINGS_VERSION: Final = 2
-_CACHED: Final = 1024
 _SHOWN: Final = 300
 _TOO_DEEP: Final = "1:1: found nesting more than 32 levels deep, expected less"
 """The library's own limit, which its binding cannot change; it reports no place."""
-_MAX_ENTRIES: Final = 32
-"""Attributes and capacities of a device at most (resource.k8s.io)."""
-
 # Domains that an expression may look up: any of its string literals, and any name after a dot.
 _TEXTS: Final = re.compile(r"'([^']*)'|\"([^\"]*)\"|\.\??\s*([A-Za-z_][A-Za-z0-9_]*)")
 _ERROR_LINE: Final = re.compile(r"ERROR: <input>:([0-9]+:[0-9]+: [^\n]*)")
@@ -62,7 +54,6 @@ _LITERALS: Final = frozenset({"matches", "duration", "timestamp"})
 """Functions of which the API server checks an argument that is a literal."""
 _REPETITION: Final = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
 _CHECKED_CHARACTERS: Final = 256
-_MAPS: Final = (("select", "attributes"), ("select", "capacity"))
 _OWN: Final = "tensor_fusion_attributes"
 _OWN_LOOKUP: Final = re.compile(
     rf"""(?<![\w.])device\s*\.\s*attributes\s*\[\s*(["']){re.escape(names.DRIVER)}\1\s*\]"""
@@ -127,7 +118,7 @@ class Selector:
         return domains
 
 
-@functools.lru_cache(maxsize=_CACHED)
+@functools.lru_cache(maxsize=1024)
 def selector(expression: str) -> Selector:
     """Compile an expression.
 
@@ -143,9 +134,7 @@ def check_expression(text: str) -> str | None:
     """Return the error with which the API server rejects an expression; None if it accepts it."""
     if len(text.encode(errors="surrogatepass")) > MAX_EXPRESSION_BYTES:
         return f"may not be more than {MAX_EXPRESSION_BYTES} bytes"
-    for error in _errors(text):
-        return _api_server_error(error)
-    return _too_complex(text)
+    return next(map(_api_server_error, _errors(text)), None)
 
 
 def _api_server_error(error: str) -> str:
@@ -154,19 +143,13 @@ def _api_server_error(error: str) -> str:
     return f"compilation failed: ERROR: <input>:{error}" if is_placed else error
 
 
-def _too_complex(text: str) -> str | None:
-    return "too complex, exceeds cost limit" if least_cost(text) > MAX_COST else None
-
-
 def refusal(text: str) -> str | None:
     """Return why a claim with the selector would be refused, or no device could evaluate it.
 
     Functions that the library lacks are the API server's to check.
     """
     found = type_errors(text)
-    if found and not not_covered(found):
-        return found[0]
-    return _too_complex(text)
+    return found[0] if found and not not_covered(found) else None
 
 
 def type_errors(text: str) -> list[str]:
@@ -183,33 +166,6 @@ def not_covered(found: Iterable[str]) -> str | None:
     undeclared = (_UNDECLARED.fullmatch(error) for error in found)
     missing = (match[1] for match in undeclared if match and match[1] in NOT_COVERED)
     return next(missing, None)
-
-
-def least_cost(text: str) -> int:
-    """Return a lower bound of the cost of an expression, in CEL's own units."""
-    return _least(_tree(text))
-
-
-def _tree(text: str) -> Node:
-    """Return the tree of an expression; an empty one if only Kubernetes' own parser can read it."""
-    try:
-        return syntax.parse(text)
-    except CelError:
-        return Node(form="constant", start=0, end=0)
-
-
-def _least(node: Node) -> int:
-    parts = [_least(part) for part in node.parts]
-    is_lookup = node.form in ("name", "select", "index")
-    if node.form == "ternary":
-        return parts[0] + max(parts[1:])
-    if not syntax.bound(node) or syntax.is_bind(node) or node.text.startswith("opt"):
-        return sum(parts) + is_lookup - syntax.is_has(node)  # has() itself is free
-    over = node.parts[0]
-    of_device = over.parts[0] if over.form == "index" else over
-    is_map = (of_device.form, of_device.text) in _MAPS
-    count = _MAX_ENTRIES if is_map else len(over.parts) * (over.form == "list")
-    return parts[0] + count * (2 + sum(parts[1 + syntax.bound(node) :]))
 
 
 def _errors(text: str, *, own: bool = False) -> list[str]:
@@ -252,7 +208,10 @@ def _literal_errors(text: str) -> Iterator[str]:
     A pattern such as (?i)\\pL{300} takes half a second to compile, and a selector has room for
     hundreds. So repetitions count as one, and only the first patterns of a selector are checked.
     """
-    nodes = [_tree(text)]
+    try:
+        nodes = [syntax.parse(text)]
+    except CelError:  # only Kubernetes' own parser can read it
+        return
     room = _CHECKED_CHARACTERS
     for node in nodes:
         nodes += node.parts

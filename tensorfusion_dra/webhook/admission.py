@@ -2,25 +2,24 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import (
     claim_admission,
-    compute_percent,
     dra_pool,
     parameter_rules,
     pod_admission,
     pod_request,
-    pod_warnings,
 )
 from tensorfusion_dra.core.admission.dra_pool import DraPool
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
-from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -28,7 +27,6 @@ from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.driver.ports import Objects
-from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
 
 Item = Mapping[str, Any]
 
@@ -37,17 +35,38 @@ _WARNING_SECONDS: Final = 1.0
 """Longest wait for what only a warning needs."""
 
 
+class PodReader(Protocol):
+    """Pods at the API server."""
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        """Return the pod with this UID as it is stored now; None if it is gone or replaced.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
+class PublishedSlices(Protocol):
+    """This driver's ResourceSlices at the API server."""
+
+    def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        """Return the slices of all nodes as they are stored now.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
 class PublishedPools:
     """Names of the GPUPools that nodes publish; safe for all threads.
 
     They are kept for a few seconds, because many pods may come at once.
     """
 
-    def __init__(
-        self, slices: PublishedSlices, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, slices: PublishedSlices) -> None:
         self._slices = slices
-        self._clock = clock
         self._lock = Lock()  # guards both below; one thread reads at a time
         self._names: frozenset[str] = frozenset()
         self._read_at = -math.inf
@@ -59,8 +78,8 @@ class PublishedPools:
             RetryableError: The API server answered with an error, or not within the time.
         """
         with self._lock:
-            if self._clock() - self._read_at > _FRESH_SECONDS:
-                read_at = self._clock()
+            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+                read_at = time.monotonic()
                 self._names = devices.gpupools(self._slices.published(wait_seconds=wait_seconds))
                 self._read_at = read_at
             return self._names
@@ -187,7 +206,7 @@ class Admission:
         )
         return Verdict(
             changed=pod_admission.admitted(admission_review.document, wanted, placement),
-            warnings=pod_warnings.warnings(
+            warnings=pod_admission.warnings(
                 admission_review.document, annotations, wanted, placement
             ),
         )
@@ -216,10 +235,10 @@ class Admission:
 
     def _in_tflops(self, wanted: PodRequest, pool: str, *, wait_seconds: float) -> PodRequest:
         """Return the pod's request in TFLOPS; slices are read only for requests in percent."""
-        if not compute_percent.has_percentages(wanted):
+        if not wanted.has_percentages:
             return wanted
         slices = self.slices.published(wait_seconds=wait_seconds)
-        return compute_percent.in_tflops(wanted, slices, pool=pool)
+        return pod_request.in_tflops(wanted, slices, pool=pool)
 
     def _is_by_settings(self, name: str, *, wait_seconds: float) -> bool:
         """Return True if the pod's nodes are in their pools by settings, beside GPUPools.
@@ -267,7 +286,7 @@ def _selector_errors(wanted: PodRequest) -> list[FieldError]:
         return []
     from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-    error = cel_evaluation.refusal(translate.translate(wanted.expression))
+    error = cel_evaluation.refusal(dialect.translate(wanted.expression))
     where = pod_request.path_of(names.ANNOTATION_CEL_EXPRESSION)
     return [FieldError(where, Reason.INVALID, error)] if error else []
 

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
 
@@ -41,7 +42,7 @@ class Certificates:
         self._lock: Final = Lock()  # guards all below
         self._signature, self._context = self._read()
         self._expires_at = _end_of_validity(self._context, certificate)
-        self._logged_for: Signature | None = None
+        self._log_throttle: Final = LogThrottle()
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS context for a new connection, reloaded if the files have changed."""
@@ -50,10 +51,11 @@ class Certificates:
                 if self._stamp() != self._signature:
                     self._signature, self._context = self._read()
                     self._expires_at = _end_of_validity(self._context, self._files[0])
-                    self._logged_for = None
+                    self._log_throttle.over()
                     log.info("certificate_reloaded", file=str(self._files[0]))
             except InputError as error:
-                self._log_failure(str(error))
+                if self._log_throttle.is_new(str(error)):
+                    log.warning("certificate_reload_failed", error=str(error))
             return self._context
 
     def expires_at(self) -> datetime | None:
@@ -61,16 +63,6 @@ class Certificates:
         self.context()
         with self._lock:
             return self._expires_at
-
-    def _log_failure(self, text: str) -> None:
-        """Log that the files cannot be used, once for each state of the files."""
-        try:
-            found: Signature = self._stamp()
-        except InputError:
-            found = ()
-        if found != self._logged_for:
-            self._logged_for = found
-            log.warning("certificate_reload_failed", error=text)
 
     def _read(self) -> tuple[Signature, ssl.SSLContext]:
         # Stat the files before reading: if they change in between, the next call reads them again.

@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -15,7 +15,6 @@ from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 from tensorfusion_dra.webhook.admission import Admission
-from tensorfusion_dra.webhook.ports import ReviewObserver
 
 log = structlog.get_logger()
 
@@ -37,13 +36,16 @@ Rule = Callable[[Review], Verdict]
 class Reviews:
     """Dispatcher of AdmissionReviews to their rules, callable from any thread."""
 
-    def __init__(self, admission: Admission, *, observers: Sequence[ReviewObserver] = ()) -> None:
+    def __init__(
+        self, admission: Admission, *, on_review: Callable[[str, Outcome, float], None]
+    ) -> None:
         """Map each path to the rule for its objects.
 
         Args:
-            observers: Called after each review.
+            on_review: Called before each answer, by any thread, with the object's kind, the outcome
+                and the seconds since the request arrived; returns at once.
         """
-        self._observers: Final = tuple(observers)
+        self._on_review: Final = on_review
         claims = {(RESOURCE_GROUP, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
         checked = {
             (RESOURCE_GROUP, version, kind)
@@ -79,21 +81,16 @@ class Reviews:
         if (parsed.group, parsed.version, parsed.kind) not in kinds:
             text = f"{request.path}: found {parsed.group}/{parsed.version} {parsed.kind}"
             return _error(HTTPStatus.BAD_REQUEST, text)
-        verdict = self._judged(rule, parsed, started)
-        body = json.dumps(review.answer(parsed, verdict)).encode()
-        _log(parsed, verdict, seconds=time.monotonic() - started)
-        return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
-
-    def _judged(self, rule: Rule, parsed: Review, started: float) -> Verdict:
         outcome = Outcome.FAILED
         try:
             verdict = rule(parsed)
             outcome = review.outcome(verdict)
-            return verdict
         finally:
             seconds = time.monotonic() - started
-            for observer in self._observers:
-                observer.reviewed(parsed.kind, outcome, seconds)
+            self._on_review(parsed.kind, outcome, seconds)
+        body = json.dumps(review.answer(parsed, verdict)).encode()
+        _log(parsed, verdict, outcome, seconds)
+        return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
 
 
 def _wait_seconds(query: str) -> float:
@@ -107,9 +104,8 @@ def _error(status: HTTPStatus, text: str) -> Response:
     return text_response(status, text)
 
 
-def _log(parsed: Review, verdict: Verdict, *, seconds: float) -> None:
+def _log(parsed: Review, verdict: Verdict, outcome: Outcome, seconds: float) -> None:
     facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
-    outcome = review.outcome(verdict)
     if outcome is Outcome.PASSED:
         log.debug("review_passed", **facts)
         return

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.pod_warnings import KNOWN_ANNOTATIONS
+from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.device import Version
 from tensorfusion_dra.core.observed import document

@@ -20,7 +20,7 @@ from dra_simulator.rest import (
 )
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.cel import translate
+from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.scheduling import allocation, cel_evaluation
@@ -110,7 +110,7 @@ def test_selectors_in_examples_need_no_translation() -> None:
         (request,) = document["spec"]["spec"]["devices"]["requests"]
         (selector,) = request["exactly"]["selectors"]
         expression = selector["cel"]["expression"]
-        assert translate.translate(expression) == expression
+        assert dialect.translate(expression) == expression
 
 
 def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> None:

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from dra_simulator import match_conditions
-from tensorfusion_dra.app.webhook import process
-from tensorfusion_dra.app.webhook import settings as webhook_settings
+from tensorfusion_dra.app.webhook import command, process
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import parameter_rules, pod_request
 from tensorfusion_dra.webhook import reviews
@@ -86,9 +85,9 @@ def test_deployment_flags_and_ports_match_the_settings() -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     verb, *flags = container["args"]
     parser = argparse.ArgumentParser()
-    webhook_settings.add_flags(parser)
+    command.add_flags(parser)
 
-    settings = webhook_settings.from_flags(parser.parse_args(flags), {})
+    settings = command.from_flags(parser.parse_args(flags), {})
 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert verb == "webhook"

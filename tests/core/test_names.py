@@ -3,7 +3,7 @@
 import re
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_warnings
+from tensorfusion_dra.core.admission import pod_admission
 from tensorfusion_dra.core.kubernetes import device_rules
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
@@ -52,6 +52,6 @@ def test_every_annotation_has_tensor_fusions_domain_and_is_read_from_pods() -> N
     annotations = {value for name, value in vars(names).items() if name.startswith("ANNOTATION_")}
 
     of_pods = annotations - {names.ANNOTATION_PREFIX, names.ANNOTATION_DEFAULT_POOL}
-    assert of_pods == pod_warnings.KNOWN_ANNOTATIONS
+    assert of_pods == pod_admission.KNOWN_ANNOTATIONS
     assert all(name.startswith(names.ANNOTATION_PREFIX) for name in annotations)
     assert of_pods > names.SHARE_ANNOTATIONS

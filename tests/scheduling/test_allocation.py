@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
-from tensorfusion_dra.scheduling.allocation import NoFitError, SchedulingError
+from tensorfusion_dra.scheduling.allocation import NoFitError
+from tensorfusion_dra.scheduling.devices import SchedulingError
 from tests.scheduling.allocating import HALF, allocate, allocated, devices
 from tests.support.objects import (
     DRIVER,

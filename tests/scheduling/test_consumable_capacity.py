@@ -1,11 +1,8 @@
 """Consumption of a shared device by claims, which never exceeds its capacity."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import usage
 from tensorfusion_dra.scheduling.devices import Capacity, Policy
 
@@ -112,31 +109,3 @@ def test_without_a_minimum_a_negative_request_frees_capacity() -> None:
     taken = usage.consumed({"c": Q("-40")}, {"c": PLAIN})
 
     assert usage.refusal({"c": Q("80")}, {"c": PLAIN}, taken) is None
-
-
-amounts = st.one_of(
-    st.none(),
-    st.integers(-(10**12), 10**13).map(Quantity),
-    st.integers(-100, 400).map(Quantity.whole),
-    st.integers(-(2**31), 2**36).map(Quantity.of_bytes),
-)
-
-
-@given(
-    st.lists(st.fixed_dictionaries({}, optional={"tflops": amounts, "vram": amounts}), max_size=12)
-)
-def test_admitted_claims_never_exceed_a_capacity_with_a_minimum(
-    requests: list[dict[str, Quantity | None]],
-) -> None:
-    capacity = {"tflops": TFLOPS, "vram": VRAM}
-    taken = {"tflops": Quantity(0), "vram": Quantity(0)}
-
-    for request in requests:
-        named = {name: amount for name, amount in request.items() if amount is not None}
-        if usage.refusal(named, capacity, taken) is None:
-            consumed = usage.consumed(named, capacity)
-            assert all(amount >= Quantity(0) for amount in consumed.values())
-            taken = {name: taken[name] + consumed[name] for name in taken}
-
-    assert taken["tflops"] <= TFLOPS.value
-    assert taken["vram"] <= VRAM.value

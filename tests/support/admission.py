@@ -52,7 +52,7 @@ class ObjectsInMemory:
 
 
 class PodsInMemory:
-    """Pods by UID; implements webhook.ports.PodReader."""
+    """Pods by UID; implements webhook.admission.PodReader."""
 
     def __init__(self) -> None:
         self.stored: dict[str, Json] = {}
@@ -66,7 +66,7 @@ class PodsInMemory:
 
 
 class SlicesInMemory:
-    """Slices set by a test; implements webhook.ports.PublishedSlices."""
+    """Slices set by a test; implements webhook.admission.PublishedSlices."""
 
     def __init__(self, *slices: Json) -> None:
         self.slices: Sequence[Json] = slices

@@ -1,5 +1,6 @@
 """Admission of pods and of the claims that are made for them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,11 +23,17 @@ A100, T4 = ("A100", "312"), ("T4", "65")
 class Cluster:
     """The cluster as the webhook sees it, with the webhook's rules."""
 
-    def __init__(self, *pools: Json, virtual: bool = False, enforces_hard: bool = False) -> None:
+    def __init__(
+        self,
+        *pools: Json,
+        slices: Sequence[Json] = (),
+        virtual: bool = False,
+        enforces_hard: bool = False,
+    ) -> None:
         self.pools = ObjectsInMemory(*pools)
         self.templates = ObjectsInMemory()
         self.pods = PodsInMemory()
-        self.slices = SlicesInMemory()
+        self.slices = SlicesInMemory(*slices)
         self.admission = Admission(
             pools=self.pools,
             templates=self.templates,
@@ -148,8 +155,9 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     named: str, is_default: bool
 ) -> None:
     """Node plugins with pool-source=settings, in a cluster with a GPUPool of another name."""
-    cluster = Cluster(gpupool_document("prod", default=is_default))
-    cluster.slices.slices = published("default", "default")
+    cluster = Cluster(
+        gpupool_document("prod", default=is_default), slices=published("default", "default")
+    )
     asks = {"dra_enabled": "true", **AMOUNTS, **({"gpupool": named} if named else {})}
 
     pod, claim = cluster.pod(**asks), cluster.claim(**asks)
@@ -162,15 +170,13 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
 
 
 def test_default_pool_that_turns_dra_on_does_so_for_pods_of_nodes_with_settings() -> None:
-    cluster = Cluster(gpupool_document("prod", default=True, **ON))
-    cluster.slices.slices = published("default")
+    cluster = Cluster(gpupool_document("prod", default=True, **ON), slices=published("default"))
 
     assert cluster.pod(**AMOUNTS).changed is not None
 
 
 def test_pods_that_come_at_once_cost_one_read_of_the_slices_and_those_without_dra_none() -> None:
-    cluster = Cluster(gpupool_document("prod", default=True))
-    cluster.slices.slices = published("prod")
+    cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
 
     cluster.pod(**AMOUNTS)
     assert cluster.slices.reads == 0
@@ -181,8 +187,7 @@ def test_pods_that_come_at_once_cost_one_read_of_the_slices_and_those_without_dr
 
 
 def test_choice_among_several_pools_is_warned_of() -> None:
-    cluster = Cluster()
-    cluster.slices.slices = published("a", "b")
+    cluster = Cluster(slices=published("a", "b"))
 
     assert list(cluster.pod(dra_enabled="true", **AMOUNTS).warnings) == [
         "tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"
@@ -193,14 +198,21 @@ def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
     assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 
 
-def test_pod_is_unavailable_until_pools_are_listed() -> None:
-    cluster = Cluster()
-    cluster.pools.error = RetryableError("gpupools: not listed by the API server yet")
+@pytest.mark.parametrize(
+    ("source", "unavailable"),
+    [("pools", [True, True]), ("slices", [True, True]), ("pods", [False, True])],
+)
+def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
+    source: str, unavailable: list[bool]
+) -> None:
+    cluster = Cluster(slices=[slice_of_models(A100)])
+    getattr(cluster, source).error = RetryableError("no answer")
+    asks = {"dra_enabled": "true", "compute_percent_request": "25"}
 
-    verdict = cluster.pod(dra_enabled="true", **AMOUNTS)
+    verdicts = [cluster.pod(**asks), cluster.claim(**asks)]
 
-    assert verdict.code == 503
-    assert errors(verdict) == ["gpupools: not listed by the API server yet"]
+    assert [verdict.code == 503 for verdict in verdicts] == unavailable
+    assert [errors(verdict) == ["no answer"] for verdict in verdicts] == unavailable
 
 
 def test_pod_may_name_its_nodes_pool_without_the_gpupool_crd() -> None:
@@ -213,8 +225,7 @@ def test_pod_may_name_its_nodes_pool_without_the_gpupool_crd() -> None:
 
 
 def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
-    cluster = Cluster()
-    cluster.slices.slices = [slice_of_models(A100, T4)]
+    cluster = Cluster(slices=[slice_of_models(A100, T4)])
 
     (found,) = errors(cluster.pod(dra_enabled="true", compute_percent_request="25"))
 
@@ -223,8 +234,6 @@ def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
         "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
         "or tensor-fusion.ai/tflops-request instead of a percentage"
     )
-    cluster.slices.error = RetryableError("no answer")
-    assert cluster.pod(dra_enabled="true", compute_percent_request="25").code == 503
 
 
 def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
@@ -263,7 +272,6 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
         ('device.attributes["model"] == 5', "1:56: found no matching overload for '_==_'"),
         ("device.driver", "must evaluate to bool or the unknown type, not string"),
         ("true //" + "x" * 10_240, "1:1: found 10247 bytes, expected at most 10240"),
-        ("device.attributes.all(a, " * 4 + "true" + ")" * 4, "too complex, exceeds cost limit"),
         ("[" * 10_000, "1:61: found nesting more than 60 levels deep"),
     ],
 )
@@ -276,14 +284,6 @@ def test_selector_that_the_api_server_would_refuse_in_the_claim_is_refused_at_th
     assert found.startswith(f"metadata.annotations[tensor-fusion.ai/dra-cel-expression]: {error}")
 
 
-def test_selector_in_the_guides_dialect_is_admitted() -> None:
-    expression = 'device.capacity["vram"].AsApproximateFloat64() >= 100'
-
-    verdict = Cluster().pod(dra_enabled="true", dra_cel_expression=expression, **AMOUNTS)
-
-    assert verdict.changed is not None
-
-
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
 def test_only_new_pods_and_claims_are_mutated(operation: str) -> None:
     cluster = Cluster()
@@ -292,12 +292,6 @@ def test_only_new_pods_and_claims_are_mutated(operation: str) -> None:
 
     assert cluster.admission.pod(review_of(document, operation=operation)) is PASSED
     assert cluster.admission.claim(review_of(template_claim(), operation=operation)) is PASSED
-
-
-def test_claim_is_filled_with_its_pods_request() -> None:
-    verdict = Cluster().claim(dra_enabled="true", gpupool="default", **AMOUNTS)
-
-    assert requests(verdict) == {"tflops": "100", "vram": "16Gi"}
 
 
 @pytest.mark.parametrize(
@@ -312,20 +306,18 @@ def test_claim_is_filled_with_its_pods_request() -> None:
 def test_claim_requests_virtual_amounts_if_the_pool_divides_them(
     pools: list[Json], *, virtual: bool, expected: str
 ) -> None:
-    verdict = Cluster(*pools, virtual=virtual).claim(gpupool="a", vram_request="16Gi")
+    verdict = Cluster(*pools, virtual=virtual).claim(gpupool="a", **AMOUNTS)
 
-    assert requests(verdict) == {expected: "16Gi"}
-
-
-def test_claim_of_a_pod_without_annotations_is_unchanged() -> None:
-    assert Cluster().claim() is PASSED
+    assert requests(verdict)[expected] == "16Gi"
+    assert len(requests(verdict)) == 2
 
 
-def test_claim_without_the_label_is_unchanged() -> None:
+def test_claim_without_the_label_or_of_a_pod_without_annotations_is_unchanged() -> None:
     document = template_claim()
     document["metadata"]["labels"] = {}
 
     assert Cluster().admission.claim(review_of(document)) is PASSED
+    assert Cluster().claim() is PASSED
 
 
 def test_claim_of_a_missing_pod_is_refused() -> None:
@@ -335,13 +327,6 @@ def test_claim_of_a_missing_pod_is_refused() -> None:
         "metadata.ownerReferences: found no pod team-a/train of UID uid-train, "
         "expected the pod that the claim is for"
     ]
-
-
-def test_claim_is_unavailable_until_its_pod_is_readable() -> None:
-    cluster = Cluster()
-    cluster.pods.error = RetryableError("pod team-a/train: no answer")
-
-    assert cluster.admission.claim(review_of(template_claim())).code == 503
 
 
 @pytest.mark.parametrize(
@@ -402,8 +387,8 @@ def test_hard_isolation_is_accepted_if_the_enforcer_has_a_limiter_for_it(
 
 @pytest.mark.parametrize("virtual", [False, True])
 def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> None:
-    cluster = Cluster(virtual=virtual)
-    cluster.slices.slices = [slice_of_models(A100, pool="a"), slice_of_models(T4, pool="b")]
+    slices = [slice_of_models(A100, pool="a"), slice_of_models(T4, pool="b")]
+    cluster = Cluster(slices=slices, virtual=virtual)
     percents = {"compute_percent_request": "25", "compute_percent_limit": "50"}
 
     of_pod = cluster.pod(dra_enabled="true", gpupool="a", vram_request="8Gi", **percents)
@@ -418,8 +403,7 @@ def test_compute_percent_becomes_tflops_of_the_pools_gpus(*, virtual: bool) -> N
 
 
 def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
-    cluster = Cluster()
-    cluster.slices.slices = [slice_of_models(A100)]
+    cluster = Cluster(slices=[slice_of_models(A100)])
     of_pod = cluster.pod(dra_enabled="true", gpupool="default", compute_percent_request="25")
     assert of_pod.changed is not None
     cluster.slices.slices = [slice_of_models(A100, T4)]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_warnings
+from tensorfusion_dra.core.admission import pod_admission
 from tests.support.admission import Json, patched, review_body
 from tests.support.builders.pods import pod_document
 from tests.support.builders.stored_claims import template_claim
@@ -40,7 +40,7 @@ TEXTS = st.sampled_from(
     ]
 ) | st.text(max_size=12)
 ANNOTATIONS = st.dictionaries(
-    st.sampled_from(sorted(pod_warnings.KNOWN_ANNOTATIONS)) | st.text(max_size=20),
+    st.sampled_from(sorted(pod_admission.KNOWN_ANNOTATIONS)) | st.text(max_size=20),
     TEXTS,
     max_size=8,
 )
@@ -76,7 +76,7 @@ def deep_sets(document: Json) -> st.SearchStrategy[Json]:
 
 
 def rich_pod() -> Json:
-    annotations = dict.fromkeys(pod_warnings.KNOWN_ANNOTATIONS, "1") | {
+    annotations = dict.fromkeys(pod_admission.KNOWN_ANNOTATIONS, "1") | {
         names.ANNOTATION_QOS: "high"
     }
     annotations |= {names.ANNOTATION_DRA_ENABLED: "true", names.ANNOTATION_ISOLATION: "soft"}

@@ -1,7 +1,5 @@
 """The certificate is reloaded when its files change, and its end is known."""
 
-import contextlib
-import shutil
 import socket
 import ssl
 import subprocess
@@ -17,6 +15,11 @@ from tensorfusion_dra.runtime.http_server import Request, Response, Server
 from tensorfusion_dra.webhook.certificates import Certificates
 from tests.support.https import HOST, Files, connection, posted, serving
 from tests.support.waiting import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
 
 
 def ok(_: Request) -> Response:
@@ -77,58 +80,55 @@ def test_unreadable_files_keep_the_previous_certificate(files: Files, damage: ob
         assert presented(server.port, files) == before
 
 
-def test_symlink_switch_of_a_secret_is_detected(tmp_path: Path) -> None:
-    mount = tmp_path / "mount"
-    mount.mkdir()
-    first = Files(tmp_path)
+def test_symlink_switch_of_a_secret_is_detected(files: Files, tmp_path: Path) -> None:
     for version in ("1", "2"):
-        folder = mount / f"..version_{version}"
-        folder.mkdir()
-        shutil.copy(first.certificate, folder)
-        shutil.copy(first.key, folder)
-        first.renew()
-    (mount / "..data").symlink_to("..version_1")
-    for name in ("tls.crt", "tls.key"):
-        (mount / name).symlink_to(f"..data/{name}")
-    mounted = Files.__new__(Files)
-    mounted.__dict__.update(first.__dict__)
-    mounted.__dict__.update(certificate=mount / "tls.crt", key=mount / "tls.key")
+        (folder := tmp_path / f"..version_{version}").mkdir()
+        files.renew()
+        files.certificate.rename(folder / "tls.crt")
+        files.key.rename(folder / "tls.key")
+    (tmp_path / "..data").symlink_to("..version_1")
+    for path in (files.certificate, files.key):
+        path.symlink_to(f"..data/{path.name}")
 
-    with serving(ok, mounted) as server:
-        before = presented(server.port, mounted)
-        (mount / "..data_tmp").symlink_to("..version_2")
-        (mount / "..data_tmp").replace(mount / "..data")
+    with serving(ok, files) as server:
+        before = presented(server.port, files)
+        (tmp_path / "..data_tmp").symlink_to("..version_2")
+        (tmp_path / "..data_tmp").replace(tmp_path / "..data")
 
-        assert presented(server.port, mounted) == leaf(mount / "tls.crt") != before
+        assert presented(server.port, files) == leaf(files.certificate) != before
 
 
-@pytest.mark.parametrize("missing", ["certificate", "key"])
-def test_missing_file_at_start_is_an_input_error(files: Files, missing: str) -> None:
-    path: Path = getattr(files, missing)
+ENCRYPTED = (
+    "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+    "MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBBkAAAAAAAAAAAAAAAA\n"
+    "-----END ENCRYPTED PRIVATE KEY-----\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "error"),
+    [
+        ("certificate", None, r"tls\.crt: No such file or directory"),
+        ("key", None, r"tls\.key: No such file or directory"),
+        ("key", trustme.CA().issue_cert(HOST).private_key_pem.bytes(), "KEY_VALUES_MISMATCH"),
+        ("key", ENCRYPTED.encode(), r"tls\.key: "),  # without a prompt for its password
+        ("client_ca", None, r"clients\.crt: "),
+        ("client_ca", b"", r"clients\.crt: "),
+        ("client_ca", b"no certificate", r"clients\.crt: "),
+    ],
+)
+def test_file_that_cannot_be_used_is_an_input_error(
+    files: Files, tmp_path: Path, file: str, text: bytes | None, error: str
+) -> None:
+    files.client_ca = tmp_path / "clients.crt"
+    files.authority.cert_pem.write_to_path(str(files.client_ca))
+    path: Path = getattr(files, file)
     path.unlink()
+    if text is not None:
+        path.write_bytes(text)
 
-    with pytest.raises(InputError, match=f"{path}: No such file or directory"):
-        Certificates(files.certificate, files.key)
-
-
-def test_key_of_another_certificate_is_an_input_error(files: Files) -> None:
-    other = trustme.CA().issue_cert(HOST)
-    files.key.write_bytes(other.private_key_pem.bytes())
-
-    with pytest.raises(InputError, match="KEY_VALUES_MISMATCH"):
-        Certificates(files.certificate, files.key)
-
-
-def test_encrypted_key_is_an_input_error_without_a_prompt(files: Files) -> None:
-    text = (
-        "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
-        "MIGjMF8GCSqGSIb3DQEFDTBSMDEGCSqGSIb3DQEFDDAkBBBkAAAAAAAAAAAAAAAA\n"
-        "-----END ENCRYPTED PRIVATE KEY-----\n"
-    )
-    files.key.write_text(text)
-
-    with contextlib.suppress(OSError), pytest.raises(InputError):
-        Certificates(files.certificate, files.key)
+    with pytest.raises(InputError, match=error):
+        Certificates(files.certificate, files.key, files.client_ca)
 
 
 def statuses(server: Server, files: Files, *authorities: trustme.CA | None) -> list[int]:
@@ -161,18 +161,6 @@ def test_only_clients_with_a_certificate_of_the_client_ca_are_served(
 
     assert before == [200, 0, 0, 0]
     assert after == [0, 200]
-
-
-@pytest.mark.parametrize("text", [None, "", "no certificate"])
-def test_client_ca_without_certificates_is_an_input_error(
-    files: Files, tmp_path: Path, text: str | None
-) -> None:
-    client_ca = tmp_path / "clients.crt"
-    if text is not None:
-        client_ca.write_text(text)
-
-    with pytest.raises(InputError, match=r"clients\.crt: "):
-        Certificates(files.certificate, files.key, client_ca)
 
 
 YEAR = timedelta(days=365)

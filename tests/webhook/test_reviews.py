@@ -1,7 +1,7 @@
 """AdmissionReviews by path: verdicts for reviews, HTTP errors for other requests."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -29,23 +29,13 @@ class MissingPods:
         return None
 
 
-class Outcomes:
-    """Records the kind of object and the outcome of each review."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, Outcome]] = []
-
-    def reviewed(self, kind: str, outcome: Outcome, seconds: float) -> None:
-        assert seconds >= 0
-        self.seen.append((kind, outcome))
-
-
 def reviews(
     pods: MissingPods | None = None,
     *,
     pools: ObjectsInMemory | None = None,
-    observers: Sequence[Outcomes] = (),
+    seen: list[tuple[str, Outcome]] | None = None,
 ) -> Reviews:
+    found = [] if seen is None else seen
     return Reviews(
         Admission(
             pools=pools or ObjectsInMemory(),
@@ -55,7 +45,7 @@ def reviews(
             scheduler="default-scheduler",
             virtual=False,
         ),
-        observers=observers,
+        on_review=lambda kind, outcome, _: found.append((kind, outcome)),
     )
 
 
@@ -119,18 +109,18 @@ def test_each_path_accepts_only_reviews_of_its_kinds(path: str, changes: Any, st
         ({"vram_request": "16Gi"}, ZeroDivisionError("a defect"), Outcome.FAILED),
     ],
 )
-def test_observers_learn_how_each_review_ended(
+def test_every_review_is_reported_with_its_outcome(
     annotations: Mapping[str, str], error: Exception | None, outcome: Outcome
 ) -> None:
-    pools, observer = ObjectsInMemory(), Outcomes()
+    pools, seen = ObjectsInMemory(), list[tuple[str, Outcome]]()
     pools.error = error
     pod = pod_document(pod_annotations(dra_enabled="true", **annotations) if annotations else {})
     defect = pytest.raises(ZeroDivisionError) if outcome is Outcome.FAILED else nullcontext()
 
     with defect:
-        respond("/mutate-pods", review_body(pod), to=reviews(pools=pools, observers=[observer]))
+        respond("/mutate-pods", review_body(pod), to=reviews(pools=pools, seen=seen))
 
-    assert observer.seen == [("Pod", outcome)]
+    assert seen == [("Pod", outcome)]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2"])

@@ -10,9 +10,9 @@ from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.app.shared.streams import STDIN
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import syntax, translate
+from tensorfusion_dra.core.cel import dialect, syntax
+from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
@@ -139,7 +139,7 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 
 
 def _translate(expression: str, *, form: str) -> int:
-    translated = translate.translate(expression)
+    translated = dialect.translate(expression)
     for finding in _by_library(translated):
         if finding.is_ok is False:
             raise InputError(finding.text)
@@ -178,7 +178,7 @@ def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
     except CelError as error:
         return [_Finding(check="syntax", is_ok=False, text=str(error))]
     try:
-        translated = translate.translate(expression)
+        translated = dialect.translate(expression)
     except CelError as error:
         if size <= MAX_EXPRESSION_BYTES:
             return [*found, _Finding(check="guide's CEL", is_ok=False, text=str(error))]
@@ -200,7 +200,7 @@ def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
 
 
 def _by_library(expression: str) -> list[_Finding]:
-    """Check what needs the CEL library: the types, and the least that the expression costs."""
+    """Check what needs the CEL library: the types."""
     try:
         from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
     except ImportError:
@@ -209,13 +209,10 @@ def _by_library(expression: str) -> list[_Finding]:
             "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
         )
         return [_Finding(check="types", is_ok=None, text=text)]
-    least, most = cel_evaluation.least_cost(expression), cel_evaluation.MAX_COST
-    text = f"at least {least} of at most {most} units"
-    found = [_Finding(check="cost", is_ok=least <= most, text=text)]
     errors = cel_evaluation.type_errors(expression)
     missing = cel_evaluation.not_covered(errors)
     if missing is not None:
         text = f"not checked: Kubernetes has {missing}, the local CEL library does not"
-        return [*found, _Finding(check="types", is_ok=None, text=text)]
+        return [_Finding(check="types", is_ok=None, text=text)]
     types = [_Finding(check="types", is_ok=False, text=error) for error in errors]
-    return [*found, *(types or [_Finding(check="types", is_ok=True, text="ok")])]
+    return types or [_Finding(check="types", is_ok=True, text="ok")]

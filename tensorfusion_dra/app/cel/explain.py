@@ -11,11 +11,11 @@ from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.cel import terms, translate
+from tensorfusion_dra.core.cel import dialect, terms
 from tensorfusion_dra.core.cel.terms import Term
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, rejections, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices, placement, usage
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.usage import Usage
@@ -70,7 +70,7 @@ def run(
         InputError: The selector or the slices cannot be used.
         RetryableError: The API server did not answer.
     """
-    expression = translate.translate(selector)
+    expression = dialect.translate(selector)
     invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
@@ -91,7 +91,7 @@ def run(
 
 
 def _result(term: Term, device: Device, requests: Mapping[str, Quantity], used: Usage) -> _Result:
-    result = rejections.result(term, device)
+    result = placement.result(term, device)
     refusal: str | None = None
     if requests and not device.is_shared:
         refusal = "cannot be shared"
@@ -99,7 +99,7 @@ def _result(term: Term, device: Device, requests: Mapping[str, Quantity], used: 
         refusal = "a claim has it exclusively"
     elif requests:
         refusal = usage.refusal(requests, device.capacity, used.taken(device.id))
-    reasons = [failed.text for failed in rejections.failed_terms(term, device)]
+    reasons = [failed.text for failed in placement.failed_terms(term, device)]
     return _Result(
         device=device,
         reasons=tuple(dict.fromkeys(reasons)),
@@ -154,11 +154,11 @@ def _rows(
 
 
 def _passing(term: Term, devices: Sequence[Device]) -> int:
-    return sum(rejections.result(term, device) is True for device in devices)
+    return sum(placement.result(term, device) is True for device in devices)
 
 
 def _values(term: Term, devices: Sequence[Device]) -> dict[str, Counter[str]]:
-    return {lookup.name: rejections.values(lookup, devices) for lookup in term.lookups}
+    return {lookup.name: placement.values(lookup, devices) for lookup in term.lookups}
 
 
 def _left_out(results: Sequence[_Result]) -> Iterator[str]:

@@ -19,8 +19,7 @@ from tensorfusion_dra.app.convert import document
 from tensorfusion_dra.app.convert.document import Document, at, mappings
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import translate
-from tensorfusion_dra.core.cel.edits import Edit
+from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import CelError
 
 VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
@@ -153,7 +152,7 @@ class _Conversion:
             self._reason(
                 item, "apiVersion", f"{found} is not served by default since 1.34: {VERSION}"
             )
-            document.edit(item, "apiVersion", [Edit(0, len(found), VERSION)])
+            document.replace(item, "apiVersion", VERSION)
         elif found != VERSION:
             expected = ", ".join([VERSION, *_OLD_VERSIONS])
             self._problem(
@@ -218,13 +217,13 @@ class _Conversion:
         if not isinstance(expression := at(part, key), str):
             return
         try:
-            found = translate.changes(expression)
+            translated = dialect.translate(expression)
         except CelError as error:
             self._problem(part, key, f"expression {error}")
             return
-        if found:
+        if translated != expression:
             self._reason(part, key, "user guide's CEL, translated for Kubernetes")
-            document.edit(part, key, found)
+            document.replace(part, key, translated)
 
     def _label(self, item: CommentedMap) -> None:
         """Copy the label for finding claims into the template's spec.

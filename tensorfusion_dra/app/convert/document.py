@@ -6,7 +6,7 @@ before it. The edits here therefore leave such comments where they are when an e
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from ruamel.yaml import YAML
@@ -16,8 +16,6 @@ from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.tokens import CommentToken
 
-from tensorfusion_dra.core.cel import edits
-from tensorfusion_dra.core.cel.edits import Edit
 from tensorfusion_dra.core.errors import InputError
 
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -170,10 +168,9 @@ def enlist(part: CommentedMap, key: str) -> None:
     part[key] = only
 
 
-def edit(part: CommentedMap, key: str, changes: Iterable[Edit]) -> None:
-    """Edit a text and keep its quotes."""
-    old = part[key]
-    part[key] = type(old)(edits.applied(old, changes))
+def replace(part: CommentedMap, key: str, text: str) -> None:
+    """Replace a text and keep its quotes."""
+    part[key] = type(part[key])(text)
 
 
 def _round_trip(text: str) -> YAML:

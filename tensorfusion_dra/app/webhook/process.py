@@ -14,7 +14,7 @@ from tensorfusion_dra.app.shared import (
     version,
 )
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
-from tensorfusion_dra.app.webhook.settings import WebhookSettings
+from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.pods import Pods
@@ -76,9 +76,18 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "template-watch": watch.scheduling_config_templates(api, on_change=_nothing),
     }
     pools, templates = objects.values()
-    admission = _admission(settings, api, pools=pools, templates=templates)
+    admission = Admission(
+        pools=pools,
+        templates=templates,
+        pods=Pods(api),
+        slices=PublishedSlices(ResourceApi(api)),
+        scheduler=settings.scheduler_name,
+        virtual=settings.virtual_capacity == "true",
+        enforces_hard=enforcer_kinds.enforces_hard(settings.enforcer),
+        names_containers=settings.enforcer == "tensor-fusion",
+    )
     server = Server(
-        Reviews(admission, observers=(metrics,)).respond,
+        Reviews(admission, on_review=metrics.reviewed).respond,
         host=settings.host,
         port=settings.port,
         context=certificates.context,
@@ -89,8 +98,14 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         supervisor.own(name, part)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
-    pages = _metrics_page(settings, supervisor, metrics, certificates)
-    health = _answer_probes(settings, supervisor, tuple(objects.values()), pages)
+    health = HealthEndpoint(
+        {"/healthz": _nothing, "/readyz": _readiness(supervisor, (pools, templates))},
+        _metrics_page(settings, supervisor, metrics, certificates),
+        host=settings.health_host,
+        port=settings.health_port,
+    )
+    supervisor.on_stop(health.stop)
+    health.start()
     log.info(
         "serving",
         version=version.current(),
@@ -99,23 +114,6 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         seconds=round(time.monotonic() - started, 3),
     )
     return server
-
-
-def _answer_probes(
-    settings: WebhookSettings,
-    supervisor: Supervisor,
-    objects: tuple[ObjectCache, ...],
-    pages: Mapping[str, Page],
-) -> HealthEndpoint:
-    endpoint = HealthEndpoint(
-        {"/healthz": _nothing, "/readyz": _readiness(supervisor, objects)},
-        pages,
-        host=settings.health_host,
-        port=settings.health_port,
-    )
-    supervisor.on_stop(endpoint.stop)
-    endpoint.start()
-    return endpoint
 
 
 def _metrics_page(
@@ -135,21 +133,6 @@ def _metrics_page(
 
     return health_endpoint.metrics_page(
         written, supervisor, host=settings.metrics_host, port=settings.metrics_port
-    )
-
-
-def _admission(
-    settings: WebhookSettings, api: Api, *, pools: ObjectCache, templates: ObjectCache
-) -> Admission:
-    return Admission(
-        pools=pools,
-        templates=templates,
-        pods=Pods(api),
-        slices=PublishedSlices(ResourceApi(api)),
-        scheduler=settings.scheduler_name,
-        virtual=settings.virtual_capacity == "true",
-        enforces_hard=enforcer_kinds.enforces_hard(settings.enforcer),
-        names_containers=settings.enforcer == "tensor-fusion",
     )
 
 

@@ -20,11 +20,17 @@ from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
-from tensorfusion_dra.scheduling import placement, rejections, usage
-from tensorfusion_dra.scheduling.placement import Card, NodeClusters, NodeOutcome, Trial
-from tensorfusion_dra.scheduling.rejections import Cause, Rejection
+from tensorfusion_dra.scheduling import placement, usage
+from tensorfusion_dra.scheduling.allocation import UNSATISFIED
+from tensorfusion_dra.scheduling.placement import (
+    Card,
+    Cause,
+    NodeClusters,
+    NodeOutcome,
+    Rejection,
+    Trial,
+)
 from tensorfusion_dra.scheduling.requests import Wanted
-from tensorfusion_dra.scheduling.search import UNSATISFIED
 from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
@@ -470,7 +476,7 @@ def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
     devices = [card.device for card in cards]
     annotated = review.annotations_of(trial.pod)
     for lookup in term.lookups:
-        name, found = lookup.name, rejections.values(lookup, devices)
+        name, found = lookup.name, placement.values(lookup, devices)
         values = ", ".join(
             f"{value} ({count})" for value, count in found.most_common(_SHOWN_REASONS + 1)
         )

@@ -286,7 +286,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True)
 class _OnePod:
-    """The pod in question; implements webhook.ports.PodReader."""
+    """The pod in question; implements webhook.admission.PodReader."""
 
     pod: Document
 

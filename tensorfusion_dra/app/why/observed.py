@@ -17,7 +17,7 @@ from tensorfusion_dra.scheduling import devices
 Document = Mapping[str, Any]
 
 _FIRST_ORDERLY_MINOR: Final = 36
-"""Schedulers before it try all candidates for each device of a request; see scheduling.search."""
+"""Schedulers before it try all candidates for each device of a request (scheduling.allocation)."""
 _TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 _CLAIM: Final = "ResourceClaim"
 _TEMPLATE: Final = "ResourceClaimTemplate"
@@ -266,17 +266,13 @@ def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) 
         "",
     )
     if not failure and not pods:
-        failure = _creation_failure(lists, document)
+        # Only Deployments and ReplicaSets have a condition for it.
+        failure = newest_failure(
+            event
+            for event in events(lists, document) or ()
+            if event.get("reason") == "FailedCreate"
+        )
     return Workload(kind=kind, document=document, pods=pods, failure=failure)
-
-
-def _creation_failure(lists: ClusterLists, document: Document) -> str:
-    """Return the newest Event of a pod that could not be created; "" if there is none.
-
-    Only Deployments and ReplicaSets have a condition for it.
-    """
-    every = events(lists, document) or ()
-    return newest_failure(event for event in every if event.get("reason") == "FailedCreate")
 
 
 def _true_conditions(status: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:

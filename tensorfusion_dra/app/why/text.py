@@ -9,9 +9,7 @@ from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.scheduling.placement import Card, NodeOutcome
-from tensorfusion_dra.scheduling.rejections import Cause, Rejection
-from tensorfusion_dra.scheduling.usage import Holder
+from tensorfusion_dra.scheduling.placement import Card, Cause, NodeOutcome, Rejection
 
 _MOST_NODES: Final = 8
 """Of more nodes, only groups are shown."""
@@ -100,7 +98,8 @@ def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
     """Yield a row for each group of nodes with the same reasons, the largest group first."""
     groups: dict[tuple[str, ...], list[NodeOutcome]] = {}
     for outcome in outcomes:
-        groups.setdefault(_reasons(outcome), []).append(outcome)
+        kinds = sorted(set(map(_kind, outcome.cards))) or [_node_text(outcome)]
+        groups.setdefault(tuple(kinds), []).append(outcome)
     for reasons, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         counts = Counter(reason for each in members for reason in map(_kind, each.cards))
         cards = sum(len(each.cards) for each in members)
@@ -112,12 +111,6 @@ def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
         else:
             why = ", ".join(reasons)
         yield name, str(cards or ""), why, ""
-
-
-def _reasons(outcome: NodeOutcome) -> tuple[str, ...]:
-    if not outcome.cards:
-        return (_node_text(outcome),)
-    return tuple(sorted(set(map(_kind, outcome.cards))))
 
 
 def _kind(card: Card) -> str:
@@ -157,16 +150,12 @@ def _holders_text(card: Card) -> str:
     rejection = answers.nearest(card)
     if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
         return ""
-    tenants = [each for each in card.holders if not each.is_admin]
-    return printable.first(
-        [_share_text(each, rejection.subject) for each in tenants], _SHOWN_HOLDERS
-    )
-
-
-def _share_text(holder: Holder, capacity: str) -> str:
-    amount = (holder.amounts or {}).get(capacity)
-    text = answers.amounts(holder) if amount is None else tables.shown(amount)
-    return f"{holder.text} ({text})"
+    shares = []
+    for holder in (each for each in card.holders if not each.is_admin):
+        amount = (holder.amounts or {}).get(rejection.subject)
+        text = answers.amounts(holder) if amount is None else tables.shown(amount)
+        shares.append(f"{holder.text} ({text})")
+    return printable.first(shares, _SHOWN_HOLDERS)
 
 
 def _node_document(outcome: NodeOutcome) -> Mapping[str, Any]:

@@ -20,8 +20,10 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission.pod_request import MOST_GPUS, PodRequest
-from tensorfusion_dra.core.cel import selector, translate
+from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
@@ -33,6 +35,7 @@ _PLACEHOLDER: Final = "true"
 """The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
 _UNLIMITED: Final = "0"
+_ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
 
 def is_labelled(claim: Mapping[str, Any]) -> bool:
@@ -74,7 +77,12 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
     exactly = request["exactly"]
     exactly["allocationMode"] = "ExactCount"
     exactly["count"] = 1
-    exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), _expression(wanted, pool))
+    qos = wanted.share.qos
+    if wanted.expression:
+        expression = dialect.translate(wanted.expression).strip()
+    else:
+        expression = selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
+    exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
     amounts = {
         VIRTUAL_OF[name] if virtual else name: str(amount)
         for name, amount in wanted.amounts().items()
@@ -86,19 +94,26 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
         _drop_amounts(exactly)
     if wanted.count > 1:
         assert isinstance(devices, dict)
-        cards = [_card_name(str(request.get("name")), card) for card in range(1, wanted.count + 1)]
+        first = str(request.get("name"))
+        cards = [first, *(f"{first}-{card}" for card in range(2, wanted.count + 1))]
         devices["requests"] = _one_for_each(as_list(devices.get("requests")), request, cards)
         for field in ("constraints", "config"):
             if field in devices:
                 devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
         devices["constraints"] = _keeping_apart(as_list(devices.get("constraints")), cards)
+    limits = {
+        names.ANNOTATION_TFLOPS_LIMIT: wanted.share.tflops_limit,
+        names.ANNOTATION_VRAM_LIMIT: wanted.share.vram_limit,
+        names.ANNOTATION_QOS: qos,
+        names.ANNOTATION_ISOLATION: wanted.share.isolation,
+    }
     metadata = result.setdefault("metadata", {})
     # With the pod's limits, qos and isolation in the claim, the node need not read the pod. A limit
     # of 0 is no limit. Its presence shows the node that the pod's annotations are included.
     metadata["annotations"] = {
         names.ANNOTATION_TFLOPS_LIMIT: _UNLIMITED,
         **as_map(metadata.get("annotations")),
-        **_limits(wanted),
+        **{name: str(value) for name, value in limits.items() if value is not None},
     }
     return result
 
@@ -112,11 +127,33 @@ def _own_request(requests: list[object]) -> Json:
     raise InputError("found no request with `exactly`, expected one to fill")
 
 
-def _expression(wanted: PodRequest, pool: str) -> str:
-    if wanted.expression:
-        return translate.translate(wanted.expression).strip()
-    qos = wanted.share.qos
-    return selector.selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
+def selector(*, model: str = "", pool: str = "", qos: str = "") -> str:
+    """Return the selector of devices in phase Running which satisfy the terms (user guide, 5.6).
+
+    A term that is "" is no condition. Amounts are not part of a selector, because an expression
+    sees a device's total capacity and not what is left of it. They go into the claim's
+    ``capacity.requests``, which the scheduler counts.
+
+    A device without one of the attributes does not match; looked up without ``.?``, it would stop
+    the scheduling of the pod. The guide's ``used_by == ""`` is left out: a shared card is meant to
+    have several users, and the scheduler counts what they leave of its capacity.
+
+    Args:
+        model: The annotation ``gpu-model``.
+        pool: The annotation ``gpupool``.
+        qos: The annotation ``qos``.
+    """
+    wanted = {
+        names.ATTR_MODEL: model,
+        names.ATTR_POOL_NAME: pool,
+        names.ATTR_QOS: qos,
+        names.ATTR_PHASE: names.PHASE_RUNNING,
+    }
+    return " && ".join(
+        f'{_ATTRIBUTES}.?{name}.orValue("") == {quoted(device.shortened(text))}'
+        for name, text in wanted.items()
+        if text
+    )
 
 
 def _drop_amounts(exactly: Json) -> None:
@@ -141,11 +178,6 @@ def _selectors(existing: list[object], expression: str) -> list[object]:
         if entry != ours and as_map(as_map(entry).get("cel")).get("expression") != _PLACEHOLDER
     ]
     return [*kept, ours]
-
-
-def _card_name(request: str, card: int) -> str:
-    """Return the name of a card's request: `gpu-request`, `gpu-request-2`, `gpu-request-3`."""
-    return request if card == 1 else f"{request}-{card}"
 
 
 def _one_for_each(requests: list[object], first: Json, cards: Sequence[str]) -> list[object]:
@@ -193,15 +225,3 @@ def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[obje
         if constraint.get("distinctAttribute") == _UNIQUE and (not scope or {*cards} <= {*scope}):
             return constraints
     return [*constraints, {"requests": list(cards), "distinctAttribute": _UNIQUE}]
-
-
-def _limits(wanted: PodRequest) -> dict[str, str]:
-    """Return the annotations of the pod's limits, qos and isolation."""
-    share = wanted.share
-    of_pod = {
-        names.ANNOTATION_TFLOPS_LIMIT: share.tflops_limit,
-        names.ANNOTATION_VRAM_LIMIT: share.vram_limit,
-        names.ANNOTATION_QOS: share.qos,
-        names.ANNOTATION_ISOLATION: share.isolation,
-    }
-    return {name: str(value) for name, value in of_pod.items() if value is not None}

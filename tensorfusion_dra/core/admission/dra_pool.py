@@ -10,6 +10,7 @@ from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 Item = Mapping[str, Any]
@@ -48,7 +49,11 @@ def choose(pools: Sequence[Item], name: str) -> Item | None:
         except InputError as error:
             known = ", ".join(sorted(map(_name, pools))[:10])
             raise InputError(f"found {name!r}, expected a GPUPool such as {known}") from error
-    default = [pool for pool in pools if _is_default(pool)]
+    default = [
+        pool
+        for pool in pools
+        if review.annotations_of(pool).get(names.ANNOTATION_DEFAULT_POOL) == "true"
+    ]
     if len(default) == 1:
         return default[0]
     if default:
@@ -106,11 +111,6 @@ def divides_virtual(pool: Item) -> bool:
         InputError: The pool has a malformed value.
     """
     return gpupool.parse(pool).oversubscription is not None
-
-
-def _is_default(pool: Item) -> bool:
-    annotations = as_map(as_map(pool.get("metadata")).get("annotations"))
-    return annotations.get(names.ANNOTATION_DEFAULT_POOL) == "true"
 
 
 def _name(item: Item) -> str:

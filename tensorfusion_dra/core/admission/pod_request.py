@@ -1,19 +1,22 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import selector, translate
+from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
+from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.field_reader import Fields
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MOST_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
@@ -46,6 +49,7 @@ _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
 _BOOLEANS: Final = {"true": True, "false": False}
+_CURE: Final = f"or {names.ANNOTATION_TFLOPS_REQUEST} instead of a percentage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,7 @@ class PodRequest:
         enabled: True to use DRA, False not to; None leaves the choice to the pool.
         tflops: TFLOPS of each GPU; None if unset.
         vram: Bytes of each GPU; None if unset.
-        percent: Percentage of each GPU's compute, instead of tflops; see
-            core.admission.compute_percent.
+        percent: Percentage of each GPU's compute, instead of tflops.
         percent_limit: Limit of compute as a percentage, instead of the share's.
         whole: True for exclusive use of each GPU, whatever the amounts: a dedicated GPU, or
             isolation `shared`, which has no limits.
@@ -81,6 +84,11 @@ class PodRequest:
     expression: str = ""
     containers: tuple[str, ...] = ()
     share: ShareParameters = _NO_PARAMETERS
+
+    @property
+    def has_percentages(self) -> bool:
+        """Return True if the pod requests or limits compute as a percentage."""
+        return self.percent is not None or self.percent_limit is not None
 
     @property
     def has_amounts(self) -> bool:
@@ -191,7 +199,7 @@ def _count(text: str) -> int:
 def _model(text: str) -> str:
     if not text.strip():
         raise ValueError(f"found {text[:80]!r}, expected a model such as A100")
-    selector.selector(model=text)
+    syntax.quoted(text)  # raises for text that no selector can contain
     return text
 
 
@@ -207,7 +215,7 @@ def _expression(text: str) -> str:
     Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
     """
     if text.strip():
-        translate.translate(text)
+        dialect.translate(text)
     return text.strip() and text
 
 
@@ -216,3 +224,67 @@ def _containers(text: str) -> tuple[str, ...]:
     if not all(found):
         raise ValueError(f"found {text[:80]!r}, expected names of containers, separated by commas")
     return found
+
+
+def in_tflops(wanted: PodRequest, slices: Iterable[Mapping[str, Any]], *, pool: str) -> PodRequest:
+    """Return the pod's request with TFLOPS, by which devices are divided, instead of percentages.
+
+    A claim requests one amount of TFLOPS, whichever card it gets. A pod's percentages therefore
+    have a definite meaning only if all cards that it can get have the same TFLOPS.
+
+    Example: with A100 (312 TFLOPS) in the pool, `compute-percent-request: 25` requests 78 TFLOPS.
+    With A100 and T4 (65 TFLOPS) it is refused, unless `gpu-model` names one of them.
+
+    Args:
+        wanted: The pod's request.
+        slices: The driver's ResourceSlices.
+        pool: The GPUPool that the pod's devices come from; "" for any.
+
+    Raises:
+        InputError: The cards that the pod can get differ in TFLOPS, or there is none.
+    """
+    found = {
+        amount: model
+        for model, amount in _cards(slices, pool="" if wanted.expression else pool)
+        if not wanted.model or model == device.shortened(wanted.model)
+    }
+    if not found:
+        raise InputError(
+            f"found no published GPU {wanted.model or 'of any model'} in "
+            f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_CURE}"
+        )
+    if len(found) > 1:
+        several = [f"{model} of {amount} TFLOPS" for amount, model in sorted(found.items())]
+        shown = ", ".join(several[:5])
+        raise InputError(
+            f"found {shown}, expected one kind of GPU ({names.ANNOTATION_GPU_MODEL}), {_CURE}"
+        )
+    (card,) = found
+    share = wanted.share
+    if wanted.percent_limit is not None:
+        share = replace(share, tflops_limit=_part(card, wanted.percent_limit))
+    tflops = wanted.tflops if wanted.percent is None else _part(card, wanted.percent)
+    return replace(wanted, tflops=tflops, percent=None, percent_limit=None, share=share)
+
+
+def _cards(slices: Iterable[Mapping[str, Any]], *, pool: str) -> Iterator[tuple[str, Quantity]]:
+    """Yield model and TFLOPS of each published device of a GPUPool; "" for any pool."""
+    for item in slices:
+        for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
+            attributes = as_map(entry.get("attributes"))
+            if pool and _text(attributes, names.ATTR_POOL_NAME) != device.shortened(pool):
+                continue
+            tflops = as_map(as_map(entry.get("capacity")).get(names.CAPACITY_TFLOPS)).get("value")
+            try:
+                yield _text(attributes, names.ATTR_MODEL), quantity.parse(tflops)
+            except QuantityError:
+                continue  # a device of an older release, or of another driver
+
+
+def _text(attributes: Mapping[str, object], name: str) -> str:
+    return str(as_map(attributes.get(name)).get("string", ""))
+
+
+def _part(card: Quantity, percent: Quantity) -> Quantity:
+    """Return a percentage of a card's TFLOPS; at least a billionth, because 0 means unset."""
+    return Quantity(max(1, card.nano * percent.nano // (100 * quantity.NANO)), card.family)

@@ -1,39 +1,51 @@
-"""The user guide's dialect of CEL for selectors (user guide, 5.2 to 5.4).
+"""The user guide's dialect of CEL for selectors, and its translation (user guide, 5.2 to 5.4).
 
 In the guide an attribute is looked up by its name alone, ``device.attributes["model"]``, and an
 amount is converted to a number by ``.AsApproximateFloat64()``. Kubernetes supports neither.
+
+- ``device.attributes["model"]`` is looked up under the driver's domain. A key is a name of the
+  dialect if it is a C identifier and nothing is looked up in its value: neither ``.field`` nor
+  ``[key]`` follows. Any other key is a domain, as in Kubernetes, and stays unchanged.
+- ``.AsApproximateFloat64()`` becomes Kubernetes' ``asApproximateFloat``. Amounts that devices
+  publish as strings (``node_total_vram``) become quantities first.
+- A condition on a capacity that only oversubscribing pools have is guarded by ``has()``, so that it
+  is false on other devices. Without the guard it would stop the scheduling of the pod. A condition
+  is the smallest part between ``&&``, ``||`` and ``!``. Attributes need no guard: every device of
+  this driver has every attribute that the dialect knows.
+
+Everything else, whitespace and comments included, stays unchanged.
 """
 
+import re
+from collections import defaultdict
+from collections.abc import Set as AbstractSet
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, NoReturn
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.cel import syntax
+from tensorfusion_dra.core.cel.syntax import CelError, Node
 from tensorfusion_dra.core.devices import capacity
 
-TO_NUMBER: Final = "AsApproximateFloat64"
+MAX_EXPRESSION_BYTES: Final = 10_240
+"""CELSelectorExpressionMaxLength of resource.k8s.io."""
+
+_TO_NUMBER: Final = "AsApproximateFloat64"
 """The guide's method; Kubernetes has asApproximateFloat."""
 
 
 class Kind(StrEnum):
-    """Kind of a value, as far as the dialect distinguishes kinds; the values appear in errors.
-
-    NUMBER is the result of converting an amount; DOUBLE is a literal.
-    """
+    """Kind of a value, as far as the dialect distinguishes kinds; the values appear in errors."""
 
     STRING = "a string"
     INT = "an integer"
     DOUBLE = "a double"
-    NUMBER = "a number"
-    BOOL = "a bool"
     VERSION = "a version"
     QUANTITY = "a Quantity"
     AMOUNT = "a string that holds an amount"
-    KUBERNETES_AMOUNT = "a string that holds an amount, looked up as Kubernetes does"
     DEVICE = "the device"
     ATTRIBUTES = "the attributes"
     CAPACITY = "the capacity"
-    OUR_ATTRIBUTES = "the driver's attributes"
-    CAPACITY_OF_A_DRIVER = "a driver's capacity"
     UNKNOWN = "a value"
 
 
@@ -65,4 +77,212 @@ ATTRIBUTES: Final = {
 NOT_ON_EVERY_DEVICE: Final = capacity.VIRTUAL
 """Capacities that only the devices of oversubscribing pools have."""
 
-CAPACITIES: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM, *sorted(NOT_ON_EVERY_DEVICE))
+CAPACITIES: Final = dict.fromkeys(
+    (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM, *sorted(NOT_ON_EVERY_DEVICE)), Kind.QUANTITY
+)
+
+_DRIVER: Final = syntax.quoted(names.DRIVER)
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ORDER: Final = frozenset({"<", "<=", ">", ">="})
+_EQUALITY: Final = frozenset({"==", "!=", "in"})
+_TAKES_ANYTHING: Final = frozenset({"size", "dyn", "type"})
+_LITERALS: Final = {"string": Kind.STRING, "int": Kind.INT, "double": Kind.DOUBLE}
+_FIELDS: Final = {"attributes": Kind.ATTRIBUTES, "capacity": Kind.CAPACITY}
+_KNOWN: Final = {
+    Kind.ATTRIBUTES: ("attribute", ATTRIBUTES),
+    Kind.CAPACITY: ("capacity", CAPACITIES),
+}
+"""What is looked up in each of the device's maps, and the kinds of it by name."""
+
+_Names = AbstractSet[str]
+_Use = Literal["member", "either", "value"]
+"""Use of a value by the expression around it.
+
+Of a member something is looked up, as of the attributes of a domain. A value is no such thing, so
+that an index before it names an attribute. Both are possible as an argument of `size`.
+"""
+
+
+def translate(expression: str) -> str:
+    """Translate an expression to Kubernetes' CEL; return it unchanged if it is that already.
+
+    Raises:
+        CelError: It is no CEL, is too long before or after its translation, or it is in the dialect
+            and no device could evaluate it.
+    """
+    _check_length(expression, expression, "")
+    translation = _Translation(expression)
+    translation.condition(syntax.parse(expression), frozenset(), conjunct=True)
+    translated = translation.text()
+    _check_length(translated, expression, " when translated")
+    return translated
+
+
+def _check_length(text: str, expression: str, when: str) -> None:
+    size = len(text.encode(errors="surrogatepass"))
+    if size > MAX_EXPRESSION_BYTES:
+        raise CelError(
+            f"found {size} bytes{when}, expected at most {MAX_EXPRESSION_BYTES}",
+            expression=expression,
+            offset=0,
+        )
+
+
+class _Translation:
+    """One walk through an expression; its lookups distinguish the dialect from Kubernetes' CEL."""
+
+    def __init__(self, expression: str) -> None:
+        self._expression: Final = expression
+        self._replaced: Final[dict[int, tuple[int, str]]] = {}  # end and new text, by the start
+        self._inserted: Final = defaultdict[int, str](str)
+        # For each condition around the current node: the capacities in it that a device may lack.
+        self._lacking: Final[list[list[str]]] = []
+
+    def text(self) -> str:
+        """Return the translated text; all that is not edited stays the same, byte for byte."""
+        edits = [(start, *replaced) for start, replaced in self._replaced.items()]
+        edits += [(at, at, text) for at, text in self._inserted.items()]
+        parts, end = [], 0
+        for start, stop, text in sorted(edits):
+            parts += [self._expression[end:start], text]
+            end = stop
+        return "".join([*parts, self._expression[end:]])
+
+    def condition(self, node: Node, bound: _Names, *, conjunct: bool) -> None:
+        """Translate a condition, such that it is false on devices that lack one of its capacities.
+
+        Args:
+            bound: Names that macros around it bind.
+            conjunct: True if the condition stands alone or is an operand of ``&&``, so that one
+                more ``&&`` needs no parentheses.
+        """
+        if node.form == "ternary":
+            for part in node.parts:
+                self.condition(part, bound, conjunct=False)
+            return
+        self._lacking.append([])
+        if syntax.is_bind(node):
+            variable, initial, result = node.arguments
+            self._value(initial, bound, "either")
+            self.condition(result, bound | {self._text(variable)}, conjunct=True)
+        else:
+            self._value(node, bound)
+        needed = dict.fromkeys(self._lacking.pop())
+        if needed:
+            guard = "".join(f"has(device.capacity[{_DRIVER}].{name}) && " for name in needed)
+            self._wrap(node, guard if conjunct else f"({guard}", "" if conjunct else ")")
+
+    def _value(self, node: Node, bound: _Names, use: _Use = "value") -> Kind:
+        """Translate a part of any kind; return its kind."""
+        match node.form:
+            case "name":
+                is_device = node.text == "device" and (node.is_optional or "device" not in bound)
+                return Kind.DEVICE if is_device else Kind.UNKNOWN
+            case "select":
+                is_field = self._value(node.parts[0], bound, "member") is Kind.DEVICE
+                if is_field and not node.is_optional:
+                    return _FIELDS.get(node.text, Kind.UNKNOWN)
+            case "index":
+                return self._index(node, bound, use)
+            case "call" | "method":
+                return self._call(node, bound)
+            case "logic" | "unary" if node.text != "-":
+                for part in node.parts:
+                    self.condition(part, bound, conjunct=node.text == "&&")
+            case "binary" | "unary":
+                self._operation(node, bound)
+            case "ternary":
+                self.condition(node.parts[0], bound, conjunct=False)
+                for part in node.parts[1:]:
+                    self._value(part, bound, use)
+            case "list" | "map":
+                for part in node.parts:
+                    self._value(part, bound, "either")
+        return _LITERALS.get(node.form, Kind.UNKNOWN)
+
+    def _index(self, node: Node, bound: _Names, use: _Use) -> Kind:
+        of, key = node.parts
+        target = self._value(of, bound, "member")
+        self._value(key, bound)
+        name = key.string()
+        if node.is_optional or name is None or target not in _KNOWN:
+            return Kind.UNKNOWN
+        what, known = _KNOWN[target]
+        is_name = _IDENTIFIER.fullmatch(name) is not None and use != "member"
+        if not is_name or (use == "either" and name not in known):
+            return Kind.UNKNOWN
+        if name not in known:
+            self._refuse(
+                f"found {what} {name!r}, expected one of {', '.join(known)}; any other needs its "
+                f'domain, such as {self._text(of)}["{names.DRIVER}"].{name}',
+                key.at,
+            )
+        self._replace(key, _DRIVER)
+        self._wrap(node, "", f".{name}")
+        if name in NOT_ON_EVERY_DEVICE:
+            self._lacking[-1].append(name)
+        return known[name]
+
+    def _call(self, node: Node, bound: _Names) -> Kind:
+        if syntax.is_has(node):
+            self._lacking.append([])  # has() itself needs no guard
+            self._value(node.parts[0], bound)
+            self._lacking.pop()
+            return Kind.UNKNOWN
+        count = syntax.bound(node)
+        use: _Use = "either" if node.text in _TAKES_ANYTHING or syntax.is_bind(node) else "value"
+        if node.form == "method":
+            is_loop = count > 0 and not node.text.startswith("opt")
+            target = self._value(node.parts[0], bound, "member" if is_loop else use)
+            if node.text == _TO_NUMBER:
+                self._to_number(node, target)
+        inner = bound | {self._text(each) for each in node.arguments[:count]}
+        for argument in node.arguments[count:]:
+            self._value(argument, inner, use)
+        return Kind.UNKNOWN
+
+    def _to_number(self, node: Node, target: Kind) -> None:
+        if target is Kind.AMOUNT:
+            self._wrap(node.parts[0], "quantity(", ")")
+        elif target not in (Kind.QUANTITY, Kind.UNKNOWN):
+            self._refuse(f"found {_TO_NUMBER}() of {target.value}, expected a Quantity", node.at)
+        self._replace(node, "asApproximateFloat")
+
+    def _operation(self, node: Node, bound: _Names) -> None:
+        """Translate a comparison, ``in`` or arithmetic; refuse amounts that are not converted.
+
+        A Quantity can only be compared for equality with another one. The strings that hold amounts
+        would be ordered by their letters, "9Gi" after "80Gi".
+        """
+        nodes = node.parts
+        if node.text == "in":
+            first, right = node.parts
+            nodes = (first, *right.parts) if right.form == "list" else (first,)
+            if right.form != "list":
+                self._value(right, bound, "member")
+        kinds = [self._value(each, bound) for each in nodes]
+        is_alike = node.text in _EQUALITY and {*kinds} <= {Kind.QUANTITY, Kind.UNKNOWN}
+        for operand, kind in zip(nodes, kinds, strict=True):
+            if (kind is Kind.QUANTITY and not is_alike) or (
+                kind is Kind.AMOUNT and node.text in _ORDER
+            ):
+                self._refuse(
+                    f"found {kind.value} as operand of {node.text}, "
+                    f"expected {self._text(operand)}.{_TO_NUMBER}()",
+                    operand.start,
+                )
+
+    def _replace(self, node: Node, text: str) -> None:
+        """Replace the text of a node: its literal or name."""
+        self._replaced[node.at] = (node.at + len(node.text), text)
+
+    def _wrap(self, node: Node, before: str, after: str) -> None:
+        """Insert text around a node, outside of what earlier calls inserted there."""
+        self._inserted[node.start] = before + self._inserted[node.start]
+        self._inserted[node.end] += after
+
+    def _text(self, node: Node) -> str:
+        return self._expression[node.start : node.end]
+
+    def _refuse(self, reason: str, offset: int) -> NoReturn:
+        raise CelError(reason, expression=self._expression, offset=offset)

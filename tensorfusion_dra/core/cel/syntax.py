@@ -40,11 +40,6 @@ _TOKEN: Final = re.compile(
 )
 _LITERALS: Final[Mapping[str, Form]] = {form: form for form in get_args(_Scalar)}
 _STRING: Final = re.compile(r"([rR]?)('''|\"\"\"|'|\")(.*)\2", re.DOTALL)
-_ESCAPE: Final = re.compile(
-    r"\\(?:(?:[xX]([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))|([0-3][0-7]{2})|(.))",
-    re.DOTALL,
-)
-_LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 class CelError(InputError):
@@ -114,9 +109,9 @@ class Node:
         return self.parts[1:] if self.form == "method" else self.parts
 
     def string(self) -> str | None:
-        """Return the value of a string literal; None for any other node."""
+        """Return the value of a string literal; None for one with escapes and any other node."""
         found = _STRING.fullmatch(self.text) if self.form == "string" else None
-        return found and (found[3] if found[1] else _ESCAPE.sub(_character, found[3]))
+        return found[3] if found and (found[1] or "\\" not in found[3]) else None
 
 
 _BOUND: Final = {
@@ -158,13 +153,6 @@ def quoted(text: str) -> str:
         raise InputError(f"found {text[:80]!r}, expected text that UTF-8 can encode")
     text = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + '"'
-
-
-def _character(escape: re.Match[str]) -> str:
-    if escape[5]:
-        return _LETTERS.get(escape[5], escape[5])
-    code = int(escape[4], 8) if escape[4] else int(escape[1] or escape[2] or escape[3], 16)
-    return chr(code) if code <= 0x10FFFF else "\ufffd"
 
 
 def parse(expression: str) -> Node:

@@ -343,7 +343,7 @@ def _check_neighbours(
     """Check that no prepared claim shares a container with this one, so that limits would mix.
 
     Enforcers that set limits by environment variables cannot keep two claims of one container
-    apart (core/admission/container_claims.py explains why). So of two such claims, the one that is
+    apart (core/admission/pod_containers.py explains why). So of two such claims, the one that is
     prepared second is refused. Without the permission to read pods, every prepared claim of the
     same pod counts as a claim of the same container.
 

@@ -19,7 +19,7 @@ from dra_simulator.rest import (
     Client,
 )
 from tensorfusion_dra.app.convert.convert import convert
-from tensorfusion_dra.core.cel.translate import translate
+from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.scheduling import cel_evaluation
 
 FOLDER = Path(__file__).parent / "guide"

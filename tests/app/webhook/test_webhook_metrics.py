@@ -2,9 +2,6 @@
 
 import socket
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -15,43 +12,16 @@ import pytest
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
+from tests.app.webhook.test_webhook_process import submit
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
-from tests.support.https import HOST, connection, posted
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.https import HOST
+from tests.support.waiting import PATIENCE_SECONDS
 
 GOOD = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 BAD = pod_annotations(dra_enabled="true", vram_request="much")
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer(tensor_fusion=True) as running:
-        yield running
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tfm-") as name:
-        yield Path(name)
-
-
-@contextmanager
-def running(server: ApiServer, folder: Path, *flags: str) -> Iterator[SimulatedWebhook]:
-    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
-    try:
-        assert eventually(webhook.is_ready)
-        yield webhook
-    finally:
-        webhook.process.stop()
-
-
-@pytest.fixture
-def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
-    with running(server, folder) as found:
-        yield found
 
 
 def scrape(url: str) -> Scraped:
@@ -75,20 +45,11 @@ REFUSED = {
 """A request for each status that needs no fault of the webhook."""
 
 
-def submit(webhook: SimulatedWebhook, path: str, body: bytes) -> int:
-    """Post a review and return the HTTP status of the answer."""
-    port = urlsplit(webhook.url).port
-    assert port is not None
-    trusting = ssl.create_default_context(cadata=webhook.ca_bundle)
-    with closing(connection(port, trusting)) as client:
-        return posted(client, path, body)[0]
-
-
 def test_reviews_requests_and_certificate(webhook: SimulatedWebhook) -> None:
     for annotations in (GOOD, GOOD, BAD, {}):
         body = review_body(pod_document(annotations))
-        assert submit(webhook, "/mutate-pods", body) == 200
-    assert submit(webhook, "/nowhere", b"{}") == 404
+        assert submit(webhook, "/mutate-pods", body)[0] == 200
+    assert submit(webhook, "/nowhere", b"{}")[0] == 404
 
     found = scrape(webhook.health_url)
 
@@ -121,12 +82,13 @@ def test_every_refusal_has_a_counter_that_starts_at_0(webhook: SimulatedWebhook)
     assert after == {**dict.fromkeys(REFUSED, 1), "500": 0}
 
 
-def test_port_of_its_own(server: ApiServer, folder: Path) -> None:
+def test_port_of_its_own(server: ApiServer, folder: Path, request: pytest.FixtureRequest) -> None:
     port = port_of_no_client()
     flags = ("--metrics-host", HOST, "--metrics-port", str(port))
+    webhook = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"), flags)
+    request.addfinalizer(webhook.process.stop)
 
-    with running(server, folder, *flags) as webhook:
-        assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
-        with pytest.raises(HTTPError, match="404") as raised:
-            scrape(webhook.health_url)
-        raised.value.close()
+    assert scrape(f"http://{HOST}:{port}").value("build_info") == 1
+    with pytest.raises(HTTPError, match="404") as raised:
+        scrape(webhook.health_url)
+    raised.value.close()

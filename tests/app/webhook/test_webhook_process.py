@@ -3,8 +3,6 @@
 import contextlib
 import http.client
 import ssl
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
@@ -17,50 +15,29 @@ from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.app.shared import version
-from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, renew
+from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tests.support import forks, installation
 from tests.support.admission import review_body
 from tests.support.builders.pods import pod_annotations, pod_document
-from tests.support.https import Files, connection, posted
+from tests.support.https import JSON, Files, connection, posted
 from tests.support.imports import loaded
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tfw-") as name:
-        yield Path(name)
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer(tensor_fusion=True) as running:
-        yield running
-
-
-@pytest.fixture
-def webhook(server: ApiServer, folder: Path) -> Iterator[SimulatedWebhook]:
-    running = SimulatedWebhook(folder, server.kubeconfig(folder / "kubeconfig"))
-    try:
-        assert eventually(running.is_ready)
-        yield running
-    finally:
-        if running.process.exit_code is None:
-            running.process.stop()
-
-
-def trusting(webhook: SimulatedWebhook) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata=webhook.ca_bundle)
-
-
 def client_of(webhook: SimulatedWebhook) -> http.client.HTTPSConnection:
     port = urlsplit(webhook.url).port
     assert port is not None
-    return connection(port, trusting(webhook))
+    return connection(port, ssl.create_default_context(cadata=webhook.ca_bundle))
+
+
+def submit(webhook: SimulatedWebhook, path: str, body: bytes) -> tuple[int, bytes]:
+    """Post a review; return status and body of the answer."""
+    with contextlib.closing(client_of(webhook)) as client:
+        return posted(client, path, body)
 
 
 def ready(webhook: SimulatedWebhook) -> int:
@@ -80,12 +57,9 @@ def peak(pid: int) -> Quantity:
 
 
 def test_the_webhook_answers_reviews_and_stops_in_order(webhook: SimulatedWebhook) -> None:
-    client = client_of(webhook)
-
-    status, answer = posted(
-        client, "/mutate-pods?timeout=5s", review_body(pod_document(ANNOTATIONS))
+    status, answer = submit(
+        webhook, "/mutate-pods?timeout=5s", review_body(pod_document(ANNOTATIONS))
     )
-    client.close()
 
     assert status == 200
     assert b'"allowed": true' in answer
@@ -106,13 +80,11 @@ def test_a_new_pool_that_enables_dra_takes_effect_without_a_restart(
         "spec": {"draConfig": {"enable": True}},
     }
     review = review_body(pod_document(pod_annotations(gpupool="prod", vram_request="1Gi")))
-    client = client_of(webhook)
-    assert b"patch" not in posted(client, "/mutate-pods", review)[1]
+    assert b"patch" not in submit(webhook, "/mutate-pods", review)[1]
 
     Client(server.url).create(GPUPOOLS, pool)
 
-    assert eventually(lambda: b"patch" in posted(client, "/mutate-pods", review)[1])
-    client.close()
+    assert eventually(lambda: b"patch" in submit(webhook, "/mutate-pods", review)[1])
 
 
 @pytest.mark.parametrize(
@@ -134,8 +106,7 @@ def test_memory_stays_within_its_limit_whatever_is_posted(
     body = review_body(pod_document(ANNOTATIONS, x="?")).replace(b'"?"', value)
 
     def post(_: int) -> int:
-        with contextlib.closing(client_of(webhook)) as client:
-            return posted(client, "/mutate-pods", body)[0]
+        return submit(webhook, "/mutate-pods", body)[0]
 
     with ThreadPoolExecutor(4) as clients:
         assert set(clients.map(post, range(8))) == {status}
@@ -164,20 +135,12 @@ def test_the_webhook_is_ready_in_a_cluster_without_gpupools(folder: Path) -> Non
         webhook.process.stop()
 
 
-def test_the_webhook_accepts_requests_while_it_drains(server: ApiServer, folder: Path) -> None:
-    kubeconfig = server.kubeconfig(folder / "kubeconfig")
-    webhook = SimulatedWebhook(folder, kubeconfig, ["--drain-seconds", "2"])
-    assert eventually(lambda: ready(webhook) == 200)
-
+@pytest.mark.parametrize("flags", [["--drain-seconds", "2"]])
+def test_the_webhook_accepts_requests_while_it_drains(webhook: SimulatedWebhook) -> None:
     webhook.process.terminate()
     is_unready = eventually(lambda: ready(webhook) == 503)
     client = client_of(webhook)
-    client.request(
-        "POST",
-        "/mutate-pods",
-        review_body(pod_document(ANNOTATIONS)),
-        {"Content-Type": "application/json"},
-    )
+    client.request("POST", "/mutate-pods", review_body(pod_document(ANNOTATIONS)), JSON)
     answer = client.getresponse()
     answer.read()
     client.close()
@@ -187,25 +150,8 @@ def test_the_webhook_accepts_requests_while_it_drains(server: ApiServer, folder:
     assert webhook.process.stop() == 0
 
 
-def test_a_renewed_certificate_is_served_without_a_restart(webhook: SimulatedWebhook) -> None:
-    client = client_of(webhook)
-    posted(client, "/mutate-pods", review_body(pod_document(ANNOTATIONS)))
-
-    renew(webhook.authority, webhook.certificate, webhook.key)
-    later = client_of(webhook)
-    posted(later, "/mutate-pods", review_body(pod_document(ANNOTATIONS)))
-    old, new = (found.sock.getpeercert(binary_form=True) for found in (client, later))
-    still = posted(client, "/mutate-pods", review_body(pod_document(ANNOTATIONS)))[0]
-    client.close()
-    later.close()
-
-    assert old != new
-    assert still == 200
-    assert any(line["event"] == "certificate_reloaded" for line in webhook.logged())
-
-
 @pytest.mark.parametrize(
-    ("flags", "text"),
+    ("bad", "text"),
     [
         (["--port", "99999"], "port: found 99999, expected 0 to 65535"),
         (["--virtual-capacity", "yes"], "virtual-capacity: found 'yes', expected one of true"),
@@ -217,12 +163,12 @@ def test_a_renewed_certificate_is_served_without_a_restart(webhook: SimulatedWeb
     ],
 )
 def test_a_bad_setting_is_a_one_line_error_with_exit_code_2(
-    folder: Path, flags: list[str], text: str
+    folder: Path, bad: list[str], text: str
 ) -> None:
     files = Files(folder)
     given = ["--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key)]
 
-    ended = forks.run("webhook", *given, *flags)
+    ended = forks.run("webhook", *given, *bad)
 
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1

@@ -12,26 +12,37 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_request
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
-from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("cards")
+
+
+def written(folder: Path, *documents: Json) -> str:
+    """Write a file with these documents; return its path."""
+    file = folder / "pod.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return str(file)
+
+
+def pod_with(annotations: Mapping[str, object]) -> Json:
+    pod = objects.pod()
+    pod["metadata"]["annotations"] = annotations
+    return pod
 
 
 def test_file_of_a_workload_with_annotations(
     cluster: Cluster, capsys: Capture, tmp_path: Path
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
-    file = tmp_path / "deployment.yaml"
 
     answers = {}
     for model in ("A100", "A10O"):
-        annotations = {**ANNOTATED, names.ANNOTATION_GPU_MODEL: model}
-        pod = {"metadata": {"annotations": annotations}, "spec": objects.pod()["spec"]}
+        pod = pod_with({**ANNOTATED, names.ANNOTATION_GPU_MODEL: model})
+        del pod["metadata"]["name"]
         document = {"kind": "Deployment", "metadata": {"name": "w"}, "spec": {"template": pod}}
-        file.write_text(yaml.safe_dump(document))
-        _, answers[model] = cluster.why(capsys, "-f", str(file))
+        _, answers[model] = cluster.why(capsys, "-f", written(tmp_path, document))
 
     found = answers["A10O"]
     assert "webhook: is not installed" in answers["A100"]["answer"]
@@ -42,36 +53,24 @@ def test_file_of_a_workload_with_annotations(
     assert "Nor is there room: none of 2 cards fits: 2 do not match" in found["answer"]
 
 
-def _file(folder: Path, annotations: Mapping[str, object]) -> str:
-    """Write a pod with these annotations; return the path of its file."""
-    pod = objects.pod()
-    pod["metadata"]["annotations"] = annotations
-    file = folder / "pod.yaml"
-    file.write_text(yaml.safe_dump(pod))
-    return str(file)
-
-
 @pytest.mark.parametrize(
     ("metadata", "name"), [({"name": "nightly"}, "nightly"), ({"generateName": "run-"}, "run-")]
 )
 def test_file_of_a_cron_job(
     cluster: Cluster, capsys: Capture, tmp_path: Path, metadata: Json, name: str
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     job = {"template": {"spec": objects.pod()["spec"]}}
     spec = {"schedule": "@daily", "jobTemplate": {"spec": job}}
-    file = tmp_path / "cronjob.yaml"
-    file.write_text(yaml.safe_dump({"kind": "CronJob", "metadata": metadata, "spec": spec}))
+    file = written(tmp_path, {"kind": "CronJob", "metadata": metadata, "spec": spec})
 
-    code, found = cluster.why(capsys, "-f", str(file))
+    code, found = cluster.why(capsys, "-f", file)
 
     assert (code, found["pod"]) == (0, f"default/{name}")
 
 
 def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
-    cluster.add_node("node-01", *two_cards())
     malformed = pod_annotations(dra_enabled="true", vram_request="16 Gi", tflops_request="many")
-    file = _file(tmp_path, malformed)
+    file = written(tmp_path, pod_with(malformed))
 
     code, found = cluster.why(capsys, "-f", file)
     text = cluster.text(capsys, "why", "-f", file)
@@ -93,7 +92,7 @@ def test_file_with_malformed_annotations(cluster: Cluster, capsys: Capture, tmp_
 def test_file_with_an_annotation_that_is_not_text(
     cluster: Cluster, capsys: Capture, tmp_path: Path, value: object
 ) -> None:
-    file = _file(tmp_path, {names.ANNOTATION_VRAM_REQUEST: value})
+    file = written(tmp_path, pod_with({names.ANNOTATION_VRAM_REQUEST: value}))
 
     ended = cluster.run(capsys, "why", "-f", file)
 
@@ -104,16 +103,15 @@ def test_file_with_an_annotation_that_is_not_text(
 def test_file_with_a_misspelled_annotation(
     cluster: Cluster, capsys: Capture, tmp_path: Path
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
     misspelled = names.ANNOTATION_VRAM_REQUEST.replace("request", "requst")
     unknown = f"{names.ANNOTATION_PREFIX}colour"
     annotations = pod_annotations(dra_enabled="true", tflops_request="100")
 
-    file = _file(tmp_path, {**annotations, misspelled: "1Gi"})
+    file = written(tmp_path, pod_with({**annotations, misspelled: "1Gi"}))
     _, found = cluster.why(capsys, "-f", file)
     text = cluster.text(capsys, "why", "-f", file)
-    file = _file(tmp_path, {**annotations, unknown: "red"})
+    file = written(tmp_path, pod_with({**annotations, unknown: "red"}))
     text += cluster.text(capsys, "why", "-f", file)
 
     assert f"correct metadata.annotations[{misspelled}]" in found["helps"]
@@ -122,11 +120,8 @@ def test_file_with_a_misspelled_annotation(
 
 
 def test_file_with_its_claim(cluster: Cluster, capsys: Capture, tmp_path: Path) -> None:
-    cluster.add_node("node-01", *two_cards())
-    file = tmp_path / "pod.yaml"
-    documents = [objects.pod("a", claim_name="a"), objects.claim(request(), name="a")]
-    file.write_text(yaml.safe_dump_all(documents))
+    documents = (objects.pod("a", claim_name="a"), objects.claim(request(), name="a"))
 
-    code, found = cluster.why(capsys, "-f", str(file))
+    code, found = cluster.why(capsys, "-f", written(tmp_path, *documents))
 
     assert (code, found["state"]) == (0, "fits")

@@ -9,17 +9,17 @@ import pytest
 from dra_simulator.api.faults import Refuse
 from dra_simulator.rest import EVENTS, PODS, TEMPLATES
 from tests.support import image_packages, markdown, objects
-from tests.support.gpu_cluster import Cluster, request, two_cards
+from tests.support.gpu_cluster import Cluster, request
 from tests.support.waiting import PATIENCE_SECONDS
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("cards")
 FORBIDDEN = 403
 
 
 def test_missing_rights_are_named_and_the_rest_is_answered(
     cluster: Cluster, capsys: Capture
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request())
     cluster.server.faults.add("list", "resourceclaimtemplates", Refuse(FORBIDDEN))
 
@@ -32,7 +32,6 @@ def test_missing_rights_are_named_and_the_rest_is_answered(
 def test_template_that_cannot_be_read_is_not_called_missing(
     cluster: Cluster, capsys: Capture
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(PODS, objects.pod("a", template_name="mine"))
     cluster.server.faults.add("list", "resourceclaimtemplates", Refuse(FORBIDDEN))
 
@@ -54,7 +53,6 @@ VITAL = {
 def test_without_the_rights_for_a_trial_the_faults_of_the_pod_are_found(
     cluster: Cluster, capsys: Capture, refused: list[str]
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request())
     cluster.add_pod("b", request(), schedulingGates=[{"name": "example.com/queue"}])
     for plural in refused:
@@ -89,7 +87,6 @@ def test_pod_that_may_not_be_read(cluster: Cluster, capsys: Capture) -> None:
 
 
 def test_event_about_a_claim_that_could_not_be_created(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, objects.template(request(), name="mine"))
     pod = cluster.client.create(PODS, objects.pod("a", template_name="mine"))
     reference = {"kind": "Pod", "name": "a", "namespace": "default", "uid": pod["metadata"]["uid"]}
@@ -117,7 +114,6 @@ def test_why_runs_with_the_packages_of_the_image(
 ) -> None:
     (folder := tmp_path / "absent").mkdir()
     image_packages.require(folder, monkeypatch)
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request())
     arguments = ["why", "a", "--kubeconfig", str(cluster.kubeconfig)]
 
@@ -136,7 +132,6 @@ def test_why_runs_with_the_packages_of_the_image(
 
 @pytest.mark.parametrize("verb", ["why", "top", "teardown-check"])
 def test_verbs_only_read(cluster: Cluster, capsys: Capture, verb: str) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request())
     cluster.schedule()
     before = cluster.server.requests.writes()

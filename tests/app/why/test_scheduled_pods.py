@@ -3,13 +3,13 @@
 import pytest
 
 from dra_simulator.rest import CLAIMS, EVENTS, PODS
-from tests.support.gpu_cluster import Cluster, request, two_cards
+from tests.support.gpu_cluster import Cluster, request
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("cards")
 
 
 def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "20Gi"}), metadata={"finalizers": ["example.com/job"]})
     cluster.schedule()
     cluster.client.delete(PODS, "a", "default")
@@ -34,7 +34,6 @@ def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
 def test_pod_whose_limits_are_not_enforced(
     cluster: Cluster, capsys: Capture, condition: str, status: str, expected: str
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "20Gi"}))
     cluster.schedule()
     claim = cluster.client.get(CLAIMS, "a", "default")
@@ -61,7 +60,6 @@ def test_pod_whose_limits_are_not_enforced(
 
 
 def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", request({"vram": "20Gi"}))
     cluster.schedule()
     uid = cluster.client.get(PODS, "a", "default")["metadata"]["uid"]

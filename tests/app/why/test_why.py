@@ -110,6 +110,47 @@ def test_many_nodes_share_a_line(cluster: Cluster, capsys: Capture) -> None:
     assert len(shown) < 12
 
 
+def test_nodes_that_are_unfit(cluster: Cluster, capsys: Capture) -> None:
+    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
+    cluster.add_node("node-01", *two_cards(), spec={"unschedulable": True})
+    cluster.add_node("node-02", *two_cards(), spec={"taints": [taint]})
+    cluster.add_node("node-03", zone="west")
+    cluster.add_pod("a", request({"vram": "1Gi"}), nodeSelector={"zone": "west"})
+
+    code, found = cluster.why(capsys, "a")
+
+    reasons = {node["name"]: node["reason"] for node in found["nodes"]}
+    assert code == 1
+    assert reasons["node-01"] == "unschedulable (cordoned)"
+    assert reasons["node-02"] == "taint team=b:NoSchedule is not tolerated"
+    assert "no node that it may use has a usable device" in found["answer"]
+
+
+def test_no_fit_node_shows_how_many_have_which_reason(cluster: Cluster, capsys: Capture) -> None:
+    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
+    for name in ("node-01", "node-02"):
+        cluster.add_node(name, *two_cards(), spec={"taints": [taint]})
+    cluster.add_node("node-03", *two_cards(), spec={"unschedulable": True})
+    cluster.add_pod("a", request({"vram": "1Gi"}))
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["answer"] == (
+        "default/a waits: no node is fit for it: taint team=b:NoSchedule is not tolerated "
+        "(2 nodes); unschedulable (cordoned)."
+    )
+
+
+def test_cluster_without_slices_of_the_driver(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_node("node-01")
+    cluster.add_pod("a", request())
+
+    _, found = cluster.why(capsys, "a")
+
+    assert found["findings"][0]["lookedAt"] == "ResourceSlices of this driver"
+    assert found["findings"][0]["found"] == "none on any node"
+
+
 def test_pod_whose_claim_is_allocated_elsewhere(cluster: Cluster, capsys: Capture) -> None:
     cluster.add_node("node-01", *two_cards())
     cluster.add_node("node-02", *two_cards(), zone="west")

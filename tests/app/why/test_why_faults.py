@@ -7,14 +7,14 @@ from dra_simulator.rest import CLAIMS, CLASSES, MUTATING_WEBHOOKS, PODS, TEMPLAT
 from tensorfusion_dra.core import names
 from tests.support import objects
 from tests.support.builders.pods import pod_annotations
-from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("cards")
 
 
 def test_missing_class(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.delete(CLASSES, names.DEVICE_CLASS)
     cluster.add_pod("a", request())
 
@@ -42,7 +42,6 @@ SILENT = "the pod has annotations of this driver, but the webhook gave it no cla
 def test_silent_webhook(
     cluster: Cluster, capsys: Capture, webhook: str, fault: str, cure: str
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
     cluster.add_pod("a", metadata={"annotations": ANNOTATED})
     if webhook:
@@ -63,7 +62,6 @@ def test_silent_webhook(
 def test_silent_webhook_of_a_pod_that_was_scheduled(
     cluster: Cluster, capsys: Capture, further: dict[str, str]
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", metadata={"annotations": {**ANNOTATED, **further}})
     cluster.schedule()
 
@@ -77,7 +75,6 @@ def test_silent_webhook_of_a_pod_that_was_scheduled(
 
 
 def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.add_pod("a", metadata={"annotations": pod_annotations(vram_request="16Gi")})
 
     code, found = cluster.why(capsys, "a")
@@ -89,7 +86,6 @@ def test_annotations_of_a_pod_that_does_not_use_dra(cluster: Cluster, capsys: Ca
 
 
 def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     entries = [{"name": "gpu", "resourceClaimTemplateName": "mine"}]
     cluster.add_pod("a", resourceClaims=entries)
 
@@ -107,7 +103,6 @@ def test_missing_template_and_claim_that_is_not_created(cluster: Cluster, capsys
 def test_claim_of_whole_cards_beside_annotations_with_amounts(
     cluster: Cluster, capsys: Capture, isolation: str, warned: bool
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     annotations = {**ANNOTATED, names.ANNOTATION_ISOLATION: isolation}
     claims = [{"name": names.POD_CLAIM, "resourceClaimName": "a"}]
     cluster.client.create(CLAIMS, objects.claim(request(), name="a"))
@@ -121,7 +116,6 @@ def test_claim_of_whole_cards_beside_annotations_with_amounts(
 
 
 def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01", *two_cards())
     entries = [{"name": name, "resourceClaimName": name} for name in ("first", "second")]
     cluster.add_pod("a", resourceClaims=entries, schedulingGates=[{"name": "example.com/queue"}])
 
@@ -131,47 +125,6 @@ def test_each_of_several_faults_is_shown(cluster: Cluster, capsys: Capture) -> N
     assert "problem: ResourceClaim second: not found" in text
     assert "problem: spec.schedulingGates: example.com/queue" in text
     assert "create the claim second" in text
-
-
-def test_nodes_that_are_unfit(cluster: Cluster, capsys: Capture) -> None:
-    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
-    cluster.add_node("node-01", *two_cards(), spec={"unschedulable": True})
-    cluster.add_node("node-02", *two_cards(), spec={"taints": [taint]})
-    cluster.add_node("node-03", zone="west")
-    cluster.add_pod("a", request({"vram": "1Gi"}), nodeSelector={"zone": "west"})
-
-    code, found = cluster.why(capsys, "a")
-
-    reasons = {node["name"]: node["reason"] for node in found["nodes"]}
-    assert code == 1
-    assert reasons["node-01"] == "unschedulable (cordoned)"
-    assert reasons["node-02"] == "taint team=b:NoSchedule is not tolerated"
-    assert "no node that it may use has a usable device" in found["answer"]
-
-
-def test_no_fit_node_shows_how_many_have_which_reason(cluster: Cluster, capsys: Capture) -> None:
-    taint = {"key": "team", "value": "b", "effect": "NoSchedule"}
-    for name in ("node-01", "node-02"):
-        cluster.add_node(name, *two_cards(), spec={"taints": [taint]})
-    cluster.add_node("node-03", *two_cards(), spec={"unschedulable": True})
-    cluster.add_pod("a", request({"vram": "1Gi"}))
-
-    _, found = cluster.why(capsys, "a")
-
-    assert found["answer"] == (
-        "default/a waits: no node is fit for it: taint team=b:NoSchedule is not tolerated "
-        "(2 nodes); unschedulable (cordoned)."
-    )
-
-
-def test_cluster_without_slices_of_the_driver(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_node("node-01")
-    cluster.add_pod("a", request())
-
-    _, found = cluster.why(capsys, "a")
-
-    assert found["findings"][0]["lookedAt"] == "ResourceSlices of this driver"
-    assert found["findings"][0]["found"] == "none on any node"
 
 
 def asking_for_cards(count: str) -> Json:
@@ -201,7 +154,6 @@ def asking_for_cards(count: str) -> Json:
 def test_extended_resource_is_followed(
     cluster: Cluster, capsys: Capture, count: str, expected: str, *, named: bool
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     if named:
         patch = {"spec": {"extendedResourceName": "tensor-fusion.ai/gpu"}}
         cluster.client.patch(CLASSES, cluster.client.get(CLASSES, names.DEVICE_CLASS), patch)
@@ -215,7 +167,6 @@ def test_extended_resource_is_followed(
 def test_claim_that_the_scheduler_made_for_an_extended_resource(
     cluster: Cluster, capsys: Capture
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(CLAIMS, objects.claim(request(count=3), name="a-extended-resources-x"))
     pod = cluster.add_pod("a", containers=[asking_for_cards("3")])
     mapping = {

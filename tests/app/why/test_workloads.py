@@ -9,10 +9,11 @@ from dra_simulator.rest import PODS, TEMPLATES
 from tensorfusion_dra.core import names
 from tests.support import canned_api, objects
 from tests.support.canned_api import CannedApi
-from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template, two_cards
+from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("cards")
 PATHS = {
     "Deployment": "/apis/apps/v1/namespaces/default/deployments/w",
     "ReplicaSet": "/apis/apps/v1/namespaces/default/replicasets/w",
@@ -85,7 +86,6 @@ def failed_create(uid: str) -> Json:
 def test_answer_is_that_of_the_pod_that_waits(
     cluster: Cluster, workloads: CannedApi, capsys: Capture, target: str, kind: str
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     workloads.answers[f"GET {PATHS[kind]}"] = workload(kind)
     cluster.add_pod("w-1", request({"vram": "1Gi"}), metadata=LABELS)
     run_pods(cluster)
@@ -103,7 +103,6 @@ def test_answer_is_that_of_the_pod_that_waits(
 def test_workload_without_a_waiting_pod(
     cluster: Cluster, workloads: CannedApi, capsys: Capture
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     workloads.answers[f"GET {PATHS['Job']}"] = workload("Job")
     cluster.add_pod("w-1", request({"vram": "1Gi"}), metadata=LABELS)
     cluster.add_pod("w-2", metadata={**LABELS, "annotations": ANNOTATED})
@@ -139,7 +138,6 @@ def test_workload_without_pods(
     case: tuple[str, dict[str, Json], str, str],
 ) -> None:
     kind, parts, uid, expected = case
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
     annotations = {**ANNOTATED, names.ANNOTATION_GPU_COUNT: "two"}
     workloads.answers[f"GET {PATHS[kind]}"] = workload(kind, annotations, **parts)
@@ -157,7 +155,6 @@ def test_workload_without_pods(
 def test_rollout_whose_new_pods_are_refused(
     cluster: Cluster, workloads: CannedApi, capsys: Capture
 ) -> None:
-    cluster.add_node("node-01", *two_cards())
     cluster.client.create(TEMPLATES, template())
     status = {"conditions": [FAILURE]}
     workloads.answers[f"GET {PATHS['Deployment']}"] = workload("Deployment", status=status)

@@ -17,9 +17,11 @@ from tests.support.builders.stored_claims import template_claim
 
 UUID = "tensor-fusion.ai.dra-driver/uuid"
 BOTH = ["gpu-request", "gpu-request-2"]
+EVERY = [*BOTH, "gpu-request-3", "gpu-request-4"]
 UNIQUE = {"requests": BOTH, "distinctAttribute": UUID}
 NIC: Json = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
 AMOUNTS: Any = {"tflops_request": "100", "vram_request": "16Gi"}
+TWO: Any = {**AMOUNTS, "gpu_count": "2"}
 
 
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
@@ -32,8 +34,12 @@ def exactly(found: Json) -> Json:
     return request
 
 
-def expressions(found: Json) -> list[str]:
-    return [entry["cel"]["expression"] for entry in exactly(found)["selectors"]]
+def with_requests(*others: Json, name: str = "gpu-request", **devices: Any) -> Json:
+    """Return the template's claim with this name of its request, further requests and fields."""
+    found = template_claim()
+    first = {**found["spec"]["devices"]["requests"][0], "name": name}
+    found["spec"]["devices"] |= {"requests": [first, *others], **devices}
+    return found
 
 
 def with_selectors(*texts: str) -> Json:
@@ -42,164 +48,138 @@ def with_selectors(*texts: str) -> Json:
     return found
 
 
-def request_names(found: Json) -> list[str]:
-    return [request["name"] for request in found["spec"]["devices"]["requests"]]
-
-
 def test_selector_and_amounts_come_from_the_pod() -> None:
-    found = filled(template_claim(), **AMOUNTS, gpu_model="A100", qos="high")
+    request = exactly(filled(template_claim(), **AMOUNTS, gpu_model="A100", qos="high"))
 
-    assert exactly(found) == {
+    (selector,) = request.pop("selectors")
+    assert request == {
         "deviceClassName": "tensor-fusion.ai",
         "allocationMode": "ExactCount",
         "count": 1,
-        "selectors": exactly(found)["selectors"],
         "capacity": {"requests": {"tflops": "100", "vram": "16Gi"}},
     }
-    (expression,) = expressions(found)
     for part in ('model.orValue("") == "A100"', '"prod"', '"high"', '"Running"'):
-        assert part in expression
+        assert part in selector["cel"]["expression"]
 
 
-def test_virtual_amounts_are_requested_in_an_oversubscribing_pool() -> None:
-    found = filled(template_claim(), virtual=True, **AMOUNTS)
+@pytest.mark.parametrize(
+    ("annotations", "virtual", "capacity"),
+    [
+        (AMOUNTS, True, {"requests": {"virtual_tflops": "100", "virtual_vram": "16Gi"}}),
+        ({"vram_request": "16Gi"}, False, {"requests": {"vram": "16Gi"}}),
+        ({"dedicated_gpu": "true"}, False, None),
+    ],
+    ids=["oversubscribing pool", "unset amount is taken whole", "whole card"],
+)
+def test_requested_capacity(annotations: Any, capacity: Json | None, *, virtual: bool) -> None:
+    found = filled(template_claim(), virtual=virtual, **annotations)
 
-    assert exactly(found)["capacity"]["requests"] == {
-        "virtual_tflops": "100",
-        "virtual_vram": "16Gi",
-    }
+    assert exactly(found).get("capacity") == capacity
 
 
-def test_unset_amount_is_not_requested_and_so_taken_whole() -> None:
-    assert exactly(filled(template_claim(), vram_request="16Gi"))["capacity"]["requests"] == {
-        "vram": "16Gi"
-    }
-    assert "capacity" not in exactly(filled(template_claim(), dedicated_gpu="true"))
+@pytest.mark.parametrize(
+    ("existing", "annotations", "expected"),
+    [
+        (
+            ["true"],
+            {"gpu_model": "A100", "dra_cel_expression": 'device.attributes["model"] == "H100"\n'},
+            ['device.attributes["tensor-fusion.ai.dra-driver"].model == "H100"'],
+        ),
+        (
+            ["true", "device.driver != ''"],
+            {"dra_cel_expression": "false"},
+            ["device.driver != ''", "false"],
+        ),
+    ],
+    ids=["pod's own is translated", "template's own stays, its placeholder does not"],
+)
+def test_selectors(existing: list[str], annotations: Any, expected: list[str]) -> None:
+    found = filled(with_selectors(*existing), **AMOUNTS, **annotations)
 
-
-def test_pods_own_expression_is_translated_and_replaces_the_generated_one() -> None:
-    found = filled(
-        template_claim(),
-        **AMOUNTS,
-        gpu_model="A100",
-        dra_cel_expression='device.attributes["model"] == "H100"\n',
-    )
-
-    assert expressions(found) == [
-        'device.attributes["tensor-fusion.ai.dra-driver"].model == "H100"'
-    ]
+    assert [each["cel"]["expression"] for each in exactly(found)["selectors"]] == expected
     assert exactly(found)["capacity"]["requests"] == {"tflops": "100", "vram": "16Gi"}
-
-
-def test_placeholder_is_removed_and_other_selectors_of_the_template_stay() -> None:
-    found = filled(with_selectors("true", "device.driver != ''"), **AMOUNTS)
-
-    assert len(expressions(found)) == 2
-    assert expressions(found)[0] == "device.driver != ''"
 
 
 def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_cards() -> None:
     devices = filled(template_claim(), **AMOUNTS, gpu_count="4")["spec"]["devices"]
 
-    every = ["gpu-request", "gpu-request-2", "gpu-request-3", "gpu-request-4"]
-    assert [request["name"] for request in devices["requests"]] == every
+    assert [request["name"] for request in devices["requests"]] == EVERY
     for request in devices["requests"]:
         assert request["exactly"] == devices["requests"][0]["exactly"]
         assert request["exactly"]["count"] == 1
-    assert devices["constraints"] == [{"requests": every, "distinctAttribute": UUID}]
+    assert devices["constraints"] == [{"requests": EVERY, "distinctAttribute": UUID}]
+
+
+NEAR = {"requests": ["nic", "gpu-request"], "matchAttribute": "example.com/root"}
+OTHER = {"requests": ["other"], "distinctAttribute": UUID}
 
 
 @pytest.mark.parametrize(
     ("constraint", "expected"),
     [
-        ({"requests": ["gpu-request"], "distinctAttribute": UUID}, UNIQUE),
-        ({"distinctAttribute": UUID}, {"distinctAttribute": UUID}),
+        ({"requests": ["gpu-request"], "distinctAttribute": UUID}, [UNIQUE]),
+        ({"distinctAttribute": UUID}, [{"distinctAttribute": UUID}]),
+        (OTHER, [OTHER, UNIQUE]),
+        (NEAR, [{**NEAR, "requests": ["nic", *BOTH]}, UNIQUE]),
     ],
+    ids=["of the request", "of all", "of another request", "with another request"],
 )
-def test_template_constraint_for_different_cards_is_not_repeated(
-    constraint: Json, expected: Json
+def test_template_constraints_and_config_apply_to_every_gpu(
+    constraint: Json, expected: list[Json]
 ) -> None:
-    found = template_claim()
-    found["spec"]["devices"]["constraints"] = [constraint]
-
-    assert filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]["constraints"] == [expected]
-
-
-def test_template_constraint_on_another_request_does_not_suffice() -> None:
-    found = template_claim()
-    other = {"requests": ["other"], "distinctAttribute": UUID}
-    found["spec"]["devices"]["constraints"] = [other]
-
-    filled_in = filled(found, **AMOUNTS, gpu_count="2")
-
-    assert filled_in["spec"]["devices"]["constraints"] == [other, UNIQUE]
-
-
-def test_template_constraints_and_config_of_the_request_apply_to_every_gpu() -> None:
-    found = template_claim()
-    near = {"requests": ["nic", "gpu-request"], "matchAttribute": "example.com/root"}
     parameters = {"requests": ["gpu-request"], "opaque": {"driver": "d", "parameters": {}}}
-    found["spec"]["devices"] |= {"constraints": [near], "config": [parameters]}
-    found["spec"]["devices"]["requests"].append(NIC)
+    found = with_requests(NIC, constraints=[constraint], config=[parameters])
 
-    devices = filled(found, **AMOUNTS, gpu_count="2")["spec"]["devices"]
+    devices = filled(found, **TWO)["spec"]["devices"]
 
-    assert devices["constraints"] == [{**near, "requests": ["nic", *BOTH]}, UNIQUE]
+    assert devices["constraints"] == expected
     assert devices["config"] == [{**parameters, "requests": BOTH}]
 
 
-def test_template_request_with_the_name_of_an_additional_gpu_is_refused() -> None:
-    found = template_claim()
-    found["spec"]["devices"]["requests"].append({**NIC, "name": "gpu-request-2"})
-
-    with pytest.raises(InputError, match="found another request 'gpu-request-2', expected"):
-        filled(found, **AMOUNTS, gpu_count="2")
-
-
-def test_request_name_too_long_for_a_number_is_refused() -> None:
-    found = template_claim()
-    found["spec"]["devices"]["requests"][0]["name"] = "g" * 62
-
-    with pytest.raises(InputError, match="must be no more than 63 bytes"):
-        filled(found, **AMOUNTS, gpu_count="2")
+@pytest.mark.parametrize(
+    ("found", "count", "error"),
+    [
+        (
+            with_requests({**NIC, "name": "gpu-request-2"}),
+            2,
+            "found another request 'gpu-request-2', expected",
+        ),
+        (with_requests(name="g" * 62), 2, "must be no more than 63 bytes"),
+        (with_requests(NIC), 32, "found 33 requests in the claim, 32 of them for one GPU"),
+        (with_requests(requests=None), 1, "found no request with `exactly`"),
+        (with_requests(requests=[]), 1, "found no request with `exactly`"),
+        (
+            with_requests(requests=[{"name": "gpu", "firstAvailable": [{"name": "a"}]}]),
+            1,
+            "found no request with `exactly`",
+        ),
+    ],
+)
+def test_claim_without_room_for_its_requests_is_refused(
+    found: Json, count: int, error: str
+) -> None:
+    with pytest.raises(InputError, match=error):
+        filled(found, **AMOUNTS, gpu_count=str(count))
 
 
 def test_claim_has_at_most_32_requests() -> None:
+    devices = filled(template_claim(), **AMOUNTS, gpu_count="32")["spec"]["devices"]
+
+    assert len(devices["requests"]) == 32
+
+
+@pytest.mark.parametrize(("device_class", "others"), [("tensor-fusion.ai", [NIC]), ("large", [])])
+def test_request_of_this_drivers_class_is_filled_and_else_that_of_an_administrators_own(
+    device_class: str, others: list[Json]
+) -> None:
     found = template_claim()
-    assert len(request_names(filled(found, **AMOUNTS, gpu_count="32"))) == 32
+    exactly(found)["deviceClassName"] = device_class
+    found["spec"]["devices"]["requests"] = [*others, *found["spec"]["devices"]["requests"]]
 
-    found["spec"]["devices"]["requests"].append(NIC)
-    with pytest.raises(InputError, match="found 33 requests in the claim, 32 of them for one GPU"):
-        filled(found, **AMOUNTS, gpu_count="32")
+    *first, last = filled(found, **AMOUNTS)["spec"]["devices"]["requests"]
 
-
-def test_request_of_this_drivers_class_is_filled_at_any_position() -> None:
-    found = template_claim()
-    ours = found["spec"]["devices"]["requests"][0]
-    found["spec"]["devices"]["requests"] = [NIC, ours]
-
-    requests = filled(found, **AMOUNTS)["spec"]["devices"]["requests"]
-
-    assert requests[0] == NIC
-    assert requests[1]["exactly"]["capacity"]
-
-
-def test_request_of_an_administrators_own_class_is_filled_too() -> None:
-    found = template_claim()
-    exactly(found)["deviceClassName"] = "large-gpus"
-
-    assert exactly(filled(found, **AMOUNTS))["capacity"]
-
-
-@pytest.mark.parametrize(
-    "requests", [None, [], [{"name": "gpu", "firstAvailable": [{"name": "a"}]}]]
-)
-def test_a_claim_without_a_request_to_fill_is_refused(requests: Any) -> None:
-    found = template_claim()
-    found["spec"]["devices"]["requests"] = requests
-
-    with pytest.raises(InputError, match="found no request with `exactly`"):
-        filled(found, **AMOUNTS)
+    assert first == others
+    assert last["exactly"]["capacity"]
 
 
 def test_filled_claim_is_not_changed_again() -> None:
@@ -213,15 +193,21 @@ def test_filled_claim_is_not_changed_again() -> None:
     assert found == before
 
 
-def test_pods_limits_qos_and_isolation_are_read_from_the_claim() -> None:
-    found = filled(
-        template_claim(),
-        **AMOUNTS,
-        tflops_limit="200",
-        vram_limit="32Gi",
-        qos="high",
-        isolation="hard",
-    )
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (
+            {"tflops_limit": "200", "vram_limit": "32Gi", "qos": "high", "isolation": "hard"},
+            ["200", "32Gi", "high", "hard"],
+        ),
+        ({}, ["None"] * 4),
+    ],
+    ids=["limits", "none, which the node need not read from the pod"],
+)
+def test_pods_limits_qos_and_isolation_are_read_from_the_claim(
+    annotations: Any, expected: list[str]
+) -> None:
+    found = filled(template_claim(), **AMOUNTS, **annotations)
     stored = AllocatedClaim(
         ref=claim_ref("a"), allocations=(), annotations=found["metadata"]["annotations"]
     )
@@ -229,18 +215,8 @@ def test_pods_limits_qos_and_isolation_are_read_from_the_claim() -> None:
     share = share_policy.annotated(stored)
 
     assert share is not None
-    assert (str(share.tflops_limit), str(share.vram_limit)) == ("200", "32Gi")
-    assert (share.qos, share.isolation) == ("high", "hard")
-
-
-def test_node_need_not_read_a_pod_without_limits() -> None:
-    annotations = filled(template_claim(), **AMOUNTS)["metadata"]["annotations"]
-    stored = AllocatedClaim(ref=claim_ref("a"), allocations=(), annotations=annotations)
-
-    share = share_policy.annotated(stored)
-
-    assert share is not None
-    assert share.tflops_limit is None
+    shown = (share.tflops_limit, share.vram_limit, share.qos, share.isolation)
+    assert [str(value) for value in shown] == expected
 
 
 def test_pods_annotations_override_the_templates() -> None:
@@ -258,15 +234,11 @@ def test_pods_annotations_override_the_templates() -> None:
     }
 
 
-def test_owner_is_the_pod_that_the_claim_was_made_for() -> None:
-    assert claim_admission.owner(template_claim(), "team-a") == PodRef(
-        namespace="team-a", name="train", uid="uid-train"
-    )
-
-
 @pytest.mark.parametrize("owners", [None, [], [{"apiVersion": "apps/v1", "kind": "Pod"}]])
-def test_claim_without_a_pod_as_owner_is_refused(owners: Any) -> None:
+def test_owner_is_the_pod_that_the_claim_was_made_for(owners: Any) -> None:
     found = template_claim()
+    expected = PodRef(namespace="team-a", name="train", uid="uid-train")
+    assert claim_admission.owner(found, "team-a") == expected
     found["metadata"]["ownerReferences"] = owners
 
     with pytest.raises(InputError, match="found no owner of kind Pod"):

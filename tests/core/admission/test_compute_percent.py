@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import compute_percent, pod_request
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.errors import InputError
 from tests.support.admission import Json
@@ -13,7 +13,7 @@ A100, T4 = ("A100", "312"), ("T4", "65")
 
 
 def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodRequest:
-    return compute_percent.in_tflops(
+    return pod_request.in_tflops(
         pod_request.parse(pod_annotations(**annotations), []), slices, pool=pool
     )
 
@@ -33,7 +33,7 @@ def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
     found = resolved(slice_of_models(A100), compute_percent_request=percent)
 
     assert str(found.tflops) == tflops
-    assert not compute_percent.has_percentages(found)
+    assert not found.has_percentages
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,4 @@ def test_limit_without_a_request_is_the_request_as_well(
 def test_tflops_and_whole_gpus_take_precedence_over_percentages(
     annotations: dict[str, str],
 ) -> None:
-    assert not compute_percent.has_percentages(
-        pod_request.parse(pod_annotations(**annotations), [])
-    )
+    assert not pod_request.parse(pod_annotations(**annotations), []).has_percentages

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.admission import container_claims
+from tensorfusion_dra.core.admission import pod_containers
 
 Json = dict[str, Any]
 
@@ -65,7 +65,7 @@ def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     ],
 )
 def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
-    assert container_claims.claims_sharing_a_container(found, "claim-a") == together
+    assert pod_containers.claims_sharing_a_container(found, "claim-a") == together
 
 
 def container(name: str, *, request: str = "", claim: str = "a", **more: Any) -> Json:
@@ -92,7 +92,7 @@ SIDECAR: Json = {"restartPolicy": "Always"}
 def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
     found: Json, at_once: tuple[str, ...]
 ) -> None:
-    assert container_claims.containers_at_once(found, "claim-a") == at_once
+    assert pod_containers.containers_at_once(found, "claim-a") == at_once
 
 
 @pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
@@ -100,4 +100,4 @@ def test_containers_of_one_pid_namespace_may_use_a_request_at_the_same_time(shar
     found = pod_with_claims(container("x"), container("y"))
     found["spec"][shared] = True
 
-    assert container_claims.containers_at_once(found, "claim-a") == ()
+    assert pod_containers.containers_at_once(found, "claim-a") == ()

@@ -119,6 +119,7 @@ def test_blank_expression_is_unset() -> None:
         ("gpu_count", "1.5", "found '1.5', expected 1 to 32"),
         ("gpu_count", "٤", "found '٤', expected 1 to 32"),
         ("gpu_model", " ", "found ' ', expected a model such as A100"),
+        ("gpu_model", "\ud800", "found '\\ud800', expected text that UTF-8 can encode"),
         ("gpupool", "Prod_Pool", "found 'Prod_Pool', expected the name of a GPUPool"),
         ("qos", "best", "found 'best', expected one of low, medium, high, critical"),
         ("isolation", "none", "found 'none', expected one of soft, hard, shared"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.admission import pod_request, pod_warnings
+from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
@@ -15,13 +15,12 @@ ASKED = pod_annotations(
 )
 
 
+WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
 def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
     annotations = found["metadata"]["annotations"]
-    return pod_warnings.warnings(found, annotations, pod_request.parse(annotations, []), placement)
-
-
-def test_quick_start_has_no_warnings() -> None:
-    assert warnings(pod_document({**ASKED, **pod_annotations(gpu_count="1")})) == []
+    return pod_admission.warnings(found, annotations, pod_request.parse(annotations, []), placement)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +60,18 @@ def test_quick_start_has_no_warnings() -> None:
             "tensor-fusion.ai/workload-profile: has no effect in DRA mode: "
             "its amounts are not read; set them as annotations",
         ),
+        (pod_annotations(gpu_count="1"), None),
+        # Of other components.
+        (pod_annotations(is_local_gpu="true", gang_min="2"), None),
+        ({"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}, None),
     ],
 )
 def test_annotations_with_unexpected_effects_are_warned_about(
-    annotations: dict[str, str], expected: str
+    annotations: dict[str, str], expected: str | None
 ) -> None:
-    assert warnings(pod_document({**ASKED, **annotations})) == [expected]
+    found = warnings(pod_document({**ASKED, **annotations}))
 
-
-def test_annotations_of_other_components_are_ignored() -> None:
-    others = {"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}
-
-    assert (
-        warnings(
-            pod_document({**ASKED, **others, **pod_annotations(is_local_gpu="true", gang_min="2")})
-        )
-        == []
-    )
+    assert found == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize(
@@ -110,12 +104,16 @@ def test_annotations_of_other_components_are_ignored() -> None:
             {"initContainers": [container_document("init", securityContext={"privileged": True})]},
             None,
         ),
+        (
+            {"initContainers": [container_document("init", **WHOLE)]},
+            "container init: nvidia.com/gpu was removed; it gets no share",
+        ),
     ],
 )
 def test_pod_specs_with_unexpected_effects_are_warned_about(
     spec: Json, expected: str | None
 ) -> None:
-    found = pod_document(ASKED)
+    found = pod_document({**ASKED, **pod_annotations(inject_container="main")})
     found["spec"].update(spec)
 
     assert warnings(found) == ([expected] if expected else [])
@@ -127,18 +125,6 @@ def test_kept_scheduler_must_allocate_claims() -> None:
     (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
 
     assert "must be a scheduler that allocates claims" in warning
-
-
-def test_removed_whole_gpu_of_a_container_without_a_share_is_warned_about() -> None:
-    side = container_document("side", resources={"limits": {"nvidia.com/gpu": "1"}})
-
-    (warning,) = warnings(
-        pod_document(
-            {**ASKED, **pod_annotations(inject_container="main")}, container_document(), side
-        )
-    )
-
-    assert warning == "container side: nvidia.com/gpu was removed; it gets no share"
 
 
 @pytest.mark.parametrize(

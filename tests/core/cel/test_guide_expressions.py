@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.cel.translate import translate
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes.quantity import GIB

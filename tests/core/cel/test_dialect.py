@@ -4,9 +4,9 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.core.cel.syntax import CelError, parse
 from tensorfusion_dra.core.cel.terms import terms
-from tensorfusion_dra.core.cel.translate import MAX_EXPRESSION_BYTES, translate
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
@@ -18,7 +18,6 @@ from tests.support.selecting import A, C, as_scheduled
     [
         ('device.attributes["model"] == "A100"', f'{A}.model == "A100"'),
         ("device.attributes['model'] == r'''A100'''", f"{A}.model == r'''A100'''"),
-        ('device.attributes["\\u006dodel"] == "A"', f'{A}.model == "A"'),
         (
             '.device.attributes [ "model" ]=="A"//x',
             f'.device.attributes [ "{names.DRIVER}" ].model=="A"//x',
@@ -33,11 +32,6 @@ from tests.support.selecting import A, C, as_scheduled
             f'cel.bind(m, {A}.model, m == "A" || m == "B")',
         ),
         (
-            'cel.bind(a, device.attributes, a["model"] == "A100" && a["node_total_vram"] > 5)',
-            f'cel.bind(a, device.attributes, a["{names.DRIVER}"].model == "A100" && '
-            f'quantity(a["{names.DRIVER}"].node_total_vram).asApproximateFloat() > 5)',
-        ),
-        (
             '["A100"].exists(m, device.attributes["model"] == m)',
             f'["A100"].exists(m, {A}.model == m)',
         ),
@@ -50,44 +44,35 @@ from tests.support.selecting import A, C, as_scheduled
             f"{C}.vram.asApproximateFloat() >= 1",
         ),
         (
-            'device.capacity["tflops"].AsApproximateFloat64() == 312',
-            f"{C}.tflops.asApproximateFloat() == 312.0",
-        ),
-        (
             'device.capacity["vram"].compareTo(quantity("16Gi")) >= 0',
             f'{C}.vram.compareTo(quantity("16Gi")) >= 0',
         ),
         ('device.capacity["vram"] == quantity("80Gi")', f'{C}.vram == quantity("80Gi")'),
         (
-            'device.capacity["tflops"].sub(12).AsApproximateFloat64() != 0x12c',
+            'device.capacity["tflops"].sub(12).AsApproximateFloat64() != 300.0',
             f"{C}.tflops.sub(12).asApproximateFloat() != 300.0",
-        ),
-        (
-            'device.attributes["node_total_vram"] >= "80Gi"',
-            f"quantity({A}.node_total_vram).asApproximateFloat() "
-            '>= quantity("80Gi").asApproximateFloat()',
         ),
         ('device.attributes["node_total_vram"] == "80Gi"', f'{A}.node_total_vram == "80Gi"'),
         (
-            'device.attributes["node_total_tflops"] in [312, -1]',
-            f"quantity({A}.node_total_tflops).asApproximateFloat() in [312.0, -1.0]",
+            'device.attributes["node_total_tflops"].AsApproximateFloat64() > 2000',
+            f"quantity({A}.node_total_tflops).asApproximateFloat() > 2000",
         ),
         (
-            '-device.attributes["node_total_tflops"] < 0',
-            f"-quantity({A}.node_total_tflops).asApproximateFloat() < 0",
+            '(true ? device.capacity["tflops"] : quantity("5")).AsApproximateFloat64() >= 5',
+            f'(true ? {C}.tflops : quantity("5")).asApproximateFloat() >= 5',
         ),
         (
-            'device.attributes["node_total_tflops"] / device.attributes["node_total_gpus"] > 100',
-            f"quantity({A}.node_total_tflops).asApproximateFloat() / "
-            f"double({A}.node_total_gpus) > 100",
+            '// some\n!(device.attributes["qos"] in\t["low"]) && (true // "a"\n'
+            '  || device.capacity["tflops"].AsApproximateFloat64() > '
+            'device.capacity["vram"].AsApproximateFloat64() * 2.0)',
+            f'// some\n!({A}.qos in\t["low"]) && (true // "a"\n'
+            f"  || {C}.tflops.asApproximateFloat() > {C}.vram.asApproximateFloat() * 2.0)",
         ),
         (
-            '(true ? device.capacity["tflops"].AsApproximateFloat64() : 5) >= 5',
-            f"(true ? {C}.tflops.asApproximateFloat() : 5.0) >= 5",
-        ),
-        (
-            '[device.capacity["tflops"].AsApproximateFloat64(), 5].exists(x, x > 5)',
-            f"[{C}.tflops.asApproximateFloat(), 5.0].exists(x, x > 5)",
+            'device.attributes["qos"] == "high" ? device.attributes["node_total_gpus"] > 8.5 : '
+            '312 <= device.capacity["tflops"].AsApproximateFloat64()',
+            f'{A}.qos == "high" ? {A}.node_total_gpus > 8.5 : '
+            f"312 <= {C}.tflops.asApproximateFloat()",
         ),
         # One part in the dialect, the other not.
         (
@@ -95,17 +80,14 @@ from tests.support.selecting import A, C, as_scheduled
             f'{A}.model == "A100" && {A}.qos == "medium"',
         ),
         (f"{C}.tflops.AsApproximateFloat64() > 5", f"{C}.tflops.asApproximateFloat() > 5"),
-        (
-            f"{A}.node_total_tflops.AsApproximateFloat64() > 5",
-            f"quantity({A}.node_total_tflops).asApproximateFloat() > 5",
-        ),
     ],
 )
 def test_dialect_is_translated_to_kubernetes_cel(text: str, translated: str) -> None:
     device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(text) == translated
-    assert cel_evaluation.check_expression(translated) is None
+    assert translate(translated) == translated
+    assert cel_evaluation.refusal(translated) is None
     cel_evaluation.selector(translated).matches(device)  # raises if anything fails at run time
 
 
@@ -123,11 +105,18 @@ W = f"{C}.virtual_vram.asApproximateFloat() > 5"
         ("{} ? true : false", f"({V}{W}) ? true : false"),
         ("[1].exists(x, {})", f"{V}[1].exists(x, {W})"),
         ("cel.bind(x, 5, false || {})", f"cel.bind(x, 5, false || ({V}{W}))"),
+        ("true && (false || {} || {})", f"true && (false || ({V}{W}) || ({V}{W}))"),
+        ("{} == ({})", f"{V}{W} == ({W})"),
+        (
+            'device.attributes["node_total_vram"].AsApproximateFloat64() > 0 == ({})',
+            f"{V}quantity({A}.node_total_vram).asApproximateFloat() > 0 == ({W})",
+        ),
+        ("[1, 2].all(x, x > 0 && {})", f"[1, 2].all(x, x > 0 && {V}{W})"),
         ("cel.bind(x, {}, false || x)", f"{V}cel.bind(x, {W}, false || x)"),
     ],
 )
 def test_condition_on_a_virtual_capacity_is_guarded(text: str, translated: str) -> None:
-    dialect_text = text.format('device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
+    dialect_text = text.replace("{}", 'device.capacity["virtual_vram"].AsApproximateFloat64() > 5')
     device = as_scheduled(published_devices(gpu())[0])
 
     assert translate(dialect_text) == translated
@@ -165,7 +154,11 @@ def test_has_of_a_virtual_capacity_needs_no_guard() -> None:
         '"x" in device.attributes["model"]',
         'device.attributes["gpu"].exists(k, k == "model")',
         'cel.bind(g, device.attributes["gpu"], g.model == "A100")',
+        'cel.bind(g, device.attributes["gpu"], g.size()) > 0',
+        'device.?attributes["model"].hasValue()',
+        '[{"attributes": {"model": "A"}}].exists(device, device.attributes["model"] == "A")',
         'size(device.attributes["gpu"]) == 0',
+        '[device.attributes["gpu"]].size() == 1',
         'device.attributes[?"gpu"].hasValue()',
         'device.attributes["a-b"] == {}',
         'device.capacity["gpu"].memory.isGreaterThan(quantity("1Gi"))',
@@ -203,7 +196,6 @@ def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
             'device.capacity["vram"] >= quantity("16Gi")',
             '1:1: found a Quantity as operand of >=, expected device.capacity["vram"].',
         ),
-        (f"{C}.tflops >= 100", f"1:1: found a Quantity as operand of >=, expected {C}.tflops.As"),
         (
             'device.attributes["model"].AsApproximateFloat64() > 1',
             "1:28: found AsApproximateFloat64() of a string, expected a Quantity",
@@ -212,11 +204,11 @@ def test_kubernetes_cel_stays_unchanged_byte_for_byte(text: str) -> None:
             'device.attributes["node_total_gpus"].AsApproximateFloat64() > 1',
             "1:38: found AsApproximateFloat64() of an integer, expected a Quantity",
         ),
-        (f"{A}.model.AsApproximateFloat64() > 1", "1:"),
         ("device.AsApproximateFloat64() > 1", "1:8: found AsApproximateFloat64() of the device"),
         (
-            'device.attributes["node_total_vram"] > "much"',
-            "1:40: found 'much', expected a quantity such as",
+            'device.attributes["node_total_vram"] > "80Gi"',
+            "1:1: found a string that holds an amount as operand of >, "
+            'expected device.attributes["node_total_vram"].AsApproximateFloat64()',
         ),
         ('device.attributes["model"] = "A100"', "1:28: found '=', expected a name or"),
         ('device.attributes["model" == "A100"', "1:36: found the end, expected ]"),
@@ -261,7 +253,7 @@ def test_dialect_knows_every_published_attribute_and_capacity() -> None:
         *("[1].exists(x, {})", "cel.bind(x, {}, x)", "cel.bind(x, 1, {})", "{}.f", "(1 in [{}])"),
     ],
 )
-def test_deepest_expression_that_parses_can_be_translated_split_and_estimated(part: str) -> None:
+def test_deepest_expression_that_parses_can_be_translated_and_split(part: str) -> None:
     text = "a"
     while True:
         deeper = part.format(text)
@@ -273,4 +265,3 @@ def test_deepest_expression_that_parses_can_be_translated_split_and_estimated(pa
 
     assert translate(text) == text
     assert terms(text).text
-    assert cel_evaluation.least_cost(text) >= 0
