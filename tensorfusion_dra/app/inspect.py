@@ -35,7 +35,7 @@ from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
-from tensorfusion_dra.driver.ports.discovery import Discovery
+from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import Kind, Outcome, Registered, Report
 from tensorfusion_dra.driver.providers import State as ProviderState
 from tensorfusion_dra.state import ledger_reading

@@ -17,7 +17,7 @@ from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import json_text
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports.cluster import Exchanges, MissingRightError, UnreadableError
+from tensorfusion_dra.driver.ports import Exchanges, MissingRightError, UnreadableError
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.calls import MOST_READING, WaitingCalls
 

@@ -8,7 +8,7 @@ from tensorfusion_dra.cluster.api import APPLY, ResourceApi, RetriedReads, Statu
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 
 _WAIT_SECONDS: Final = 10.0
 _RIGHT_STATUS: Final = "patch on resourceclaims/status"
@@ -24,7 +24,7 @@ _ASSOCIATED: Final = "associated-node:"
 
 
 class Claims:
-    """Reader of ResourceClaims; implements ports.cluster.Claims."""
+    """Reader of ResourceClaims; implements ports.Claims."""
 
     def __init__(self, resource_api: ResourceApi, *, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.
@@ -60,13 +60,13 @@ class Claims:
 
 
 class ClaimStatus:
-    """Writer of device status into ResourceClaims; implements ports.cluster.ClaimStatus."""
+    """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
 
     def __init__(self, resource_api: ResourceApi) -> None:
         self._resource_api = resource_api
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """Apply the device entries to the claim's status; see ports.cluster.ClaimStatus.
+        """Apply the device entries to the claim's status; see ports.ClaimStatus.
 
         The field manager is this driver's own, so the apply keeps the entries of other drivers, the
         allocation and reservedFor, none of which belong to this driver.

@@ -36,7 +36,7 @@ _MAX_INSTANCE_BYTES: Final = 128
 
 
 class Events:
-    """Writer of Events; implements ports.cluster.Events. Use it from one thread."""
+    """Writer of Events; implements ports.Events. Use it from one thread."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from tensorfusion_dra.core.errors import RetryableError
 
 
 class Nodes:
-    """Reader of one Node; implements ports.cluster.Nodes and ports.cluster.NodeReadiness."""
+    """Reader of one Node; implements ports.Nodes and ports.NodeReadiness."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api

@@ -8,14 +8,14 @@ from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 
 _PODS: Final = "/api/v1/pods"
 _MERGE: Final = "application/merge-patch+json"
 
 
 class Pods:
-    """Reader of Pods; implements ports.cluster.Pods and webhook.ports.PodReader."""
+    """Reader of Pods; implements ports.Pods and webhook.ports.PodReader."""
 
     def __init__(self, api: Api, *, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.
@@ -49,7 +49,7 @@ class Pods:
 
 
 class WorkerPods:
-    """Reader and marker of a node's workers; implements ports.cluster.WorkerPods."""
+    """Reader and marker of a node's workers; implements ports.WorkerPods."""
 
     def __init__(self, api: Api, *, node_name: str, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.

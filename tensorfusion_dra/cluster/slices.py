@@ -21,7 +21,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 
 log = structlog.get_logger()
@@ -34,7 +34,7 @@ _RIGHT: Final = "get, list, watch, create, update and delete on resourceslices"
 
 
 class Slices:
-    """Reader and writer of this node's ResourceSlices; implements ports.cluster.Slices."""
+    """Reader and writer of this node's ResourceSlices; implements ports.Slices."""
 
     def __init__(self, resource_api: ResourceApi, *, node_name: str) -> None:
         self._resource_api = resource_api
@@ -70,7 +70,7 @@ class Slices:
         return self._write("POST", self._resource_api.slices(), item, trial=trial)
 
     def replace(self, item: Slice, *, trial: bool = False) -> Slice:
-        """Replace the stored slice; see ports.cluster.Slices.
+        """Replace the stored slice; see ports.Slices.
 
         The slice's resourceVersion makes the server answer with a conflict if another writer has
         changed it since it was read.

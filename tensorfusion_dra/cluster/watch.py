@@ -273,7 +273,7 @@ def _number(code: object) -> int:
 
 
 class ObjectCache:
-    """Cache of one kind of object; implements ports.cluster.Objects.
+    """Cache of one kind of object; implements ports.Objects.
 
     While the API server is unreachable, the cache keeps the objects as they were.
     """

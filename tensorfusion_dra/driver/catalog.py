@@ -52,7 +52,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import XidCounts
-from tensorfusion_dra.driver.ports.discovery import CardEvents, Discovery, HostSizes, HungError
+from tensorfusion_dra.driver.ports import CardEvents, Discovery, HostSizes, HungError
 from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup

@@ -40,8 +40,7 @@ from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import Standing, State, Verdict
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import Events
-from tensorfusion_dra.driver.ports.enforcement import LiveSigns
+from tensorfusion_dra.driver.ports import Events, LiveSigns
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.saved_state import SavedState

@@ -16,7 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
-from tensorfusion_dra.driver.ports.cluster import Events
+from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.state.ledger import Ledger

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
-from tensorfusion_dra.driver.ports.discovery import DeviceNodes, DriverFiles
+from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

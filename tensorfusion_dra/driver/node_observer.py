@@ -41,7 +41,7 @@ MOST_KEPT: Final = 60
 
 
 class ApiServerState:
-    """Last success and last error; implements ports.cluster.Exchanges."""
+    """Last success and last error; implements ports.Exchanges."""
 
     def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Start without any request.

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.ports.cluster import Events, Objects
+from tensorfusion_dra.driver.ports import Events, Objects
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
 

@@ -42,8 +42,7 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports.cluster import Claims, Pods
-from tensorfusion_dra.driver.ports.enforcement import LiveSigns
+from tensorfusion_dra.driver.ports import Claims, LiveSigns, Pods
 from tensorfusion_dra.driver.share_policies import (
     ClaimPods,
     NeighbourReader,

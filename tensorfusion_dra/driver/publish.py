@@ -41,7 +41,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import PublishingState
-from tensorfusion_dra.driver.ports.cluster import Events, MissingRightError, Nodes, Slices
+from tensorfusion_dra.driver.ports import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup

@@ -38,7 +38,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver.node_files import NodeFiles
-from tensorfusion_dra.driver.ports.cluster import Events
+from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.runtime.backoff import Backoff

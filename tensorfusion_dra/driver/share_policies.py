@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePoli
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver.ports.cluster import Pods
+from tensorfusion_dra.driver.ports import Pods
 
 _MOST_AT_ONCE: Final = 16
 

@@ -47,7 +47,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.ports.cluster import ClaimStatus, MissingRightError
+from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.log_throttle import LogThrottle

@@ -22,7 +22,7 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin
+from tensorfusion_dra.driver.ports import DevicePlugin
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup

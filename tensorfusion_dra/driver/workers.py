@@ -44,8 +44,7 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import Pods, WorkerPods
-from tensorfusion_dra.driver.ports.hypervisor import DevicePlugin, WorkerMemory
+from tensorfusion_dra.driver.ports import DevicePlugin, Pods, WorkerMemory, WorkerPods
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()

@@ -1,4 +1,4 @@
-"""Reader of the live signs of all enforcers; implements ports.enforcement.LiveSigns."""
+"""Reader of the live signs of all enforcers; implements ports.LiveSigns."""
 
 import os
 import socket

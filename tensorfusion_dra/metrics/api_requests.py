@@ -48,7 +48,7 @@ WEBHOOK: Final = (
 
 
 class ApiRequests:
-    """Observer of the requests to the API server; implements ports.cluster.Exchanges."""
+    """Observer of the requests to the API server; implements ports.Exchanges."""
 
     def __init__(self, known: tuple[tuple[str, str], ...]) -> None:
         """Start at 0.

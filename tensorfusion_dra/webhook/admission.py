@@ -27,7 +27,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
-from tensorfusion_dra.driver.ports.cluster import Objects
+from tensorfusion_dra.driver.ports import Objects
 from tensorfusion_dra.webhook.ports import PodReader, PublishedSlices
 
 Item = Mapping[str, Any]

@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 from tests.support.builders.reported_claims import (
     DEVICE,
     POOL,

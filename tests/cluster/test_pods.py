@@ -12,7 +12,7 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.pods import Pods, WorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 ANNOTATIONS = {"tensor-fusion.ai/vram-limit": "8Gi", "example.com/other": "x"}

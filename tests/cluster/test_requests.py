@@ -20,7 +20,7 @@ from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports.cluster import MissingRightError, UnreadableError
+from tensorfusion_dra.driver.ports import MissingRightError, UnreadableError
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.raw_server import HANG_UP, chunk, head, served

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.driver import catalog
 from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
-from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.ports import HungError
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import CardHealthTracker, DeviceCatalog
-from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share

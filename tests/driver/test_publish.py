@@ -22,7 +22,7 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
 )
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.publish import Publisher, Repairs
 from tensorfusion_dra.runtime import wakeup
 from tests.support.builders.devices import NODE

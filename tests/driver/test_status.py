@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
-from tensorfusion_dra.driver.ports.cluster import MissingRightError
+from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.builders.reported_claims import (

@@ -39,7 +39,7 @@ def patched(document: Json, operations: Sequence[object]) -> Json:
 
 
 class ObjectsInMemory:
-    """Objects set by a test; implements driver.ports.cluster.Objects."""
+    """Objects set by a test; implements driver.ports.Objects."""
 
     def __init__(self, *items: Json) -> None:
         self.listed: Sequence[Json] = items

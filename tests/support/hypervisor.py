@@ -30,7 +30,7 @@ Pod = dict[str, Any]
 
 
 class WorkerPodsInMemory:
-    """The pods of one node at the API server; implements ports.cluster.Pods and WorkerPods."""
+    """The pods of one node at the API server; implements ports.Pods and WorkerPods."""
 
     def __init__(self) -> None:
         self.changed = Condition()  # guards all below

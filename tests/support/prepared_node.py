@@ -23,7 +23,7 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports.cluster import Claims
+from tensorfusion_dra.driver.ports import Claims
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter
@@ -43,7 +43,7 @@ from tests.support.ports import (
 from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.driver.ports.enforcement import LiveSigns
+    from tensorfusion_dra.driver.ports import LiveSigns
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")

@@ -272,7 +272,7 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects read before; implements driver.ports.cluster.Objects and PublishedSlices."""
+    """Objects read before; implements driver.ports.Objects and PublishedSlices."""
 
     listed: Sequence[Document]
 

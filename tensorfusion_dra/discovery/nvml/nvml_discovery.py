@@ -19,7 +19,7 @@ from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml.events import NvmlEvents
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
-from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 
 SONAME: Final = "libnvidia-ml.so.1"

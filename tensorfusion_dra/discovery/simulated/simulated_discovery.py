@@ -25,7 +25,7 @@ from tensorfusion_dra.discovery import models, recording, yaml_file
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.discovery.yaml_file import shown
-from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.ports import HungError
 
 log = structlog.get_logger()
 

@@ -27,7 +27,7 @@ def socket_name(number: int) -> str:
 
 
 class DevicePlugin:
-    """The hypervisor's sockets in one folder; implements ports.hypervisor.DevicePlugin."""
+    """The hypervisor's sockets in one folder; implements ports.DevicePlugin."""
 
     def __init__(self, folder: Path) -> None:
         """Call nothing yet.
@@ -72,7 +72,7 @@ def _call(
     """Send the request.
 
     Raises:
-        RetryableError: See ports.hypervisor.DevicePlugin.
+        RetryableError: See ports.DevicePlugin.
     """
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         allocate = channel.unary_unary(

@@ -126,7 +126,7 @@ def noted(note: str) -> tuple[str, str]:
 
 
 class WorkerMemory:
-    """The files below one folder; implements ports.hypervisor.WorkerMemory."""
+    """The files below one folder; implements ports.WorkerMemory."""
 
     def __init__(self, root: Path) -> None:
         """Read nothing yet.

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
-from tensorfusion_dra.driver.ports.discovery import HungError
+from tensorfusion_dra.driver.ports import HungError
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 

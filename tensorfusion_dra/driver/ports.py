@@ -1,9 +1,18 @@
-"""Interfaces to the API server: what the driver calls, and what each call promises."""
+"""Interfaces to what surrounds the driver: what it calls, and what each call promises.
 
-from collections.abc import Mapping, Sequence
+In this order: the API server, the machine and its cards, the enforcers, and Tensor Fusion's
+hypervisor.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.evidence import NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.devices.gpu import Inventory
+from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 
@@ -244,4 +253,224 @@ class Exchanges(Protocol):
 
     def heard(self) -> None:
         """Take note of an event of a watch, such as a bookmark."""
+        ...
+
+
+class HungError(RetryableError):
+    """A call into the NVIDIA driver does not return; it cannot be cancelled either.
+
+    Attributes:
+        call: Description of the call; the same text for the same call, however old it is.
+    """
+
+    def __init__(self, text: str, call: str) -> None:
+        super().__init__(text)
+        self.call = call
+
+
+class Discovery(Protocol):
+    """Reader of the node's GPUs."""
+
+    def read(self) -> Inventory:
+        """Return every card of the node as it is now.
+
+        Raises:
+            HungError: A call into the NVIDIA driver has been running for too long.
+            RetryableError: The cards cannot be read yet; the text names what is missing, such as
+                the library or the loaded driver.
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
+        """
+        ...
+
+
+class HostSizes(Protocol):
+    """Sizes of the host's memory and disk, into which a pool may expand VRAM."""
+
+    def memory_bytes(self) -> int:
+        """Return the size of the machine's memory, regardless of this container's own limit.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the file.
+        """
+        ...
+
+    def disk_bytes(self) -> int:
+        """Return the size of the data disk's file system, including used space.
+
+        Raises:
+            RetryableError: It cannot be read; the text names the folder.
+        """
+        ...
+
+
+class CardEvents(Protocol):
+    """Source of the events that the NVIDIA driver reports about the node's cards."""
+
+    def watch(self, gpu_uuids: frozenset[str]) -> None:
+        """Wait for events of these cards only, from now on.
+
+        Other cards are not kept open, so that they can be reset.
+        """
+        ...
+
+    def run(self, on_event: Callable[[CardEvent], None]) -> None:
+        """Call `on_event` for each event, until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """End run()."""
+        ...
+
+
+class DeviceNodes(Protocol):
+    """Finder of the host's device nodes; all paths are as the container runtime sees them."""
+
+    def of_card(self, minor: int) -> tuple[str, ...]:
+        """Return the paths of a card's own nodes, by its minor number.
+
+        Raises:
+            RetryableError: A node is missing or is no character device.
+        """
+        ...
+
+    def common(self) -> tuple[str, ...]:
+        """Return the paths of the nodes that every container with a card needs.
+
+        Raises:
+            RetryableError: A node without which no CUDA program starts is missing.
+        """
+        ...
+
+
+class DriverFiles(Protocol):
+    """Finder of the NVIDIA driver's libraries for containers."""
+
+    def toolkit_device(self, gpu_uuid: str) -> str | None:
+        """Return the card's qualified CDI device name from NVIDIA's container toolkit, or None."""
+        ...
+
+    def mounts(self) -> tuple[Mount, ...]:
+        """Return mounts of the libraries found under the driver root.
+
+        Raises:
+            RetryableError: A library without which no CUDA program starts is missing.
+        """
+        ...
+
+
+class LiveSigns(Protocol):
+    """Reader of the signs that enforcers leave; safe for all threads, and it raises nothing."""
+
+    def of_claim(self, places: Places) -> Signs:
+        """Return what is at a claim's places now, from files and local sockets alone.
+
+        What cannot be read has its reason as its trouble.
+        """
+        ...
+
+    def of_node(self) -> NodeSigns:
+        """Return the signs of this node's enforcer; may take a few seconds if it is dead."""
+        ...
+
+
+class DevicePlugin(Protocol):
+    """The hypervisor as a device plugin, which allocates cards to workers."""
+
+    def is_serving(self) -> bool:
+        """Return True if its sockets exist; it may still not answer."""
+        ...
+
+    def allocate(self, index: int, *, wait_seconds: float) -> frozenset[str]:
+        """Have it allocate the cards of the worker with this index; return their UUIDs.
+
+        The UUIDs are in lower case. Cards that the hypervisor does not know are missing. It does
+        nothing for a worker whose cards it has allocated already. It waits for a worker that it
+        does not see yet, or that already runs.
+
+        Raises:
+            RetryableError: It does not serve, or did not answer in time, or refused.
+        """
+        ...
+
+
+class WorkerMemory(Protocol):
+    """The shared memory from which a worker's limiter reads its limits.
+
+    The hypervisor creates it and writes a heartbeat into it twice a second. It never changes the
+    limits in it.
+    """
+
+    def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
+        """Return True if it is that of this pod and has these cards and a fresh heartbeat.
+
+        Args:
+            pod: The worker.
+            gpu_ids: The UUIDs of exactly its cards, in lower case.
+        """
+        ...
+
+    def is_of(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with the folder that is at its path now."""
+        ...
+
+    def is_replaced(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with another folder than that at its path now."""
+        ...
+
+    def note_registered(self, pod: PodRef) -> None:
+        """Note that the pod is registered, and with which folder.
+
+        Raises:
+            RetryableError: It cannot be noted.
+        """
+        ...
+
+    def note_trouble(self, pod: PodRef, text: str) -> None:
+        """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
+        ...
+
+    def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
+        """Return once it has these cards and a fresh heartbeat.
+
+        Raises:
+            RetryableError: It has not within the time.
+        """
+        ...
+
+    def set_limits(self, pod: PodRef, limits: Mapping[str, Limit]) -> bool:
+        """Write the limits by GPU UUID where they differ; return True if one did.
+
+        The limiter reads them at its next call.
+
+        Raises:
+            RetryableError: There is no shared memory, or it has another layout or lacks a card.
+        """
+        ...
+
+    def clear(self, pod: PodRef) -> None:
+        """Remove what an earlier pod of this name left, or an earlier registration of this pod.
+
+        Raises:
+            RetryableError: See remove().
+        """
+        ...
+
+    def remove(self, pod: PodRef) -> None:
+        """Remove the pod's folder, whatever its containers made of it, and what was noted.
+
+        Raises:
+            RetryableError: The folder above it cannot be written.
+        """
+        ...
+
+    def forget(self, pod: PodRef) -> None:
+        """Remove what was noted; the folder at the pod's path is of another pod.
+
+        Raises:
+            RetryableError: It cannot be removed.
+        """
+        ...
+
+    def forget_others(self, used: Collection[str]) -> None:
+        """Remove what was noted of pods other than those with these UIDs."""
         ...
