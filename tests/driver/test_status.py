@@ -233,7 +233,7 @@ def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever() ->
 
 def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome() -> None:
     server = StatusAtServer()
-    with running_reporter(server, retry_seconds=FOREVER) as reporter:
+    with running_reporter(server, retry_seconds=0.5) as reporter:
         reporter.report(reported_claim("a"))
         assert eventually(lambda: server.written == ["a"])
         server.faults = [RetryableError("the answer was lost")]
@@ -320,7 +320,7 @@ class Node:
 
     Attributes:
         writes: Claim name and virtual time of each write.
-        error: Raised by each write.
+        error: Raised by each write until `outage_seconds`.
         write_seconds: Time that a write takes.
     """
 
@@ -330,12 +330,13 @@ class Node:
         self.reporter = StatusReporter(self, calls=self.calls, clock=lambda: time.seconds)
         self.writes: list[tuple[str, float]] = []
         self.error: Exception | None = None
+        self.outage_seconds = FOREVER
         self.write_seconds = 0.0
 
     def write(self, ref: ClaimRef, _devices: Sequence[Mapping[str, Any]]) -> bool:
         self.writes.append((ref.name, self.time.seconds))
         self.time.passed(self.write_seconds)
-        if self.error is not None:
+        if self.error is not None and self.times[-1] < self.outage_seconds:
             raise self.error
         return True
 
@@ -458,3 +459,28 @@ def test_claim_forgotten_during_its_write_is_not_retried() -> None:
 
         assert eventually(lambda: server.written == ["b"])
         assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)
+
+
+HOUR: Final = 3600.0
+
+
+@pytest.mark.parametrize("requested_seconds", [0, 100])
+def test_statuses_of_100_claims_survive_a_six_hour_outage_with_few_requests(
+    monkeypatch: pytest.MonkeyPatch, requested_seconds: float
+) -> None:
+    node = Node(VirtualTime(hours=100))
+    monkeypatch.setattr(status, "Condition", node.time.condition)
+    node.reporter = StatusReporter(node, clock=lambda: node.time.seconds)
+    node.error = RetryableError("no answer", after_seconds=requested_seconds)
+    node.outage_seconds = 6 * HOUR
+    node.report(*names(100))
+
+    with capture_logs() as logs:
+        node.run()
+
+    during = [at for at in node.times if at < 6 * HOUR]
+    assert len(during) <= 6 * HOUR / 300 + 15
+    assert all(later - at >= requested_seconds for at, later in itertools.pairwise(during))
+    assert {*node.written[len(during) :]} == {*names(100)}
+    assert node.times[-1] <= 6 * HOUR + 1200
+    assert [line["event"] for line in logs].count("status_retried") <= 6 * 6 + 1
