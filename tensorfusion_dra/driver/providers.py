@@ -21,7 +21,6 @@ call returns with other answers, the provider wakes the loop that reads the card
 
 import reprlib
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -86,11 +85,6 @@ def error_text(error: BaseException) -> str:
     return _REPR.repr(error)
 
 
-_MOST_CHANGES: Final = 10
-_CHANGES_SECONDS: Final = 3600.0
-"""Each change of an attribute or capacity is a write of the slice, which every scheduler reads."""
-_RESTLESS: Final = "answers changed 10 times within an hour; the last good answers stand"
-
 T = TypeVar("T")
 
 
@@ -138,7 +132,6 @@ class ProviderRunner(Generic[T]):
         *,
         budget_seconds: float,
         wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load nothing yet.
 
@@ -147,7 +140,6 @@ class ProviderRunner(Generic[T]):
             call: Calls it for one card and returns its answer, checked; raises anything.
             budget_seconds: Time for a round of calls.
             wake: Has the cards read soon.
-            clock: In seconds; for how often the answers change.
         """
         self.registered = registered
         self.outcome = Outcome(state=State.NEW)
@@ -155,13 +147,11 @@ class ProviderRunner(Generic[T]):
         self._budget_seconds = budget_seconds
         self._late_text = f"no answer within {budget_seconds:g} s; the last good answers stand"
         self._wake = wake
-        self._clock = clock
         self._thread = SingleCallThread(f"provider-{registered.name}")
         self._provider: Any = None  # of that thread alone
         self._running: Future[_Round] | None = None
         self._late_at = 0.0
         self._good: Mapping[str, T] = {}  # by GPU UUID
-        self._changed_at: deque[float] = deque(maxlen=_MOST_CHANGES)
         self._logged: frozenset[str] = frozenset()
 
     def start(self, reading: Reading) -> None:
@@ -236,26 +226,12 @@ class ProviderRunner(Generic[T]):
             self._wake()
 
     def _take(self, returned: _Round) -> None:
-        errors = dict(returned.errors)
-        known = self._good if self._is_restless(returned.answers) else {}
-        if known:
-            errors[""] = _RESTLESS
+        errors = returned.errors
         state = State.FAILED if errors else State.OK
         if returned.ended >= self._late_at:
             state, errors = State.LATE, {"": self._late_text, **errors}
-        self._good = {**self._good, **returned.answers, **known}
+        self._good = {**self._good, **returned.answers}
         self._note(state, returned.ended - returned.began, errors)
-
-    def _is_restless(self, answers: Mapping[str, T]) -> bool:
-        """Return True if known answers change too often; remember this change otherwise."""
-        changes = any(self._good.get(uuid, answer) != answer for uuid, answer in answers.items())
-        if self.registered.kind is Kind.HEALTH or not changes:
-            return False
-        now, changed_at = self._clock(), self._changed_at
-        if len(changed_at) == _MOST_CHANGES and now - changed_at[0] < _CHANGES_SECONDS:
-            return True
-        changed_at.append(now)
-        return False
 
     def _note(self, state: State, seconds: float | None, errors: Mapping[str, str]) -> None:
         """Keep the outcome; log each error once, until all are over."""
@@ -298,14 +274,12 @@ class Providers:
         registered: Iterable[Registered] = (),
         *,
         budget_seconds: float = BUDGET_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load nothing yet.
 
         Args:
             registered: In the order in which they give to a device.
             budget_seconds: Time of each for a round of calls.
-            clock: In seconds; for how often answers change.
         """
         self._wake: Callable[[], None] = lambda: None
         self._registered = tuple(registered)
@@ -313,7 +287,7 @@ class Providers:
         for each in self._registered:
             if not each.unused:
                 runner = ProviderRunner(
-                    each, _call(each), budget_seconds=budget_seconds, wake=self.wake, clock=clock
+                    each, _call(each), budget_seconds=budget_seconds, wake=self.wake
                 )
                 self._runners[each.kind].append(runner)
         self._asked: Reading | None = None

@@ -24,7 +24,6 @@ from tensorfusion_dra.driver.node_observer import (
     ApiServerState,
     NodeObserver,
     RecentOperations,
-    Sources,
 )
 from tensorfusion_dra.driver.publish import Publisher
 from tests.support.builders.devices import NODE
@@ -58,7 +57,9 @@ class Observed:
 
     def observing(self, catalog: DeviceCatalog, **sources: Any) -> NodeObserver:
         return NodeObserver(
-            Sources(catalog=catalog, claims=self.claims, **sources),
+            catalog=catalog,
+            claims=self.claims,
+            **sources,
             node="node-01",
             version="1.2.3",
             now=lambda: NOW,
@@ -219,7 +220,7 @@ class Publishing:
         self.catalog.refresh()
 
     def view(self) -> PublishingView:
-        return self.publisher.state.view()
+        return self.publisher.view()
 
 
 def test_publishing_state_follows_the_writes() -> None:

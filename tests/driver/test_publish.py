@@ -227,7 +227,7 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
             setup.catalog.note_event(event)
         setup.publisher.publish()
         written.append(len(slices.writes))
-        generations.append(setup.publisher.state.view().generation)
+        generations.append(setup.publisher.view().generation)
 
     assert written == [3, 3]
     assert slices.trials == 1
@@ -465,9 +465,7 @@ class UnreliableSlices(SlicesInMemory):
 
 def counted(setup: Setup) -> dict[WriteReason, int]:
     """Return the reasons that were counted."""
-    return {
-        reason: number for reason, number in setup.publisher.state.view().writes.items() if number
-    }
+    return {reason: number for reason, number in setup.publisher.view().writes.items() if number}
 
 
 def published(slices: SlicesInMemory | None = None) -> Setup:
