@@ -6,14 +6,14 @@ that the class leaves out have the values that promise least.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
 from tensorfusion_dra.core.claims.evidence import Places, Signs
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
@@ -173,65 +173,48 @@ class GuardedEnforcer:
 
 
 class _FaultError(Exception):
-    """A call of another package's code failed; the text says how."""
+    """A call of another package's code failed, or its answer cannot be used; the text says how.
+
+    The checks below may also raise anything else at members of a wrong type.
+    """
 
 
 def _needs(found: object, folder: str) -> Needs:
-    """Return the needs if the driver may meet them; it creates folders and files as root.
-
-    Raises:
-        _FaultError: It may not.
-    """
+    """Return the needs if the driver may meet them; it creates folders and files as root."""
     needs = _of_type(found, Needs, "needs")
-    for path in (*needs.files, *needs.sockets):
-        _check_absolute("needs", path)
+    _check_absolute("needs", *needs.files, *needs.sockets)
     for path in (*(each.path for each in needs.folders), *(each.path for each in needs.texts)):
-        is_below = path.startswith(f"{folder}/") and not {"..", "."} & set(path.split("/"))
-        _check(is_below, f"needs: found {path!r}, expected a path below {folder}")
-    for made in needs.folders:
-        _of_type(made.mode, int, f"needs: {made.path}: mode")
-    for file in needs.texts:
-        _of_type(file.text, str, f"needs: {file.path}: text")
+        if not path.startswith(f"{folder}/") or {"..", "."} & set(path.split("/")):
+            raise _FaultError(f"needs: found {path!r}, expected a path below {folder}")
     return needs
 
 
 def _places(found: object) -> Places:
-    """Return the places if the driver can look there.
-
-    Raises:
-        _FaultError: It cannot.
-    """
+    """Return the places if the driver can look there."""
     places = _of_type(found, Places, "places")
-    optional = [each for each in (places.shared_memory, places.socket) if each != ""]
-    for path in (*places.files, *places.caches.values(), *optional):
-        _check_absolute("places", path)
+    single = [each for each in (places.shared_memory, places.socket) if each != ""]
+    _check_absolute("places", *places.files, *places.caches.values(), *single)
     return places
 
 
 def _edits(found: object) -> Edits:
-    """Return the edits if a container can have them.
-
-    Raises:
-        _FaultError: It cannot.
-    """
+    """Return the edits if a container can have them."""
     edits = _of_type(found, Edits, "edits")
-    env: Mapping[Any, Any] = edits.env
-    for key, value in env.items():
-        is_name = isinstance(key, str) and _VARIABLE.fullmatch(key) is not None
-        _check(is_name, f"edits: env: found {key!r}, expected the name of a variable")
+    for key, value in edits.env.items():
+        if not _VARIABLE.fullmatch(key):
+            raise _FaultError(f"edits: env: found {key!r}, expected the name of a variable")
+        if key in _TAKEN or key.startswith(names.ENV_SHARE_PREFIX):
+            raise _FaultError(f"edits: env: found {key}, which the driver itself sets")
         _of_type(value, str, f"edits: env: {key}")
-        is_taken = key in _TAKEN or key.startswith(names.ENV_SHARE_PREFIX)
-        _check(not is_taken, f"edits: env: found {key}, which the driver itself sets")
     for mount in edits.mounts:
-        for path in (_of_type(mount, Mount, "edits: mounts").host_path, mount.container_path):
-            _check_absolute("edits: mounts", path)
+        _check_absolute("edits: mounts", mount.host_path, mount.container_path)
     return edits
 
 
 def _verdict(found: object) -> Verdict:
     given = _of_type(found, Verdict, "judge")
-    is_reason = _REASON.fullmatch(given.reason) is not None
-    _check(is_reason, f"judge: found {found!r}, expected a Verdict with a CamelCase reason")
+    if not _REASON.fullmatch(given.reason):
+        raise _FaultError(f"judge: found {found!r}, expected a Verdict with a CamelCase reason")
     return Verdict(state=State(given.state), reason=given.reason, text=str(given.text))
 
 
@@ -241,11 +224,7 @@ def _of_type(found: object, kind: type[T], subject: str) -> T:
     return found
 
 
-def _check(holds: bool, text: str) -> None:
-    if not holds:
-        raise _FaultError(text)
-
-
-def _check_absolute(subject: str, path: object) -> None:
-    is_absolute = isinstance(path, str) and path.startswith("/")
-    _check(is_absolute, f"{subject}: found {path!r}, expected an absolute path")
+def _check_absolute(subject: str, *paths: str) -> None:
+    for path in paths:
+        if not path.startswith("/"):
+            raise _FaultError(f"{subject}: found {path!r}, expected an absolute path")
