@@ -148,7 +148,6 @@ class StatusReporter:
         enforcement: EnforcementWatch | None = None,
         now: Callable[[], datetime] = utc_now,
         retry_seconds: float = _FIRST_PAUSE_SECONDS,
-        pause_seconds: float = _LONGEST_PAUSE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write nothing yet.
@@ -161,14 +160,12 @@ class StatusReporter:
                 this out of the statuses.
             now: Returns the wall clock's time, for lastTransitionTime.
             retry_seconds: Pause after a first failure; it doubles with each further one in a row.
-            pause_seconds: Pause after a missing permission.
             clock: In seconds; for delays.
         """
         self._claim_status = claim_status
         self._sick = sick
         self._enforcement = enforcement
         self._now = now
-        self._pause_seconds = pause_seconds
         self._clock = clock
         self._calls = calls or CallsInFlight()
         # Used by run()'s thread alone:
@@ -303,7 +300,7 @@ class StatusReporter:
         """Pause, and queue the record again unless the claim was forgotten or a newer one waits."""
         ref = waiting.claim.ref
         if isinstance(error, MissingRightError):
-            seconds = self._pause_seconds
+            seconds = _LONGEST_PAUSE_SECONDS
             if error.right not in self._missing_rights:
                 self._missing_rights.add(error.right)
                 log.error(
