@@ -34,7 +34,7 @@ from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.node_observer import NodeObserver, Sources
+from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import Kind, Outcome, Registered, Report
 from tensorfusion_dra.driver.providers import State as ProviderState
@@ -132,7 +132,9 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         for claim, verdicts in zip(claims, node_parts.verdicts_now(settings, claims), strict=True)
     }
     observer = NodeObserver(
-        Sources(catalog=reader, claims=lambda: claims, standings=lambda: standings),
+        catalog=reader,
+        claims=lambda: claims,
+        standings=lambda: standings,
         node=settings.node_name,
         version=version.current(),
     )

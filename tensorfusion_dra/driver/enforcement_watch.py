@@ -11,7 +11,7 @@ claim's status; they are replaced when state or reason of one changes, not when 
   no longer is told at once, and anything else at most once a minute and claim, so that an enforcer
   that comes and goes does not fill the API server.
 - A claim from before this process: follow(). Its standing verdicts were kept in a file, so that a
-  restart of the driver writes no status anew.
+  restart of the driver writes no status again.
 - An unprepared claim: forget().
 
 Shares whose verdict follows from their record alone, such as those of simulated GPUs, are never
@@ -34,7 +34,6 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.evidence import Places, Signs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -100,10 +99,6 @@ class WatchedLimits:
         self.settled_until = clock_seconds + SPACING_SECONDS
         return True
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return the standing verdicts as JSON."""
-        return [each.as_json() for each in self.standing or ()]
-
 
 def _followed(claim: PreparedClaim, places: Places, kept: object) -> WatchedLimits:
     """Return a claim from before this process.
@@ -111,8 +106,8 @@ def _followed(claim: PreparedClaim, places: Places, kept: object) -> WatchedLimi
     Args:
         claim: As it is recorded.
         places: Where its enforcer leaves signs.
-        kept: What as_json() returned, or anything else. Without it, the claim's status is written
-            anew, since nobody knows what it shows.
+        kept: Its standing verdicts from the file, or anything else. Without them, the claim's
+            status is written again, since nobody knows what it shows.
     """
     watched = WatchedLimits(claim=claim, places=places, limits_since=-math.inf)
     watched.is_shown = not watched.is_looked_at
@@ -140,13 +135,6 @@ _MOST_PODS: Final = 4
 """Pods of one claim that get an Event."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
-    is_warning: bool
-    text: str
-    pods: Sequence[PodRef]
-
-
 class EnforcementAnnouncer:
     """Writer of log lines and Events on pods about limits, for one thread.
 
@@ -156,7 +144,7 @@ class EnforcementAnnouncer:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._pending: dict[str, _Event] = {}  # by claim UID
+        self._pending: dict[str, tuple[PreparedClaim, Verdict]] = {}  # by claim UID
 
     def announce(self, watched: WatchedLimits) -> None:
         """Log it and queue an Event if the limits hold no longer, or hold again."""
@@ -178,23 +166,20 @@ class EnforcementAnnouncer:
             )
         else:
             log.info("limits_enforced", claim=str(ref), claim_uid=ref.uid, reason=found.reason)
-        self._pending[ref.uid] = _Event(
-            is_warning=is_warning,
-            text=f"claim {ref.name}: {found.text}",
-            pods=watched.claim.pods[:_MOST_PODS],
-        )
+        self._pending[ref.uid] = watched.claim, found
 
     def write_events(self) -> None:
         """Write a few pending Events, up to the first failure."""
-        for uid, event in list(self._pending.items())[:_MOST_EVENTS]:
-            if not all(self._is_written(event, pod) for pod in event.pods or (None,)):
+        for uid, (claim, found) in list(self._pending.items())[:_MOST_EVENTS]:
+            if found.state is State.NOT_ENFORCED:
+                write, reason = self._events.warn, names.EVENT_LIMITS_NOT_ENFORCED
+            else:
+                write, reason = self._events.note, names.EVENT_LIMITS_ENFORCED
+            text = f"claim {claim.ref.name}: {found.text}"
+            pods = claim.pods[:_MOST_PODS] or (None,)
+            if not all(write(reason, text, pod=pod) for pod in pods):
                 return
             del self._pending[uid]
-
-    def _is_written(self, event: _Event, pod: PodRef | None) -> bool:
-        if event.is_warning:
-            return self._events.warn(names.EVENT_LIMITS_NOT_ENFORCED, event.text, pod=pod)
-        return self._events.note(names.EVENT_LIMITS_ENFORCED, event.text, pod=pod)
 
 
 LOOK_SECONDS: Final = 10.0
@@ -233,6 +218,7 @@ class NodeEnforcer:
         self._clock = clock
         self._look_at = -math.inf
         self._standing: Standing | None = None  # replaced as a whole, so that reading needs no lock
+        self._is_missing = False
         self._pending = ""  # text of an Event that is not written yet
 
     def standing(self) -> Standing | None:
@@ -255,20 +241,18 @@ class NodeEnforcer:
         found = presence.of_node_with_cure(
             self._enforcer, self._signs.of_node(), is_required=self._is_required
         )
-        before = self._standing
-        was_missing = before is not None and before.verdict.state is State.NOT_ENFORCED
-        self._standing = (
-            before.after(found, self._now())
-            if before
-            else Standing(verdict=found, since=self._now())
-        )
+        before = self._standing or Standing(verdict=found, since=self._now())
+        self._standing = before.after(found, self._now())
         is_missing = found.state is State.NOT_ENFORCED
-        if is_missing and not was_missing:
+        if is_missing == self._is_missing:
+            return
+        self._is_missing = is_missing
+        if is_missing:
             log.warning(
                 "enforcer_not_seen", enforcer=self._enforcer, reason=found.reason, error=found.text
             )
             self._pending = f"enforcer {self._enforcer}: {found.text}"
-        elif was_missing and not is_missing:
+        else:
             log.info("enforcer_seen", enforcer=self._enforcer, reason=found.reason)
             self._pending = ""
 
@@ -286,7 +270,7 @@ class EnforcementWatch:
         node: NodeEnforcer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at nothing yet.
+        """Load the standing verdicts of the process before.
 
         Args:
             signs: Reads what enforcers leave.
@@ -303,12 +287,13 @@ class EnforcementWatch:
         self._clock = clock
         self._now = now
         self._wakeup = Wakeup()
-        self._throttle = LogThrottle(clock=clock)  # of run()'s thread alone
+        self._kept = records.load() or {}
+        # Of run()'s thread alone:
+        self._throttle = LogThrottle(clock=clock)
+        self._saved: Mapping[str, Any] | None = None
         self._lock = Lock()  # guards all below
         self._watched: dict[str, WatchedLimits] = {}  # by claim UID
         self._absent: frozenset[str] = frozenset()
-        self._kept: Mapping[str, Any] | None = None
-        self._is_saved = True
 
     def note(self, claim: PreparedClaim) -> None:
         """Watch a claim that was prepared, or whose record changed."""
@@ -316,7 +301,9 @@ class EnforcementWatch:
             known = self._watched.get(claim.ref.uid)
             if known is not None and known.claim is claim:
                 return
-            has_same_limits = known is not None and _limits(known.claim) == _limits(claim)
+            has_same_limits = known is not None and (
+                [each.limit for each in known.claim.shares] == [each.limit for each in claim.shares]
+            )
             if known is None or len(known.claim.shares) != len(claim.shares):
                 known = WatchedLimits(claim=claim, places=Places(), limits_since=0.0)
                 self._watched[claim.ref.uid] = known
@@ -327,7 +314,7 @@ class EnforcementWatch:
     def forget(self, claim_uid: str) -> None:
         """Watch a claim no longer."""
         with self._lock:
-            self._drop(claim_uid)
+            self._watched.pop(claim_uid, None)
 
     def follow(self, recorded: Iterable[PreparedClaim]) -> None:
         """Watch exactly these claims and those noted lately: another instance may have changed any.
@@ -337,14 +324,12 @@ class EnforcementWatch:
         """
         claims = {claim.ref.uid: claim for claim in recorded if claim.shares}
         with self._lock:
-            kept = self._records.load() or {} if self._kept is None else self._kept
-            self._kept = {}
             for uid, claim in claims.items():
                 if uid not in self._watched:
-                    self._watched[uid] = _followed(claim, self._places(claim), kept.get(uid))
+                    self._watched[uid] = _followed(claim, self._places(claim), self._kept.get(uid))
             absent = frozenset(self._watched.keys() - claims.keys())
             for uid in absent & self._absent:
-                self._drop(uid)
+                del self._watched[uid]
             self._absent = absent
 
     def standing(self, claim: PreparedClaim) -> Sequence[Standing]:
@@ -358,7 +343,6 @@ class EnforcementWatch:
                 return known.standing
         found = self._verdicts(known, self._signs.of_claim(known.places))
         with self._lock:
-            self._is_saved = self._is_saved and not known.is_looked_at
             return known.begin(found, self._now())
 
     def standings(self) -> Mapping[str, Sequence[Standing]]:
@@ -395,16 +379,17 @@ class EnforcementWatch:
         """Look at every claim once, and tell what changed."""
         with self._lock:
             watched = [each for each in self._watched.values() if each.is_looked_at]
+        read: dict[str, Signs] = {}  # by places: a daemon is asked once for all of its claims
         for each in watched:
-            claim = each.claim
-            found = self._verdicts(each, self._signs.of_claim(each.places))
+            claim, places = each.claim, str(each.places)
+            if places not in read:
+                read[places] = self._signs.of_claim(each.places)
+            found = self._verdicts(each, read[places])
             with self._lock:
                 if self._watched.get(claim.ref.uid) is not each or each.claim is not claim:
                     continue  # unprepared or changed meanwhile
-                is_first = each.standing is None
                 is_changed = each.replace(found, self._now(), clock_seconds=self._clock())
                 is_due = is_changed or not each.is_shown
-                self._is_saved = self._is_saved and not (is_first or is_due)
                 each.is_shown = True
             announcer.announce(each)
             if is_due:
@@ -428,27 +413,18 @@ class EnforcementWatch:
     def _places(self, claim: PreparedClaim) -> Places:
         return presence.places(claim, self._enforcers.get(claim.enforcer))
 
-    def _drop(self, claim_uid: str) -> None:
-        gone = self._watched.pop(claim_uid, None)
-        if gone is not None and gone.standing is not None and gone.is_looked_at:
-            self._is_saved = False
-
     def _save(self) -> None:
         with self._lock:
-            if self._is_saved:
-                return
-            self._is_saved = True
             record = {
-                uid: each.as_json()
+                uid: [standing.as_json() for standing in each.standing]
                 for uid, each in self._watched.items()
                 if each.standing is not None and each.is_looked_at
             }
+        if record == self._saved:
+            return
         try:
             self._records.save(record)
+            self._saved = record
         except RetryableError as error:
             if self._throttle.is_new(str(error)):
                 log.warning("enforcement_record_failed", error=str(error))
-
-
-def _limits(claim: PreparedClaim) -> Sequence[object]:
-    return [share.limit for share in claim.shares]

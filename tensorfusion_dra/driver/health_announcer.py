@@ -4,9 +4,7 @@ A change of a GPU's health becomes a log line, an Event on the Node, and a new s
 that has a share of the GPU.
 """
 
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Event
 from typing import Final
 
@@ -18,21 +16,18 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
 
-_WAIT_SECONDS: Final = 60.0
-_FIRST_RETRY_SECONDS: Final = 1.0
-_LONGEST_RETRY_SECONDS: Final = 600.0
+_RETRY_SECONDS: Final = 60.0
 
 
 class HealthAnnouncer:
     """Loop that announces changes of health, in its own thread because it waits for the API server.
 
-    An announcement that fails is retried with growing delays. Of several changes of one device that
-    could not be announced, only the last one is.
+    An announcement that fails is repeated each minute. Of several changes of one device that could
+    not be announced, only the last one is.
     """
 
     def __init__(
@@ -41,8 +36,6 @@ class HealthAnnouncer:
         ledger: Ledger,
         status: StatusReporter,
         events: Events,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Announce nothing yet. Sickness from before this moment was logged by another process.
 
@@ -51,17 +44,11 @@ class HealthAnnouncer:
             ledger: The claims of this node.
             status: Writes the status of claims.
             events: Of this loop's thread alone.
-            clock: In seconds; for the time of the next retry.
         """
         self._catalog = catalog
         self._ledger = ledger
         self._status = status
         self._events = events
-        self._clock = clock
-        self._backoff = Backoff(
-            first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=_LONGEST_RETRY_SECONDS
-        )
-        self._retry_at = math.inf
         self._pending_events: dict[str, Sickness | None] = {}  # by device; None if it is healthy
         self._pending_devices: set[str] = set()  # devices whose claims need a new status
         self._stop = Event()
@@ -80,16 +67,15 @@ class HealthAnnouncer:
         """
         seen: Catalog | None = None
         while not self._stop.is_set():
-            seconds = min(_WAIT_SECONDS, max(0.0, self._retry_at - self._clock()))
-            self._catalog.wait_changed(seen, seconds=seconds, stopped=self._stop.is_set)
+            self._catalog.wait_changed(seen, seconds=_RETRY_SECONDS, stopped=self._stop.is_set)
             current = self._catalog.current()
             if current is not None and current is not seen:
-                self.announce(seen.sick if seen else {}, current.sick)
+                self.note(seen.sick if seen else {}, current.sick)
                 seen = current
-            self.retry()
+            self.announce()
 
-    def announce(self, before: Mapping[str, Sickness], now: Mapping[str, Sickness]) -> None:
-        """Announce the differences between two states, given as sick devices by name."""
+    def note(self, before: Mapping[str, Sickness], now: Mapping[str, Sickness]) -> None:
+        """Note and log the differences between two states, given as sick devices by name."""
         changed = {name for name in {*before, *now} if before.get(name) != now.get(name)}
         # Of another process. It may have ended before it wrote the claims' statuses, which may be
         # written twice; Events may not.
@@ -103,27 +89,11 @@ class HealthAnnouncer:
                 log.warning("gpu_unhealthy", device=name, reason=reason, error=text)
             self._pending_events.pop(name, None)  # Events keep the order of the changes
             self._pending_events[name] = sickness
-        if changed:
-            self._pending_devices |= changed
-            self._backoff.succeeded()
-            self._announce_pending()
+        self._pending_devices |= changed
 
-    def retry(self) -> None:
-        """Announce what is still pending, if the delay since the last failure is over."""
-        if self._clock() >= self._retry_at:
-            self._announce_pending()
-
-    def _announce_pending(self) -> None:
-        all_reported = self._report_claims()
-        all_written = self._write_events()
-        if all_reported and all_written:
-            self._backoff.succeeded()
-            self._retry_at = math.inf
-        else:
-            self._retry_at = self._clock() + self._backoff.failed()
-
-    def _write_events(self) -> bool:
-        """Write pending Events up to the first failure; return True if none is left."""
+    def announce(self) -> None:
+        """Announce what was noted; what fails is announced by the next call."""
+        self._report_claims()
         for name, sickness in list(self._pending_events.items()):
             if sickness is None:
                 written = self._events.note(names.EVENT_GPU_RECOVERED, f"{name} is healthy again")
@@ -131,21 +101,19 @@ class HealthAnnouncer:
                 text = f"{name}: {sickness.worst.text}"
                 written = self._events.warn(names.EVENT_GPU_UNHEALTHY, text)
             if not written:
-                return False
+                return
             del self._pending_events[name]
-        return True
 
-    def _report_claims(self) -> bool:
-        """Have the claims of changed devices reported; False if the ledger cannot be read."""
+    def _report_claims(self) -> None:
+        """Have the claims of changed devices reported, unless the ledger cannot be read."""
         if not self._pending_devices:
-            return True
+            return
         try:
             claims = self._ledger.claims()
         except RetryableError as error:
             log.warning("health_report_failed", error=str(error))
-            return False
+            return
         for claim in claims:
             if any(share.device in self._pending_devices for share in claim.shares):
                 self._status.report_changed(claim)
         self._pending_devices.clear()
-        return True

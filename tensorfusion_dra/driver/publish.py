@@ -29,6 +29,8 @@ too, at intervals that grow to a minute, and an Event on the Node names the scri
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from threading import Event
 from typing import Final
 
@@ -36,11 +38,11 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
-from tensorfusion_dra.core.devices.slices import Slice, SlicePlan
+from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
+from tensorfusion_dra.core.observed.node_view import PublishingView
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.node_observer import PublishingState
 from tensorfusion_dra.driver.ports import Events, MissingRightError, Nodes, Slices
 from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
@@ -72,7 +74,7 @@ class Repairs:
         self._backoff = Backoff(first_seconds=1, longest_seconds=_LONGEST_SECONDS)
         self._repaired_at = -_QUIET_SECONDS
         self._next_at = 0.0
-        self._is_reported = False
+        self.is_reported = False
 
     def seconds_left(self) -> float:
         """Return the time until the next repair may be made; 0 if it may be made now."""
@@ -81,20 +83,17 @@ class Repairs:
     def record(self) -> bool:
         """Record a repair; return True if the repeated repairs should be reported.
 
-        That is from the second repair in a row on, until mark_reported() is called.
+        That is from the second repair in a row on, until the caller sets is_reported, which ends
+        with the next quiet time.
         """
         now = self._clock()
         is_first = now - self._repaired_at >= _QUIET_SECONDS
         if is_first:
             self._backoff.succeeded()
-            self._is_reported = False
+            self.is_reported = False
         self._repaired_at = now
         self._next_at = now + self._backoff.failed()
-        return not is_first and not self._is_reported
-
-    def mark_reported(self) -> None:
-        """Record that the other writer was reported; ends with the next quiet time."""
-        self._is_reported = True
+        return not is_first and not self.is_reported
 
 
 log = structlog.get_logger()
@@ -106,7 +105,11 @@ _NOT_PERMITTED_SECONDS: Final = 60.0
 
 
 class Publisher:
-    """Loop that publishes the node's devices; other threads only wake it."""
+    """Loop that publishes the node's devices; other threads only wake it and call view().
+
+    Writes are counted by reason. Example: a card becomes unhealthy, and the first write fails. The
+    next round writes the same slice for the reason `retry`, and the write is counted there.
+    """
 
     def __init__(
         self,
@@ -130,10 +133,11 @@ class Publisher:
             right: The right to publish, which instances on this node pass on.
             repairs: The pace of repairs; None for the default.
         """
-        self.state = PublishingState()
+        self._view = PublishingView()  # replaced as a whole, so that reading needs no lock
         self._events = events
         self._repairs = repairs or Repairs()
-        self._confirmed: Sequence[Slice] = ()  # wanted slices that were last stored
+        self._confirmed: Sequence[Slice] = ()  # wanted slices, as last found or made stored
+        self._writing: WriteReason | None = None  # from the first write until they are stored
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
@@ -145,8 +149,11 @@ class Publisher:
         self._node_uid = ""
         self._dropped: frozenset[str] = frozenset()  # feature gates that the server has off
         self._logged_dropped: frozenset[str] = frozenset()
-        self._had_right = True
         self._throttle = LogThrottle()
+
+    def view(self) -> PublishingView:
+        """Return the present state."""
+        return self._view
 
     def wake(self) -> None:
         """Begin a round now, because the catalog may have changed."""
@@ -183,14 +190,15 @@ class Publisher:
                     self.publish()
             except RetryableError as error:
                 self._recheck_node.set()
-                self.state.note_failure(str(error))
+                since = self._view.error_since or datetime.now(UTC)
+                self._view = replace(self._view, error=str(error), error_since=since)
                 delay = self._log_failure(error, backoff.failed(at_least=error.after_seconds))
                 if error.after_seconds:
                     self._wakeup.pause(delay)  # the server requested it, so no wake() may end it
                     continue
             else:
                 backoff.succeeded()
-                self.state.note_success()
+                self._view = replace(self._view, error="", error_since=None)
                 self._throttle.over()
                 delay = self._repairs.seconds_left() or None
             self._wait(delay)
@@ -216,23 +224,27 @@ class Publisher:
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
             self._dropped = frozenset()
-            self.state.note_dropped(())
+            self._view = replace(self._view, dropped_gates=())
         plan = slices.plan(wanted, stored, dropped=self._dropped)
         if plan and not self._dropped and self._server_drops(plan, wanted, stored):
             plan = slices.plan(wanted, stored, dropped=self._dropped)  # which has no writes
-        is_repair = wanted == self._confirmed
-        if not plan or (is_repair and self._repairs.seconds_left()):
-            self._confirmed = wanted
-            if not plan:
-                self.state.confirm(wanted, generation=plan.generation, written=False)
+        if not plan:
+            self._confirm(wanted, plan)
+            return None
+        is_repair = self._writing is None and wanted == self._confirmed
+        if is_repair and self._repairs.seconds_left():
             return None
         if is_repair and self._repairs.record():
             self._report_contest(plan)
-        self._confirmed = ()
-        self.state.begin_write(wanted, is_repair=is_repair)
-        self._apply(plan)
-        self._confirmed = wanted
-        self.state.confirm(wanted, generation=plan.generation, written=True)
+        if self._writing is not None:
+            self._writing = WriteReason.RETRY  # the writes before were not confirmed
+        elif is_repair:
+            self._writing = WriteReason.REPAIR
+        else:
+            self._writing = slices.write_reason(self._confirmed, wanted)
+        self._apply(plan, self._writing)
+        self._confirm(wanted, plan)
+        self._view = replace(self._view, written_at=self._view.confirmed_at)
         log.info(
             "slices_published",
             pool=current.node.pool,
@@ -242,6 +254,17 @@ class Publisher:
             deleted=len(plan.delete),
         )
         return plan
+
+    def _confirm(self, wanted: Sequence[Slice], plan: SlicePlan) -> None:
+        """Note that the stored slices are the wanted ones."""
+        self._confirmed, self._writing = wanted, None
+        self._view = replace(
+            self._view,
+            generation=plan.generation,
+            slices=len(wanted),
+            devices=sum(len(item["spec"]["devices"]) for item in wanted),
+            confirmed_at=datetime.now(UTC),
+        )
 
     def _owner(self) -> str:
         """Return the UID of the Node; read it if it is not known or may have changed."""
@@ -264,7 +287,7 @@ class Publisher:
         )
         log.warning("slices_contested", writers=writers, error=error)
         if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
-            self._repairs.mark_reported()
+            self._repairs.is_reported = True
 
     def _log_failure(self, error: RetryableError, delay: float) -> float:
         """Log an error once; return the delay, which is longer if a permission is missing."""
@@ -277,16 +300,15 @@ class Publisher:
 
     def _has_right(self) -> bool:
         has_right = self._right.held()
-        if has_right != self._had_right:
-            self._had_right = has_right
-            self.state.note_right(has_right=has_right)
+        if has_right != self._view.has_right:
+            self._view = replace(self._view, has_right=has_right)
             log.info("publishing_resumed" if has_right else "publishing_left_to_newer_instance")
         return has_right
 
     def _wait(self, seconds: float | None) -> None:
         """Wait until woken or until the publishing right is back; None sets no time limit."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._had_right:
+        while not self._view.has_right:
             left = _RIGHT_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0 or self._wakeup.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
                 return
@@ -313,25 +335,29 @@ class Publisher:
             return True
         return False
 
-    def _apply(self, plan: SlicePlan) -> None:
+    def _apply(self, plan: SlicePlan, reason: WriteReason) -> None:
         for item in plan.delete:
             self._slices.delete(item)
-            self.state.note_write()
+            self._count_write(reason)
         for item in plan.update:
-            self._note_stored(item, self._slices.replace(item))
+            self._note_stored(item, self._slices.replace(item), reason)
         for item in plan.create:
-            self._note_stored(item, self._slices.create(item))
+            self._note_stored(item, self._slices.create(item), reason)
 
-    def _note_stored(self, sent: Slice, stored: Slice) -> None:
-        self.state.note_write()
+    def _note_stored(self, sent: Slice, stored: Slice, reason: WriteReason) -> None:
+        self._count_write(reason)
         gates = slices.dropped_gates(sent, stored)
         if gates:
             self._note_dropped(gates)
 
+    def _count_write(self, reason: WriteReason) -> None:
+        writes = self._view.writes
+        self._view = replace(self._view, writes={**writes, reason: writes[reason] + 1})
+
     def _note_dropped(self, gates: frozenset[str]) -> None:
         # Added to the known ones: a slice without a taint does not show that taints are dropped.
         self._dropped |= gates
-        self.state.note_dropped(self._dropped)
+        self._view = replace(self._view, dropped_gates=tuple(sorted(self._dropped)))
         if self._dropped != self._logged_dropped:
             self._logged_dropped = self._dropped
             log.error(

@@ -17,7 +17,7 @@ of all claims that are gone starts again. A check that gets no answer changes no
 is present again was never gone. As a rule, the kubelet's own call comes first.
 
 A check is one request, so a fleet must not make many of them. Each claim is checked once in
-`check_seconds` (6 hours), at a random time of its own, and at most ten in a round. All claims are
+`check_seconds` (6 hours), from a random time on, and at most ten in a round. All claims are
 checked within the next rounds if a claim was refused: the record of a claim that is gone may take
 the room. Urgent claims are checked in every round and before the others: claims that are gone,
 records that were rebuilt after damage to the ledger, and claims of which only files are left. A
@@ -51,8 +51,6 @@ log = structlog.get_logger()
 MOST_PER_ROUND: Final = 10
 """Claims that a round checks, besides urgent ones."""
 _MOST_URGENT: Final = 50
-_LEAST_PART: Final = 0.5
-"""Part of check_seconds that passes at least between two checks of a claim."""
 _MOST_FAILURES: Final = 3
 """Failed checks after which a round ends, because the API server seems to be unavailable."""
 _FRESH_SECONDS: Final = 600.0
@@ -112,14 +110,12 @@ class StaleClaimCollector:
         self._gone_seconds = gone_seconds
         self._check_seconds = check_seconds
         self._clock = clock
-        self._is_first_round = True
-        self._ready: bool | None = None  # in this round; None if not read yet
-        self._rebuilt: set[str] = set()  # UIDs that check_first() got since the last round
         self._known: dict[str, _Known] = {}  # by UID
 
     def check_first(self, claim_uids: Iterable[str]) -> None:
         """Check these claims before all others, because their records were rebuilt from copies."""
-        self._rebuilt.update(claim_uids)
+        for uid in claim_uids:
+            self._known[uid] = _Known(due_at=_URGENT)
 
     def check_soon(self) -> None:
         """Check all claims within the next rounds, but for those that were checked just now."""
@@ -144,13 +140,8 @@ class StaleClaimCollector:
         self._known = {
             _ref(each).uid: before.get(_ref(each).uid) or self._new(each) for each in recorded
         }
-        for uid in self._rebuilt & self._known.keys():
-            self._known[uid].due_at = _URGENT
-        self._rebuilt.clear()
-        self._is_first_round = False
         if self._preparer.take_refusal():
             self.check_soon()
-        self._ready = None
         failures: list[RetryableError] = []
         for each in self._due(recorded):
             known = self._known[_ref(each).uid]
@@ -167,16 +158,11 @@ class StaleClaimCollector:
             raise failures[0]
 
     def _new(self, each: Recorded) -> _Known:
-        now = self._clock()
         if isinstance(each, ClaimRef):
             return _Known(due_at=_URGENT)
-        if self._is_first_round:
-            # All nodes may have started together.
-            return _Known(due_at=now + random.uniform(0, self._check_seconds))  # noqa: S311
-        return _Known(due_at=self._next_check(now), tried_at=now)  # prepare has just read it
-
-    def _next_check(self, now: float) -> float:
-        return now + random.uniform(_LEAST_PART, 1) * self._check_seconds  # noqa: S311 - spreads load
+        # Spread, because all nodes may have started together.
+        wait = random.uniform(0, self._check_seconds)  # noqa: S311
+        return _Known(due_at=self._clock() + wait)
 
     def _due(self, recorded: Sequence[Recorded]) -> list[Recorded]:
         """Return the claims of this round, in the order of their checks."""
@@ -194,14 +180,14 @@ class StaleClaimCollector:
         ref = _ref(each)
         why = self._why_gone(each)
         now = self._clock()
-        known.tried_at, known.due_at = now, self._next_check(now)
+        known.tried_at, known.due_at = now, now + self._check_seconds
         if not why:
             known.gone_since = None
             if isinstance(each, ClaimRef):
                 self._preparer.prepare([ref], deadline=time.monotonic() + _CALL_SECONDS)
             return
         known.due_at = _URGENT
-        if not self._node_is_ready():
+        if not self._node.is_ready():
             for gone in self._known.values():  # the time of each starts again
                 gone.gone_since = None
             return
@@ -210,12 +196,6 @@ class StaleClaimCollector:
             log.info("claim_gone", claim=str(ref), claim_uid=ref.uid, error=why)
         if now - known.gone_since >= self._gone_seconds:
             self._release(each, why)
-
-    def _node_is_ready(self) -> bool:
-        """Return True if the Node is Ready; read at most once a round, and only if needed."""
-        if self._ready is None:
-            self._ready = self._node.is_ready()
-        return self._ready
 
     def _release(self, each: Recorded, why: str) -> None:
         ref = _ref(each)

@@ -1,8 +1,7 @@
 """Reports of what the containers of each claim got, written into the claim's status.
 
 A thread of its own writes the reports, each by one request and one after the other, so a status
-neither delays nor fails a prepare. It waits for a moment without calls of the kubelet
-(WritePace). A claim's report is in one of these states:
+neither delays nor fails a prepare. A claim's report is in one of these states:
 
 - waiting: report() queued the claim's record. A newer record replaces it, and one whose GPU's
   health changed goes before the others.
@@ -13,10 +12,16 @@ neither delays nor fails a prepare. It waits for a moment without calls of the k
 forget() ends all of them when the claim is unprepared: if that comes before the write, there is no
 request at all.
 
-Two delays follow a failed write. Each claim has its own, which grows with its failures, so a claim
-whose writes always fail is retried ever more rarely. A pause for all claims grows with failures in
-a row of any claims; a success ends it. So during an outage one request at a time is sent, not one
-for each claim. If the API server requests a pause, it holds for all claims.
+The pace: a write costs a few milliseconds of this process, whose threads share one interpreter
+lock, and as much of the API server. A prepare that runs at the same time needs both. So a write
+waits for an idle moment: no call is in flight, and the last one ended a tenth of a second ago.
+Calls may go on for long, so a write waits for two seconds at most; then writes are made beside the
+calls, at most 20 per second. So on a node where 100 pods start within five seconds, the first
+statuses are written after two seconds, the last ones about a second after the last call.
+
+After a failed write, all claims pause, and the pause grows with failures in a row; a success ends
+it. A claim whose write failed waits behind the others. So during an outage one request at a time is
+sent, not one for each claim. If the API server requests a pause, it is no shorter than that.
 
 A missing permission is logged once. Nothing is sent for ten minutes then, because every claim would
 be refused alike. The records are kept, so a ClusterRole that is applied later than the DaemonSet
@@ -58,47 +63,6 @@ MOST_WAIT_SECONDS: Final = 2.0
 _SPACING_SECONDS: Final = 1 / 50
 _SPACING_BESIDE_CALLS_SECONDS: Final = 1 / 20
 
-
-class WritePace:
-    """Times at which writes may begin. For one thread, which makes them one after the other.
-
-    A write costs a few milliseconds of this process, whose threads share one interpreter lock, and
-    as much of the API server. A prepare that runs at the same time needs both. So a write waits for
-    an idle moment: no call is in flight, and the last one ended a tenth of a second ago. Calls may
-    go on for long, so a write waits for two seconds at most; then writes are made beside the calls,
-    at most 20 per second.
-
-    Example: a pod starts on an idle node. Its status is written 0.1 s after the call. On a node
-    where 100 pods start within five seconds, the first statuses are written after two seconds, the
-    last ones about a second after the last call.
-    """
-
-    def __init__(
-        self, calls: CallsInFlight, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._calls = calls
-        self._clock = clock
-        self._began = -math.inf  # time of the last write
-
-    def seconds_left(self, due: float) -> float:
-        """Return the time to wait before asking again; 0 or less if a write may begin now.
-
-        Args:
-            due: Time since when the write has been waiting for its moment; it may be to come.
-        """
-        now = self._clock()
-        quiet_seconds = self._calls.quiet_seconds()
-        if quiet_seconds >= IDLE_SECONDS:
-            return max(due, self._began + _SPACING_SECONDS) - now
-        idle = now + IDLE_SECONDS - quiet_seconds
-        allowed = max(due + MOST_WAIT_SECONDS, self._began + _SPACING_BESIDE_CALLS_SECONDS)
-        return max(due, min(idle, allowed)) - now
-
-    def begin(self) -> None:
-        """Note that a write begins."""
-        self._began = self._clock()
-
-
 log = structlog.get_logger()
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
@@ -118,12 +82,10 @@ class _Waiting:
 
     Attributes:
         due: Time from which it may be written, on the reporter's clock; the earliest is first.
-        backoff: The claim's own delays; None if no write of the record has failed.
     """
 
     claim: PreparedClaim
     due: float
-    backoff: Backoff | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,8 +147,7 @@ class StatusReporter:
         sick: Callable[[], Mapping[str, Sickness]] = dict,
         enforcement: EnforcementWatch | None = None,
         now: Callable[[], datetime] = utc_now,
-        retry_seconds: float = 0.5,
-        pause_seconds: float = _LONGEST_PAUSE_SECONDS,
+        retry_seconds: float = _FIRST_PAUSE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write nothing yet.
@@ -198,22 +159,19 @@ class StatusReporter:
             enforcement: Knows whether limits hold, and is told which claims there are; None leaves
                 this out of the statuses.
             now: Returns the wall clock's time, for lastTransitionTime.
-            retry_seconds: A claim's delay after a first failure; it doubles with each further one.
-            pause_seconds: Pause after a missing permission.
+            retry_seconds: Pause after a first failure; it doubles with each further one in a row.
             clock: In seconds; for delays.
         """
         self._claim_status = claim_status
         self._sick = sick
         self._enforcement = enforcement
         self._now = now
-        self._retry_seconds = retry_seconds
-        self._pause_seconds = pause_seconds
         self._clock = clock
+        self._calls = calls or CallsInFlight()
         # Used by run()'s thread alone:
-        first_seconds = min(retry_seconds, _FIRST_PAUSE_SECONDS)
-        self._outage = Backoff(first_seconds=first_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
+        self._outage = Backoff(first_seconds=retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
         self._throttle = LogThrottle(clock=clock)
-        self._pace = WritePace(calls or CallsInFlight(), clock=clock)
+        self._began = -math.inf  # time of the last write
         self._paused_until = 0.0
         self._missing_rights: set[str] = set()
         self._changed = Condition()  # guards all below
@@ -293,11 +251,25 @@ class StatusReporter:
                 if first is None:
                     self._changed.wait()
                     continue
-                seconds = self._pace.seconds_left(max(first.due, self._paused_until))
+                seconds = self._seconds_left(max(first.due, self._paused_until))
                 if seconds <= 0:
                     break
                 self._changed.wait(seconds)
             return self._queue.pop(first.claim.ref.uid)
+
+    def _seconds_left(self, due: float) -> float:
+        """Return the time to wait before asking again; 0 or less if a write may begin now.
+
+        Args:
+            due: Time since when the write has been waiting for its moment; it may be to come.
+        """
+        now = self._clock()
+        quiet_seconds = self._calls.quiet_seconds()
+        if quiet_seconds >= IDLE_SECONDS:
+            return max(due, self._began + _SPACING_SECONDS) - now
+        idle = now + IDLE_SECONDS - quiet_seconds
+        allowed = max(due + MOST_WAIT_SECONDS, self._began + _SPACING_BESIDE_CALLS_SECONDS)
+        return max(due, min(idle, allowed)) - now
 
     def _write(self, waiting: _Waiting) -> None:
         ref = waiting.claim.ref
@@ -312,11 +284,9 @@ class StatusReporter:
         if hashed == known.entries:
             return
         known.entries = None
-        self._pace.begin()
+        self._began = self._clock()
         try:
             written = self._claim_status.write(ref, entries)
-        except MissingRightError as error:
-            self._pause_for_permission(waiting, error)
         except RetryableError as error:
             self._retry_later(waiting, error)
         else:
@@ -326,37 +296,28 @@ class StatusReporter:
             event = "status_reported" if written else "status_skipped"
             log.debug(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
 
-    def _pause_for_permission(self, waiting: _Waiting, error: MissingRightError) -> None:
-        self._paused_until = self._clock() + self._pause_seconds
-        if error.right not in self._missing_rights:
-            self._missing_rights.add(error.right)
-            log.error(
-                "status_forbidden",
-                error=f"expected {error.right}; claims are prepared without a status: {error}",
-            )
-        self._requeue(waiting, self._paused_until)
-
     def _retry_later(self, waiting: _Waiting, error: RetryableError) -> None:
-        now = self._clock()
-        waiting.backoff = waiting.backoff or Backoff(
-            first_seconds=self._retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS
-        )
-        self._paused_until = now + self._outage.failed(at_least=error.after_seconds)
-        due = max(self._paused_until, now + waiting.backoff.failed())
-        self._requeue(waiting, due)
+        """Pause, and queue the record again unless the claim was forgotten or a newer one waits."""
         ref = waiting.claim.ref
-        if self._throttle.is_new(str(error)):
-            log.warning(
-                "status_retried",
-                claim=str(ref),
-                claim_uid=ref.uid,
-                seconds=round(due - now, 1),
-                error=str(error),
-            )
-
-    def _requeue(self, waiting: _Waiting, due: float) -> None:
-        """Queue the record again, unless the claim was forgotten or a newer record waits."""
-        waiting.due = due
+        if isinstance(error, MissingRightError):
+            seconds = _LONGEST_PAUSE_SECONDS
+            if error.right not in self._missing_rights:
+                self._missing_rights.add(error.right)
+                log.error(
+                    "status_forbidden",
+                    error=f"expected {error.right}; claims are prepared without a status: {error}",
+                )
+        else:
+            seconds = self._outage.failed(at_least=error.after_seconds)
+            if self._throttle.is_new(str(error)):
+                log.warning(
+                    "status_retried",
+                    claim=str(ref),
+                    claim_uid=ref.uid,
+                    seconds=round(seconds, 1),
+                    error=str(error),
+                )
+        self._paused_until = waiting.due = self._clock() + seconds
         with self._changed:
-            if waiting.claim.ref.uid in self._known:
-                self._queue.setdefault(waiting.claim.ref.uid, waiting)
+            if ref.uid in self._known:
+                self._queue.setdefault(ref.uid, waiting)

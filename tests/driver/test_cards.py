@@ -1,28 +1,37 @@
 """The node's cards: readings, events and the health that is remembered."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
 from tensorfusion_dra.core.devices.oversubscription import NO_MORE
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import CardHealthTracker, DeviceCatalog
+from tensorfusion_dra.driver import catalog
+from tensorfusion_dra.driver.catalog import CardHealthTracker, CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.ports import HungError
+from tensorfusion_dra.driver.providers import Kind, Providers
+from tensorfusion_dra.extend import Gpu, Problem
 from tensorfusion_dra.state.saved_state import SavedState
+from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
 from tests.support.ports import FixedDiscovery
+from tests.support.third_party import registered
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 A, B = gpus(2)
 
@@ -184,9 +193,6 @@ def test_unusable_record_is_ignored_with_a_log_line() -> None:
     assert setup.visible().inventory == BOTH
 
 
-NODE = Node(name="node-01", gpupool="default", qos="medium")
-
-
 TO_DISK = replace(NODE, oversubscription=replace(NO_MORE, host_disk_percent=50))
 
 
@@ -293,3 +299,208 @@ def test_hanging_and_missing_drivers_have_different_reasons() -> None:
     assert hung.reasons() == ["nvml-hung", "nvml-hung"]
     assert away.reasons() == ["unreadable", "unreadable"]
     assert hung.visible().inventory == BOTH
+
+
+class EventsOnDemand:
+    """Event source that passes on the events of a test."""
+
+    def __init__(self) -> None:
+        self.watched: frozenset[str] = frozenset()
+        self.report: Callable[[CardEvent], None] | None = None
+        self._stop = Event()
+
+    def watch(self, gpu_uuids: frozenset[str]) -> None:
+        self.watched = gpu_uuids
+
+    def run(self, on_event: Callable[[CardEvent], None]) -> None:
+        self.report = on_event
+        self._stop.wait()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+class Watched:
+    """A loop that reads the cards, from this object; `error` is raised by each reading."""
+
+    def __init__(self, providers: Providers | None = None) -> None:
+        self.reads = 0
+        self.error: Exception | None = None
+        self.events = EventsOnDemand()
+        self.catalog = DeviceCatalog(self, NODE, providers=providers)
+        self.changes = 0
+        self.watch = CardWatch(
+            self.catalog, self.events, poll_seconds=FOREVER, on_change=self._changed
+        )
+
+    def read(self) -> Inventory:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return BOTH
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    @contextmanager
+    def running(self) -> Iterator[Callable[[CardEvent], None]]:
+        threads = [Thread(target=part) for part in (self.watch.run, self.watch.run_events)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert eventually(lambda: self.changes == 1 and self.events.report is not None)
+            assert self.events.report is not None
+            yield self.events.report
+        finally:
+            self.watch.stop()
+            for thread in threads:
+                thread.join(PATIENCE_SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def xid_event(code: int) -> CardEvent:
+    return CardEvent(gpu_uuid=A.uuid, kind=EventKind.XID, code=code)
+
+
+def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again() -> None:
+    setup = Watched()
+    with setup.running() as report:
+        report(xid_event(79))
+
+        assert setup.changes == 2
+        assert list(setup.catalog.sick()) == [A.uuid.lower()]
+        assert eventually(lambda: setup.reads == 2)
+        assert eventually(lambda: setup.events.watched == {B.uuid})
+
+
+def test_many_reports_cause_one_reading_per_shortest_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalog, "_LEAST_SECONDS", FOREVER)
+    setup = Watched()
+    with setup.running() as report:
+        for _ in range(10_000):
+            report(xid_event(13))
+
+        assert setup.reads == 1
+        assert setup.changes == 1
+
+
+def test_hanging_call_is_logged_once_for_any_age() -> None:
+    setup = Watched()
+    with capture_logs() as logs:
+        for age in range(3):
+            setup.error = HungError(f"asked {age} s ago", "uuid of GPU 1")
+            setup.watch.read()
+
+    assert [line["event"] for line in logs] == ["gpus_awaited"]
+
+
+def test_replaced_driver_ends_the_loop() -> None:
+    setup = Watched()
+    setup.error = FatalError("replaced")
+
+    with pytest.raises(FatalError, match="replaced"):
+        setup.watch.run()
+
+
+FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
+
+
+class Fans:
+    """Source whose problems a test sets."""
+
+    def __init__(self) -> None:
+        self.stopped: set[str] = set()
+        self.answer: Any = None
+        self.wake: Callable[[], None] | None = None
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+    def __call__(self, gpu: Gpu) -> Sequence[Problem]:
+        if self.answer is not None:
+            return self.answer  # type: ignore[no-any-return]
+        return [FAN] if gpu.uuid in self.stopped else []
+
+
+class NodeWithFans:
+    """A node with two cards and one health source."""
+
+    def __init__(self, records: RecordsInMemory | None = None) -> None:
+        self.fans = Fans()
+        self.seconds = 0.0
+        self.discovery = FixedDiscovery(Inventory(gpus=(A, B)))
+        self.catalog = DeviceCatalog(
+            self.discovery,
+            NODE,
+            providers=Providers(
+                [registered(self.fans, "fans", Kind.HEALTH)], budget_seconds=FOREVER
+            ),
+            tracker=CardHealthTracker(records=records, clock=self.now),
+        )
+
+    def now(self) -> Moment:
+        return Moment(self.seconds, datetime(2026, 1, 1, tzinfo=UTC))
+
+    def read(self, *, after_seconds: float = 0.0) -> dict[str, str]:
+        """Read the cards; return the reasons of the sick ones."""
+        self.seconds += after_seconds
+        self.catalog.refresh()
+        return {name: each.worst.reason for name, each in self.catalog.sick().items()}
+
+
+def test_problem_makes_its_card_unhealthy_with_a_taint() -> None:
+    node = NodeWithFans()
+    node.fans.stopped = {A.uuid}
+
+    assert node.read() == {A.uuid.lower(): "fan-stopped"}
+
+    catalog = node.catalog.current()
+    assert catalog is not None
+    sick, well = catalog.devices
+    assert sick.taint is not None
+    assert (sick.taint.key, sick.taint.value) == (names.TAINT_UNHEALTHY, "fan-stopped")
+    assert sick.attributes["phase"] == "Unknown"
+    assert catalog.sick[A.uuid.lower()].worst.text == "fans: fan 2 stands still"
+    assert well.taint is None
+
+
+def test_card_is_healthy_again_after_the_quiet_time_as_for_the_drivers_own_troubles() -> None:
+    node = NodeWithFans()
+    node.fans.stopped = {A.uuid}
+    node.read()
+    node.fans.stopped = set()
+
+    sick = [bool(node.read(after_seconds=50)) for _ in range(4)]
+
+    assert sick == [True, True, False, False]
+
+
+def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> None:
+    """The last good answers are in memory only; the card's record is on disk."""
+    records = RecordsInMemory()
+    before = NodeWithFans(records)
+    before.fans.stopped = {A.uuid}
+    before.read()
+    node = NodeWithFans(records)
+    node.fans.answer = 7
+
+    failing = [node.read(after_seconds=100) for _ in range(5)]
+    node.fans.answer = None
+    answering = [node.read(after_seconds=100) for _ in range(3)]
+
+    assert failing == [{A.uuid.lower(): "fan-stopped"}] * 5
+    assert answering == [{A.uuid.lower(): "fan-stopped"}] * 2 + [{}]
+
+
+def test_source_that_learns_of_a_change_has_the_cards_read_at_once() -> None:
+    fans = Fans()
+    setup = Watched(Providers([registered(fans, "fans", Kind.HEALTH)], budget_seconds=FOREVER))
+    with setup.running():
+        assert fans.wake is not None
+        fans.stopped = {A.uuid}
+
+        fans.wake()
+
+        assert eventually(lambda: setup.catalog.sick().keys() == {A.uuid.lower()})

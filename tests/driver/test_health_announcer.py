@@ -6,81 +6,115 @@ from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory
-from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, put_claim, share_result
-from tests.support.prepared_node import Setup as Node
+from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put_claim, share_result
 
 LOST = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
-
-
+XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
 NOW = Sickness(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
-
-
 LONG_AGO = replace(NOW, since=datetime(2020, 1, 1, tzinfo=UTC))
+RECOVERED = ("GPURecovered", f"{GPU_0} is healthy again")
 
 
 class RecordingReporter(StatusReporter):
-    """Reporter that only records the reported claims."""
+    """Reporter that only records the names of the claims with a changed state."""
 
     def __init__(self) -> None:
         super().__init__(NoStatus())
         self.names: list[str] = []
 
-    def report_changed(self, claim: object) -> None:
-        self.names.append(str(getattr(claim, "ref")))  # noqa: B009
+    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
+        """Record nothing: the node's own calls report here too."""
+
+    def report_changed(self, claim: PreparedClaim) -> None:
+        self.names.append(claim.ref.name)
 
 
-class Setup:
+class Announced:
+    """A node's announcer, which announces each change at once."""
+
     def __init__(self, folder: Path) -> None:
-        self.node = Node(folder)
+        self.node = Setup(folder)
         self.events = EventsInMemory()
         self.reports = RecordingReporter()
         self.announcer = HealthAnnouncer(
             self.node.catalog, self.node.ledger, self.reports, self.events
         )
 
+    def change(self, before: dict[str, Sickness], now: dict[str, Sickness]) -> None:
+        self.announcer.note(before, now)
+        self.announcer.announce()
+
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Setup:
-    return Setup(tmp_path)
+def announced(tmp_path: Path) -> Announced:
+    return Announced(tmp_path)
 
 
-def test_worse_reason_is_reported_again_and_the_same_one_is_not(setup: Setup) -> None:
-    xid = replace(NOW, worst=Trouble(kind=Kind.XID, reason="xid-79", text="XID 79"))
+def test_worse_reason_is_reported_again_and_the_same_one_is_not(announced: Announced) -> None:
+    xid = replace(NOW, worst=XID)
 
-    setup.announcer.announce({GPU_0: xid}, {GPU_0: xid})
-    setup.announcer.announce({GPU_0: xid}, {GPU_0: NOW})
+    announced.change({GPU_0: xid}, {GPU_0: xid})
+    announced.change({GPU_0: xid}, {GPU_0: NOW})
 
-    assert len(setup.events.written) == 1
+    assert announced.events.written == [("GPUUnhealthy", f"{GPU_0}: the GPU is lost")]
 
 
-def test_recovered_card_causes_a_normal_event(setup: Setup) -> None:
-    setup.announcer.announce({GPU_0: NOW}, {})
+def test_recovered_card_causes_a_normal_event(announced: Announced) -> None:
+    announced.change({GPU_0: NOW}, {})
 
-    assert setup.events.written == []
-    assert setup.events.noted == [("GPURecovered", f"{GPU_0} is healthy again")]
+    assert (announced.events.written, announced.events.noted) == ([], [RECOVERED])
 
 
 def test_sickness_found_by_an_earlier_process_has_no_event_but_its_claims_are_reported(
-    setup: Setup,
+    announced: Announced,
 ) -> None:
-    claim = put_claim(setup.node, "a", share_result(GPU_0))
-    setup.node.prepare(claim)
+    announced.node.prepare(
+        put_claim(announced.node, "on-card", share_result(GPU_0)),
+        put_claim(announced.node, "on-other-card", share_result(GPU_1)),
+    )
 
-    setup.announcer.announce({}, {GPU_0: LONG_AGO})
+    announced.change({}, {GPU_0: LONG_AGO})
 
-    assert setup.events.written == []
-    assert setup.reports.names == [str(claim)]
+    assert announced.events.written == []
+    assert announced.reports.names == ["on-card"]
 
 
-def test_only_claims_on_the_sick_card_are_reported(setup: Setup) -> None:
-    on_card = put_claim(setup.node, "a", share_result(GPU_0))
-    on_other_card = put_claim(setup.node, "b", share_result(GPU_1))
-    setup.node.prepare(on_card, on_other_card)
+def test_only_the_last_state_of_each_card_is_announced_after_an_outage(
+    announced: Announced,
+) -> None:
+    announced.events.away = True
+    announced.change({}, {GPU_0: NOW})
+    announced.change({GPU_0: NOW}, {})
+    announced.change({}, {GPU_1: NOW})
+    assert announced.events.written == announced.events.noted == []
 
-    setup.announcer.announce({}, {GPU_0: NOW})
+    announced.events.away = False
+    announced.announcer.announce()
+    announced.announcer.announce()
 
-    assert setup.reports.names == [str(on_card)]
+    assert announced.events.written == [("GPUUnhealthy", f"{GPU_1}: the GPU is lost")]
+    assert announced.events.noted == [RECOVERED]
+
+
+def test_claims_are_reported_once_the_ledger_is_readable_again(
+    announced: Announced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable() -> None:
+        raise RetryableError("ledger: disk I/O error")
+
+    announced.node.prepare(put_claim(announced.node, "a", share_result(GPU_0)))
+    with monkeypatch.context() as patched:
+        patched.setattr(announced.node.ledger, "claims", unreadable)
+        announced.change({}, {GPU_0: NOW})
+        assert announced.reports.names == []
+
+    announced.announcer.announce()
+    announced.announcer.announce()
+
+    assert announced.reports.names == ["a"]

@@ -1,16 +1,17 @@
 """Prepare and unprepare of claims."""
 
+import json
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
@@ -86,7 +87,7 @@ def test_bad_claim_does_not_fail_other_claims_of_the_call(setup: Setup) -> None:
     outcomes = setup.prepare(bad, good)
 
     assert isinstance(outcomes[good.uid], PreparedClaim)
-    assert "default/missing" in error_of(outcomes[bad.uid])
+    assert error_of(outcomes[bad.uid]) == "claim default/missing: found none"
 
 
 @pytest.mark.parametrize(
@@ -196,31 +197,10 @@ def test_concurrent_calls_never_admit_more_than_the_card_has(setup: Setup) -> No
     assert len(setup.ledger.claims()) == 6
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Setup]:
-    setup = Setup(tmp_path)
-    yield setup
-    setup.ledger.close()
-
-
-def claims(node: Setup, number: int, **more: Any) -> list[ClaimRef]:
-    amounts = {"tflops": "1", "vram": "1Gi", **more}
-    return [put_claim(node, f"c-{n}", share_result(**amounts)) for n in range(number)]
-
-
-def test_claim_that_cannot_be_read_costs_no_other(node: Setup) -> None:
-    refs = claims(node, 3)
-    del node.claims.stored[str(refs[1])]
-
-    outcomes = node.prepare(*refs)
-
-    assert error_of(outcomes[refs[1].uid]) == f"claim {refs[1]}: found none"
-    assert [isinstance(outcomes[ref.uid], PreparedClaim) for ref in refs] == [True, False, True]
-
-
-def test_pods_of_a_claim_are_read_once_each_and_only_if_a_value_is_open(node: Setup) -> None:
-    silent, parameters = claims(node, 2)
-    stored = node.claims.stored[str(parameters)]
+def test_pods_of_a_claim_are_read_once_each_and_only_if_a_value_is_open(setup: Setup) -> None:
+    silent = put_claim(setup, "silent", share_result())
+    parameters = put_claim(setup, "parameters", share_result(tflops="1", vram="1Gi"))
+    stored = setup.claims.stored[str(parameters)]
     whole = {"limits": {"tflops": "1", "vram": "1Gi"}, "isolation": "soft", "qos": "low"}
     opaque = {
         "driver": "tensor-fusion.ai.dra-driver",
@@ -234,10 +214,10 @@ def test_pods_of_a_claim_are_read_once_each_and_only_if_a_value_is_open(node: Se
         {"source": "FromClass", "requests": [], "opaque": opaque}
     ]
 
-    outcomes = node.prepare(silent, parameters)
+    prepare_one(setup, silent)
+    prepare_one(setup, parameters)
 
-    assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
-    assert node.pods.pods_read == [f"default/{silent.name}"]
+    assert setup.pods.pods_read == [f"default/{silent.name}"]
 
 
 def test_claim_fails_until_its_device_node_exists(setup: Setup) -> None:
@@ -357,3 +337,116 @@ def test_hanging_driver_fails_no_claim(setup: Setup) -> None:
 
     assert set(setup.catalog.sick()) == {GPU_0, GPU_1}
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+
+
+LIMIT = "tensor-fusion.ai/vram-limit"
+
+
+def prepare_one(setup: Setup, ref: ClaimRef) -> PreparedClaim:
+    outcome = setup.prepare(ref)[ref.uid]
+    assert isinstance(outcome, PreparedClaim), outcome
+    return outcome
+
+
+def reallocate(setup: Setup, ref: ClaimRef, *results: Any, pod: str = "other") -> None:
+    """Allocate the same claim for another pod, as the scheduler does."""
+    claim = stored_claim(ref.name, *results, uid=ref.uid)
+    claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-of-{pod}"}]
+    setup.claims.put(claim)
+
+
+def pods_of(record: PreparedClaim) -> list[str]:
+    return [pod.name for pod in record.pods]
+
+
+def limits_document(setup: Setup, ref: ClaimRef) -> Any:
+    return json.loads((setup.limits_folder / f"{ref.uid}.json").read_text())
+
+
+def test_reallocated_claim_gets_its_new_card_share_and_pod(
+    setup: Setup,
+) -> None:
+    ref = put_claim(setup, "a", share_result(GPU_0))
+    setup.prepare(ref)
+    new = share_result(GPU_1, vram="8Gi")
+    reallocate(setup, ref, new)
+
+    with capture_logs() as logs:
+        record = prepare_one(setup, ref)
+
+    assert [(s.device, s.share_id) for s in record.shares] == [(GPU_1, new["shareID"])]
+    assert pods_of(record) == ["other"]
+    assert limits_document(setup, ref)["pods"] == [{"name": "other", "uid": "uid-of-other"}]
+    assert new["shareID"] in str(setup.spec_of(ref))
+    assert GPU_0 not in str(setup.spec_of(ref))
+    assert setup.ledger.claims() == [record]
+    assert "claim_reallocated" in [line["event"] for line in logs]
+
+
+def test_share_of_the_earlier_allocation_is_released_and_lent(
+    setup: Setup,
+) -> None:
+    ref = put_claim(setup, "a", share_result(GPU_0, vram="60Gi"))
+    beside = stored_claim("beside", share_result(GPU_0, vram="20Gi"))
+    beside["metadata"]["annotations"] = {LIMIT: "80Gi"}
+    other = setup.claims.put(beside)
+    setup.prepare(ref, other)
+    reallocate(setup, ref, share_result(GPU_1))
+
+    prepare_one(setup, ref)
+
+    (limits,) = [each["limits"] for each in limits_document(setup, other)["shares"]]
+    assert limits["vramBytes"] == 80 * 2**30
+    third = put_claim(setup, "third", share_result(GPU_0, tflops="100", vram="60Gi"))
+    prepare_one(setup, third)
+
+
+def test_earlier_share_is_not_restored_if_the_new_one_does_not_fit(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result(GPU_0))
+    setup.prepare(ref)
+    prepare_one(setup, put_claim(setup, "whole", share_result(GPU_1, tflops="312", vram="80Gi")))
+    reallocate(setup, ref, share_result(GPU_1))
+
+    text = error_of(setup.prepare(ref)[ref.uid])
+
+    assert "in use, expected at most 312" in text
+    assert setup.ledger.get(ref.uid) is None
+    assert setup.spec_of(ref) is None
+
+
+def test_shared_claim_is_prepared_for_its_remaining_pods(setup: Setup) -> None:
+    results = [share_result(GPU_0)]
+    ref = put_claim(setup, "a", *results)
+    first = prepare_one(setup, ref)
+    reallocate(setup, ref, *results)
+
+    record = prepare_one(setup, ref)
+
+    assert record.shares == first.shares
+    assert record.sequence == first.sequence
+    assert record.pods == (PodRef(namespace="default", name="other", uid="uid-of-other"),)
+    assert limits_document(setup, ref)["pods"] == [{"name": "other", "uid": "uid-of-other"}]
+
+
+@pytest.mark.parametrize("status", [{}, {"allocation": None, "reservedFor": []}])
+def test_deallocated_claim_fails_and_keeps_its_record(setup: Setup, status: dict[str, Any]) -> None:
+    ref = put_claim(setup, "a", share_result())
+    record = prepare_one(setup, ref)
+    setup.claims.put({**stored_claim("a", uid=ref.uid), "status": status})
+
+    assert "found no allocation" in error_of(setup.prepare(ref)[ref.uid])
+    assert setup.ledger.get(ref.uid) == record
+
+
+def test_record_that_may_be_outdated_is_not_returned_without_the_api_server(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    record = prepare_one(setup, ref)
+    spec = setup.spec_of(ref)
+    setup.claims.away = True
+
+    text = error_of(setup.prepare(ref)[ref.uid])
+    setup.claims.away = False
+
+    assert "no answer" in text
+    assert setup.spec_of(ref) == spec
+    assert prepare_one(setup, ref) == record

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
+from tensorfusion_dra.core.observed.node_view import PublishingView
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import MissingRightError
@@ -77,25 +78,26 @@ class Setup:
         self.publisher.publish()
 
 
-def test_first_publication_creates_one_slice_of_generation_1() -> None:
+def test_first_publication_creates_one_slice_that_a_restart_leaves_as_it_is() -> None:
     setup = Setup()
+    assert setup.publisher.view() == PublishingView()
 
     setup.publish()
+    restarted = Setup(setup.slices)
+    restarted.publish()
 
     assert setup.slices.writes == [f"create {SLICE}"]
+    assert setup.slices.trials == 0
     spec = setup.slices.items[SLICE]["spec"]
     assert spec["pool"] == {"name": "default/node-01", "resourceSliceCount": 1, "generation": 1}
-    assert len(spec["devices"]) == 2
-
-
-def test_restart_writes_nothing() -> None:
-    before = Setup()
-    before.publish()
-
-    Setup(before.slices).publish()
-
-    assert before.slices.writes == [f"create {SLICE}"]
-    assert before.slices.trials == 0
+    documented = {value for key, value in vars(names).items() if key.startswith("ATTR_")}
+    for device in spec["devices"]:
+        assert device["attributes"].keys() >= documented
+    for view in (setup.publisher.view(), restarted.publisher.view()):
+        assert (view.generation, view.slices, view.devices) == (1, 1, 2)
+        assert view.confirmed_at is not None
+    assert setup.publisher.view().written_at == setup.publisher.view().confirmed_at
+    assert restarted.publisher.view().written_at is None
 
 
 def test_change_by_another_writer_is_undone_in_one_write_of_the_same_generation() -> None:
@@ -160,30 +162,20 @@ def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published
     ]
 
 
-def test_dropped_fields_are_logged_once_with_their_gate_and_not_written_again() -> None:
-    setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
+def test_dropped_fields_are_logged_once_and_a_restart_makes_only_a_dry_run() -> None:
+    slices = SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY}))
+    for trials in (0, 1):
+        setup = Setup(slices)
+        with capture_logs() as logs:
+            setup.publish()
+            setup.publish()
 
-    with capture_logs() as logs:
-        setup.publish()
-        setup.publish()
-
-    assert setup.slices.writes == [f"create {SLICE}"]
-    reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
-    assert [line["feature_gates"] for line in reports] == [["DRAConsumableCapacity"]]
-
-
-def test_restart_with_the_gate_off_makes_only_a_dry_run() -> None:
-    before = Setup(SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY})))
-    before.publish()
-    after = Setup(before.slices)
-
-    with capture_logs() as logs:
-        after.publish()
-        after.publish()
-
-    assert before.slices.writes == [f"create {SLICE}"]
-    assert before.slices.trials == 1
-    assert "slice_fields_dropped" in [line["event"] for line in logs]
+        assert slices.writes == [f"create {SLICE}"]
+        assert slices.trials == trials
+        reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
+        assert [line["feature_gates"] for line in reports] == [["DRAConsumableCapacity"]]
+        view = setup.publisher.view()
+        assert (view.dropped_gates, view.generation) == ((GATE_CONSUMABLE_CAPACITY,), 1)
 
 
 def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
@@ -196,6 +188,7 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
 
     assert setup.slices.writes[1:] == [f"replace {SLICE}"]
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
+    assert setup.publisher.view().dropped_gates == ()
 
 
 def test_unhealthy_card_is_tainted_in_one_write() -> None:
@@ -219,29 +212,15 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
     slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
     inventory = simulated_inventory("130xT4")
     last_two = [replace(XID_79, gpu_uuid=inventory.gpus[index].uuid) for index in (65, 129)]
-    written, generations = [], []
     for _ in range(2):
         setup = Setup(slices, inventory=inventory)
         setup.catalog.refresh()
         for event in last_two:
             setup.catalog.note_event(event)
         setup.publisher.publish()
-        written.append(len(slices.writes))
-        generations.append(setup.publisher.state.view().generation)
+        assert (len(slices.writes), setup.publisher.view().generation) == (3, 1)
 
-    assert written == [3, 3]
     assert slices.trials == 1
-    assert generations == [1, 1]
-
-
-def test_every_device_has_every_documented_attribute() -> None:
-    setup = Setup()
-
-    setup.publish()
-
-    documented = {value for key, value in vars(names).items() if key.startswith("ATTR_")}
-    for device in setup.slices.items[SLICE]["spec"]["devices"]:
-        assert device["attributes"].keys() >= documented
 
 
 @contextmanager
@@ -258,25 +237,19 @@ def running_publisher(setup: Setup) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def test_wake_creates_a_deleted_slice_at_once() -> None:
-    setup = Setup()
-    with running_publisher(setup):
-        assert eventually(lambda: SLICE in setup.slices.items)
-        setup.slices.items.clear()
-
-        setup.publisher.wake()
-
-        assert eventually(lambda: SLICE in setup.slices.items)
-
-
-def test_publication_is_retried_until_the_api_server_answers() -> None:
+def test_publication_is_retried_until_the_server_answers_and_a_wake_publishes_at_once() -> None:
     setup = Setup()
     setup.slices.away = True
     with running_publisher(setup):
         assert not eventually(lambda: bool(setup.slices.items), seconds=0.5)
+        assert setup.publisher.view().error == "no answer"
 
         setup.slices.away = False
+        assert eventually(lambda: SLICE in setup.slices.items)
+        assert eventually(lambda: not setup.publisher.view().error)
 
+        setup.slices.items.clear()
+        setup.publisher.wake()
         assert eventually(lambda: SLICE in setup.slices.items)
 
 
@@ -377,14 +350,20 @@ class OtherWriter:
         return stored
 
 
-def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    virtual = VirtualTime(hours=6)
+def contested(monkeypatch: pytest.MonkeyPatch, *, hours: float) -> Setup:
+    """Return a publisher in virtual time, whose slice another writer always changes."""
+    virtual = VirtualTime(hours=hours)
     monkeypatch.setattr(wakeup, "Event", virtual.event)
     setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
     setup.catalog.refresh()
     OtherWriter(setup, manager="kubectl\n-edit")
+    return setup
+
+
+def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = contested(monkeypatch, hours=6)
 
     with capture_logs() as logs:
         setup.publisher.run()
@@ -400,11 +379,7 @@ def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
 def test_failed_event_about_another_writer_is_repeated_with_the_next_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    virtual = VirtualTime(hours=1)
-    monkeypatch.setattr(wakeup, "Event", virtual.event)
-    setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
-    setup.catalog.refresh()
-    OtherWriter(setup, manager="other")
+    setup = contested(monkeypatch, hours=1)
     warn, tries = setup.events.warn, []
 
     def failing_at_first(reason: str, message: str) -> bool:
@@ -465,19 +440,17 @@ class UnreliableSlices(SlicesInMemory):
 
 def counted(setup: Setup) -> dict[WriteReason, int]:
     """Return the reasons that were counted."""
-    return {
-        reason: number for reason, number in setup.publisher.state.view().writes.items() if number
-    }
+    return {reason: number for reason, number in setup.publisher.view().writes.items() if number}
 
 
 def published(slices: SlicesInMemory | None = None) -> Setup:
     """Return a publisher that has found its slices as it wants them."""
     before = Setup(slices, simulated_inventory("1xT4"))
     before.publish()
-    after = Setup(before.slices, simulated_inventory("1xT4"))
-    after.publish()
-    assert counted(after) == {}
-    return after
+    setup = Setup(before.slices, simulated_inventory("1xT4"))
+    setup.publish()
+    assert counted(setup) == {}
+    return setup
 
 
 def add_card(setup: Setup) -> None:

@@ -15,10 +15,15 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.observed.node_view import LedgerView
+from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state.ledger import Ledger
+from tests.support.builders.devices import NODE
+from tests.support.ledgers import edited
 from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import (
     GPU_0,
@@ -49,6 +54,7 @@ def claim_files(node: Setup) -> dict[str, bytes]:
 
 def restarted_with_damaged_ledger(node: Setup) -> Setup:
     node.ledger.close()
+    node.claims.fetched.clear()
     (node.folder / "plugin" / "ledger.sqlite3").write_bytes(b"garbage")
     return Setup(node.folder, node.claims, boot_id=node.boot_id)
 
@@ -392,21 +398,23 @@ def reported_troubles(node: Setup) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def reconciling(node: Setup) -> Iterator[None]:
+def reconciling(
+    node: Setup, *, seconds: float = 0.05, events: Events | None = None
+) -> Iterator[Reconciler]:
     """Run the reconciler during the block."""
-    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=0.05)
+    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
     stale_claims = StaleClaimCollector(
-        node.claims, Readiness(), node.preparer, gone_seconds=600, check_seconds=600
+        node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
     )
     thread = Thread(
         target=reconciler.run,
-        args=(node.preparer, stale_claims, EventsInMemory()),
+        args=(node.preparer, stale_claims, events or EventsInMemory()),
         kwargs={"on_recovered": [].append},
     )
     reconciler.begin()
     thread.start()
     try:
-        yield
+        yield reconciler
     finally:
         reconciler.stop()
         thread.join(PATIENCE_SECONDS)
@@ -427,4 +435,95 @@ def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
 
     assert len(reported_troubles(after)) == reports
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
+    after.ledger.close()
+
+
+def test_spec_that_vanishes_is_written_again(setup: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    setup.prepare(ref)
+    spec = setup.spec_of(ref)
+
+    with reconciling(setup) as reconciler:
+        (setup.cdi_folder / spec_file(ref.uid)).unlink()
+
+        assert eventually(lambda: setup.spec_of(ref) == spec)
+
+    assert reconciler.ledger() == LedgerView()
+
+
+def test_start_and_loop_do_not_fetch_claims_at_once(setup: Setup) -> None:
+    setup.prepare(put_claim(setup, "a", share_result()))
+    setup.claims.fetched.clear()
+    setup.claims.away = True
+
+    with reconciling(setup, seconds=60):
+        time.sleep(0.1)
+
+    assert setup.claims.fetched == []
+
+
+def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(setup: Setup) -> None:
+    refs = [put_claim(setup, name, share_result(tflops="10", vram="1Gi")) for name in "abc"]
+    setup.prepare(*refs)
+    after, events = restarted_with_damaged_ledger(setup), EventsInMemory()
+
+    with reconciling(after, seconds=60, events=events) as reconciler:
+        assert eventually(lambda: len(after.claims.fetched) == 3)
+
+    assert reconciler.ledger() == LedgerView(quarantined=1, restored=3)
+    ((reason, message),) = events.written
+    assert reason == "LedgerQuarantined"
+    assert "file is not a database" in message
+    assert str(after.folder / "plugin" / "ledger-damaged-") in message
+    assert "claims restored from copies: 3;" in message
+    assert [claim.ref for claim in after.ledger.claims()] == sorted(refs, key=lambda r: r.uid)
+    after.ledger.close()
+
+
+def test_event_about_the_ledger_is_retried_until_the_api_server_accepts_it(setup: Setup) -> None:
+    setup.prepare(put_claim(setup, "a", share_result()))
+    after, events = restarted_with_damaged_ledger(setup), EventsInMemory()
+    events.away = True
+
+    with reconciling(after, events=events):
+        assert eventually(lambda: len(after.claims.fetched) > 1)
+        assert events.written == []
+        events.away = False
+        assert eventually(lambda: len(events.written) > 0)
+        fetched = len(after.claims.fetched)
+        assert eventually(lambda: len(after.claims.fetched) > fetched + 1)
+
+    assert len(events.written) == 1
+    after.ledger.close()
+
+
+def test_damage_to_the_ledger_is_repaired_without_a_call(setup: Setup) -> None:
+    record = prepare_claim(setup, put_claim(setup, "a", share_result()))
+    path, events = setup.folder / "plugin" / "ledger.sqlite3", EventsInMemory()
+    edited(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+
+    with reconciling(setup, events=events):
+        path.write_bytes(b"\xa5" * 100_000)
+        assert eventually(lambda: len(events.written) == 1)
+
+    assert setup.ledger.claims() == [record]
+
+
+def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(
+    setup: Setup, prepared_ref: ClaimRef
+) -> None:
+    spec = setup.spec_of(prepared_ref)
+    after = reboot(setup, minors=(0, 1))
+    cards, after.discovery.inventory = after.discovery.inventory, None
+    after.catalog = DeviceCatalog(after.discovery, NODE)
+    after.preparer = after.with_claims(after.claims)
+
+    with reconciling(after, seconds=60), capture_logs() as logs:
+        assert eventually(lambda: "claim_refresh_failed" in [line["event"] for line in logs])
+        assert after.spec_of(prepared_ref) is None
+        after.discovery.inventory = cards
+        after.catalog.refresh()
+        assert eventually(lambda: after.spec_of(prepared_ref) == spec)
+
+    assert [claim.boot_id for claim in after.ledger.claims()] == ["boot-2"]
     after.ledger.close()

@@ -3,9 +3,12 @@
 import copy
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,12 +16,17 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
+from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (
+    GPU_0,
     GPU_1,
     Setup,
     error_of,
@@ -29,7 +37,7 @@ from tests.support.prepared_node import (
     simulated_inventory,
     use_real_cards,
 )
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 LIMIT = "tensor-fusion.ai/vram-limit"
 
@@ -301,3 +309,113 @@ def test_driver_libraries_come_from_the_toolkit_or_mounts_or_the_claim_fails(
     assert outcome.shares[0].toolkit_device == f"nvidia.com/gpu={first.uuid}"
     assert "mounts" not in setup.spec_of(by_toolkit)["containerEdits"]
     assert "libcuda.so.1: not found" in error_of(failed)
+
+
+@contextmanager
+def running_limit_changes(setup: Setup) -> Iterator[None]:
+    limit_changes = setup.limit_changes(retry_seconds=0.01)
+    thread = Thread(target=limit_changes.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        limit_changes.stop()
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+
+def prepare_with_limit(setup: Setup, name: str, limit: str) -> ClaimRef:
+    ref = put_annotated_claim(setup, name, {LIMIT: limit}, vram="10Gi")
+    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    return ref
+
+
+def limit_gib(setup: Setup, ref: ClaimRef) -> float:
+    record = setup.ledger.get(ref.uid)
+    assert record is not None
+    (limit,) = [each.limit for each in record.shares]
+    assert limit is not None
+    return limit.vram_bytes / GIB
+
+
+def set_card_memory(setup: Setup, vram_gib: int) -> None:
+    """Change the memory of the node's cards."""
+    cards = tuple(replace(gpu, vram_bytes=vram_gib * GIB) for gpu in simulated_inventory().gpus)
+    setup.discovery.inventory = Inventory(gpus=cards)
+    setup.catalog.refresh()
+
+
+def test_limits_shrink_and_grow_with_the_capacity(setup: Setup) -> None:
+    ref = prepare_with_limit(setup, "a", "80Gi")
+
+    with running_limit_changes(setup):
+        set_card_memory(setup, 40)
+        assert eventually(lambda: limit_gib(setup, ref) == 40)
+        assert eventually(lambda: "=40960" in str(setup.spec_of(ref)))
+        set_card_memory(setup, 80)
+        assert eventually(lambda: limit_gib(setup, ref) == 80)
+
+
+def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
+    setup: Setup,
+) -> None:
+    first = prepare_with_limit(setup, "a", "80Gi")
+    second = put_claim(setup, "b", share_result(GPU_0, tflops="1", vram="60Gi"))
+    setup.prepare(second)
+    assert limit_gib(setup, first) == 20
+    after = setup.restarted()
+    after.discovery.inventory = None
+    after.catalog = DeviceCatalog(FixedDiscovery(None), NODE)
+    after.preparer = after.with_claims(after.claims)
+
+    after.unprepare(second)
+    before = limit_gib(after, first)
+    after.catalog._discovery = FixedDiscovery(simulated_inventory())
+    with running_limit_changes(after):
+        after.catalog.refresh()
+        assert eventually(lambda: limit_gib(after, first) == 80)
+
+    assert before == 20
+    after.ledger.close()
+
+
+def test_rules_changed_over_a_restart_apply_to_existing_claims(setup: Setup) -> None:
+    setup.rules = replace(setup.rules, overcommit_limits=True)
+    setup.preparer = setup.with_claims(setup.claims)
+    refs = [prepare_with_limit(setup, name, "80Gi") for name in "ab"]
+    assert [limit_gib(setup, ref) for ref in refs] == [80, 80]
+
+    after = setup.restarted()
+    with running_limit_changes(after):
+        assert eventually(lambda: [limit_gib(after, ref) for ref in refs] == [70, 10])
+    after.ledger.close()
+
+
+def test_unchanged_limits_are_not_written(setup: Setup) -> None:
+    prepare_with_limit(setup, "a", "40Gi")
+    log = setup.folder / "plugin" / "ledger.sqlite3-wal"
+    before = log.read_bytes()
+
+    assert setup.limit_changes().divide() == ()
+
+    assert log.read_bytes() == before
+
+
+def test_failed_write_to_the_ledger_is_retried(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = prepare_with_limit(setup, "a", "80Gi")
+    failures = iter([RetryableError("the disk is full")] * 2)
+    transaction = setup.ledger.transaction
+
+    def failing() -> Any:
+        for error in failures:
+            raise error
+        return transaction()
+
+    monkeypatch.setattr(setup.ledger, "transaction", failing)
+    with capture_logs() as logs, running_limit_changes(setup):
+        set_card_memory(setup, 40)
+        assert eventually(lambda: limit_gib(setup, ref) == 40)
+
+    assert [line["event"] for line in logs].count("limits_recompute_failed") == 2

@@ -40,7 +40,6 @@ class StatusAtServer:
     Attributes:
         tries: Claim name of every write, including failed ones.
         faults: Errors of the next writes, one each; these writes store nothing.
-        lasting: Error of every write.
         gone: Names of claims that do not exist.
         refused: Names of claims whose writes all fail.
         open: Writes hang until it is set.
@@ -50,7 +49,6 @@ class StatusAtServer:
         self.writes: list[tuple[str, Entries]] = []
         self.tries: list[str] = []
         self.faults: list[Exception] = []
-        self.lasting: Exception | None = None
         self.gone: set[str] = set()
         self.refused: set[str] = set()
         self.open = Event()
@@ -61,8 +59,6 @@ class StatusAtServer:
         assert self.open.wait(PATIENCE_SECONDS)
         if self.faults:
             raise self.faults.pop(0)
-        if self.lasting is not None:
-            raise self.lasting
         if ref.name in self.refused:
             raise RetryableError("500")
         if ref.name in self.gone:
@@ -86,7 +82,6 @@ def running_reporter(
     server: StatusAtServer,
     *,
     retry_seconds: float = 0.01,
-    pause_seconds: float = 600,
     sick: Callable[[], Mapping[str, Sickness]] = dict,
 ) -> Iterator[StatusReporter]:
     minutes = itertools.count()
@@ -95,7 +90,6 @@ def running_reporter(
         sick=sick,
         now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
         retry_seconds=retry_seconds,
-        pause_seconds=pause_seconds,
     )
     thread = Thread(target=reporter.run)
     thread.start()
@@ -108,23 +102,11 @@ def running_reporter(
     assert not thread.is_alive()
 
 
-def missing_right(name: str, right: str = "patch on resourceclaims/status") -> MissingRightError:
-    return MissingRightError(f"claim default/{name}: PATCH: 403", right)
+def missing_right(right: str = "patch on resourceclaims/status") -> MissingRightError:
+    return MissingRightError("claim default/a: PATCH: 403", right)
 
 
-def test_each_claim_is_written_once_with_its_own_time() -> None:
-    server = StatusAtServer()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: sorted(server.written) == ["a", "b"])
-
-    times = [entries[0]["conditions"][0]["lastTransitionTime"] for _, entries in server.writes]
-    assert times == ["2026-03-01T00:00:00Z", "2026-03-01T00:01:00Z"]
-
-
-def test_unchanged_status_and_claim_without_our_devices_are_not_written() -> None:
+def test_each_claim_is_written_once_with_its_own_time_unless_it_has_no_device_of_ours() -> None:
     server = StatusAtServer()
     with running_reporter(server) as reporter:
         reporter.report(reported_claim("a"))
@@ -135,6 +117,8 @@ def test_unchanged_status_and_claim_without_our_devices_are_not_written() -> Non
         reporter.report(reported_claim("b"))
 
         assert eventually(lambda: server.written == ["a", "b"])
+    times = [entries[0]["conditions"][0]["lastTransitionTime"] for _, entries in server.writes]
+    assert times == ["2026-03-01T00:00:00Z", "2026-03-01T00:01:00Z"]
 
 
 def test_changed_limit_is_written_with_the_earlier_transition_time() -> None:
@@ -233,7 +217,7 @@ def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever() ->
 
 def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome() -> None:
     server = StatusAtServer()
-    with running_reporter(server, retry_seconds=FOREVER) as reporter:
+    with running_reporter(server, retry_seconds=0.5) as reporter:
         reporter.report(reported_claim("a"))
         assert eventually(lambda: server.written == ["a"])
         server.faults = [RetryableError("the answer was lost")]
@@ -243,57 +227,6 @@ def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome() ->
         reporter.report(reported_claim("a"))
 
         assert eventually(lambda: server.vram_limits() == [24, 24])
-
-
-def test_missing_right_is_logged_once_and_stops_all_writes() -> None:
-    server = StatusAtServer()
-    server.lasting = missing_right("a")
-    with capture_logs() as lines, running_reporter(server) as reporter:
-        for name in "abc":
-            reporter.report(reported_claim(name))
-
-        assert eventually(lambda: bool(server.tries))
-        assert not eventually(lambda: len(server.tries) > 1, seconds=ANSWER_SECONDS)
-
-    (line,) = lines
-    assert (line["event"], line["log_level"]) == ("status_forbidden", "error")
-    assert "expected patch on resourceclaims/status" in line["error"]
-
-
-def test_waiting_statuses_are_written_once_the_right_is_granted() -> None:
-    server = StatusAtServer()
-    server.lasting = missing_right("a")
-    with capture_logs() as lines, running_reporter(server, pause_seconds=0.1) as reporter:
-        for name in "abc":
-            reporter.report(reported_claim(name))
-        assert eventually(lambda: len(server.tries) > 3)
-
-        server.lasting = None
-
-        assert eventually(lambda: sorted(server.written) == ["a", "b", "c"])
-    assert [line["event"] for line in lines].count("status_forbidden") == 1
-
-
-def test_each_missing_right_is_logged() -> None:
-    server = StatusAtServer()
-    server.faults = [
-        missing_right("a"),
-        missing_right("a", "associated-node:patch on resourceclaims/driver"),
-        missing_right("a"),
-    ]
-    with capture_logs() as lines, running_reporter(server, pause_seconds=0.01) as reporter:
-        reporter.report(reported_claim("a"))
-
-        assert eventually(lambda: server.written == ["a"])
-    assert [line["event"] for line in lines].count("status_forbidden") == 2
-
-
-def test_stop_does_not_wait_for_a_pause_to_end() -> None:
-    server = StatusAtServer()
-    server.lasting = missing_right("a")
-    with running_reporter(server, pause_seconds=FOREVER) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries == ["a"])
 
 
 class CallsAt(CallsInFlight):
@@ -320,7 +253,7 @@ class Node:
 
     Attributes:
         writes: Claim name and virtual time of each write.
-        error: Raised by each write.
+        error: Raised by each write until `outage_seconds`.
         write_seconds: Time that a write takes.
     """
 
@@ -330,12 +263,15 @@ class Node:
         self.reporter = StatusReporter(self, calls=self.calls, clock=lambda: time.seconds)
         self.writes: list[tuple[str, float]] = []
         self.error: Exception | None = None
+        self.outage_seconds = FOREVER
         self.write_seconds = 0.0
+        self.before_write: Callable[[], None] = lambda: None
 
     def write(self, ref: ClaimRef, _devices: Sequence[Mapping[str, Any]]) -> bool:
         self.writes.append((ref.name, self.time.seconds))
         self.time.passed(self.write_seconds)
-        if self.error is not None:
+        self.before_write()
+        if self.error is not None and self.times[-1] < self.outage_seconds:
             raise self.error
         return True
 
@@ -424,14 +360,36 @@ def test_statuses_that_wait_are_written_before_the_end(node: Node) -> None:
     assert node.written == ["a", "b", "c"]
 
 
-def test_end_does_not_wait_for_an_api_server_that_is_unavailable(node: Node) -> None:
-    node.error = RetryableError("no answer")
+@pytest.mark.parametrize("error", [RetryableError("no answer"), missing_right()])
+def test_end_does_not_wait_for_an_api_server_that_is_unavailable(
+    node: Node, error: RetryableError
+) -> None:
+    node.error = error
     node.report("a", "b", "c")
     node.reporter.stop()
 
     node.reporter.run()
 
     assert node.written == ["a"]
+
+
+def test_missing_right_stops_all_writes_for_ten_minutes_and_each_is_logged_once(node: Node) -> None:
+    node.outage_seconds = 1700
+    rights = itertools.cycle(["patch on resourceclaims/status", "associated-node:patch"])
+    node.before_write = lambda: setattr(node, "error", missing_right(next(rights)))
+    node.report("a", "b", "c")
+
+    with capture_logs() as logs:
+        node.run()
+
+    assert node.times[:3] == pytest.approx([0, 600, 1200])
+    assert node.times[3] == pytest.approx(1800)
+    assert sorted(node.written[3:]) == ["a", "b", "c"]
+    lines = [each for each in logs if each["log_level"] != "debug"]
+    assert [(each["event"], each["log_level"]) for each in lines] == [
+        ("status_forbidden", "error")
+    ] * 2
+    assert "expected patch on resourceclaims/status" in lines[0]["error"]
 
 
 def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
@@ -458,3 +416,28 @@ def test_claim_forgotten_during_its_write_is_not_retried() -> None:
 
         assert eventually(lambda: server.written == ["b"])
         assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)
+
+
+HOUR: Final = 3600.0
+
+
+@pytest.mark.parametrize("requested_seconds", [0, 100])
+def test_statuses_of_100_claims_survive_a_six_hour_outage_with_few_requests(
+    monkeypatch: pytest.MonkeyPatch, requested_seconds: float
+) -> None:
+    node = Node(VirtualTime(hours=100))
+    monkeypatch.setattr(status, "Condition", node.time.condition)
+    node.reporter = StatusReporter(node, clock=lambda: node.time.seconds)
+    node.error = RetryableError("no answer", after_seconds=requested_seconds)
+    node.outage_seconds = 6 * HOUR
+    node.report(*names(100))
+
+    with capture_logs() as logs:
+        node.run()
+
+    during = [at for at in node.times if at < 6 * HOUR]
+    assert len(during) <= 6 * HOUR / 300 + 15
+    assert all(later - at >= requested_seconds for at, later in itertools.pairwise(during))
+    assert {*node.written[len(during) :]} == {*names(100)}
+    assert node.times[-1] <= 6 * HOUR + 1200
+    assert [line["event"] for line in logs].count("status_retried") <= 6 * 6 + 1

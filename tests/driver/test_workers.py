@@ -35,11 +35,8 @@ def node(tmp_path: Path) -> Iterator[WorkerNode]:
 
 
 def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
+    pod, _ = node.run()
 
-    outcome = node.prepare(node.put("train"))
-
-    assert isinstance(outcome, PreparedClaim)
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
     assert node.hypervisor.calls == [128]
     assert node.pods.labels("train") == {PREFIX + "component": "worker"}
@@ -77,16 +74,14 @@ def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     node.prepare(node.put("claim-b", share_result(vram="8Gi"), pod="train"))
 
     assert node.hypervisor.limits(pod) == {GPU_0: (66, 24 * GIB)}
-    node.workers.follow_annotations()
+    node.follow()
     annotations = node.pods.annotations("train")
     assert annotations[PREFIX + "vram-limit"] == str(24 * GIB)
     assert annotations[PREFIX + "compute-percent-limit"] == "66"
 
 
 def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: WorkerNode) -> None:
-    node.pods.put("train")
-    ref = node.put("train")
-    node.prepare(ref)
+    _, ref = node.run()
     before = (node.pods.reads, node.pods.lists, len(node.pods.patches), list(node.hypervisor.calls))
 
     assert isinstance(node.prepare(ref), PreparedClaim)
@@ -100,20 +95,16 @@ def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: W
 
 
 def test_index_of_a_finished_pod_is_free_again(node: WorkerNode) -> None:
-    node.pods.put("one")
-    node.pods.put("two")
-    node.prepare(node.put("one"))
+    node.run("one")
     node.pods.set_phase("one", "Succeeded")
 
-    node.prepare(node.put("two"))
+    node.run("two")
 
     assert node.hypervisor.calls == [128, 128]
 
 
 def test_two_cards_of_a_pod_have_their_own_limits(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-
-    node.prepare(node.put("train", share_result(GPU_0), share_result(GPU_1, vram="8Gi")))
+    pod, _ = node.run("train", share_result(GPU_0), share_result(GPU_1, vram="8Gi"))
 
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB), GPU_1: (33, 8 * GIB)}
     assert node.pods.annotations("train")[PREFIX + "vram-limit"] == str(8 * GIB)
@@ -140,17 +131,22 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
     )
 
 
-def test_changed_limit_is_written_into_the_memory_and_then_annotated(node: WorkerNode) -> None:
-    borrower = node.pods.put("borrower")
-    node.pods.put("other")
-    node.prepare(node.put("borrower", share_result(vram="20Gi"), vram_limit="60Gi"))
+def test_changed_limit_is_written_into_the_memory_and_then_annotated(
+    node: WorkerNode,
+) -> None:
+    thread = Thread(target=node.workers.run)
+    thread.start()
+    borrower, _ = node.run("borrower", share_result(vram="20Gi"), vram_limit="60Gi")
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 60 * GIB)}
 
-    node.prepare(node.put("other", share_result(vram="30Gi")))
-    assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
+    node.run("other", share_result(vram="30Gi"))
 
-    node.workers.follow_annotations()
-    assert node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
+    assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
+    expected = str(50 * GIB)
+    assert eventually(lambda: node.pods.annotations("borrower")[PREFIX + "vram-limit"] == expected)
+    node.workers.stop()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
 
 
 def test_limits_that_change_during_a_registration_are_written_and_reported(
@@ -165,7 +161,7 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
     node.hypervisor.before_answer = lambda: node.prepare(refs[1])
 
     outcome = node.prepare(refs[0])
-    node.workers.follow_annotations()
+    node.follow()
     node.setup.status.stop()
     node.setup.status.run()
 
@@ -179,10 +175,8 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
 
 def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: WorkerNode) -> None:
     pod = node.pods.put("train")
-    gone, stays = (
-        node.put("claim-a", pod="train"),
-        node.put("claim-b", share_result(GPU_1), pod="train"),
-    )
+    gone = node.put("claim-a", pod="train")
+    stays = node.put("claim-b", share_result(GPU_1), pod="train")
     node.prepare(gone)
     node.hypervisor.before_answer = lambda: node.setup.unprepare(gone)
 
@@ -196,17 +190,15 @@ def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: Wo
 
 def test_shared_memory_is_gone_after_the_last_claim_of_the_pod(node: WorkerNode) -> None:
     pod = node.pods.put("train")
-    refs = [
-        node.put("claim-a", pod="train"),
-        node.put("claim-b", share_result(GPU_1), pod="train"),
-    ]
-    for ref in refs:
-        node.prepare(ref)
+    first = node.put("claim-a", pod="train")
+    second = node.put("claim-b", share_result(GPU_1), pod="train")
+    node.prepare(first)
+    node.prepare(second)
 
-    node.setup.unprepare(refs[0])
+    node.setup.unprepare(first)
     assert node.hypervisor.file(pod).exists()
 
-    node.setup.unprepare(refs[1])
+    node.setup.unprepare(second)
     assert not node.hypervisor.file(pod).parent.exists()
 
 
@@ -283,15 +275,14 @@ def test_replaced_annotations_are_kept_and_restored(
 
 
 def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNode) -> None:
-    node.pods.put("other")
     pod = node.pods.put("train")
     write(node, {"tflops-limit": "312"})
     node.prepare(node.put("train", share_result(**SMALL), tflops_limit="312"))
     assert node.hypervisor.rate("train") == 100
 
-    node.prepare(node.put("other", share_result(tflops="300")))
+    node.run("other", share_result(tflops="300"))
     node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "dra-marks")
-    node.workers.follow_annotations()
+    node.follow()
 
     assert node.hypervisor.limits(pod) == {GPU_0: (3, GIB)}
     assert node.hypervisor.rate("train") == 3
@@ -303,14 +294,13 @@ def test_lent_compute_that_was_taken_back_is_regulated_as_granted(node: WorkerNo
 def test_annotations_of_a_running_pod_are_put_back(
     node: WorkerNode, foreign: dict[str, str]
 ) -> None:
-    node.pods.put("train")
-    node.prepare(node.put("train", share_result(**SMALL)))
+    node.run("train", share_result(**SMALL))
     node.pods.set_phase("train", "Running")
     write(node, foreign)
 
     for _ in range(2):
         node.workers.on_event("MODIFIED", node.pods.stored["train"])
-        node.workers.follow_annotations()
+        node.follow()
 
     assert ruling(node) == RULED
     assert len(node.pods.patches) == 2
@@ -320,34 +310,32 @@ def test_annotations_of_a_running_pod_are_put_back(
 def test_annotations_that_cannot_be_put_back_are_noted_until_they_are_right(
     node: WorkerNode, by_a_lost_answer: bool
 ) -> None:
-    pod = node.pods.put("train")
-    node.prepare(node.put("train", share_result(**SMALL)))
+    pod, _ = node.run("train", share_result(**SMALL))
     note = str(node.hypervisor.shm / ".tensorfusion-dra" / pod.uid)
     write(node, {"tflops-limit": "312"})
     node.pods.refuses_marks = True
 
     node.workers.on_pods(node.pods.stored.values())
-    node.workers.follow_annotations()
+    node.follow()
     _, trouble = shared_memory.noted(note)
     assert trouble.startswith("tensor-fusion.ai/tflops-limit: found 312; the driver cannot")
 
     if by_a_lost_answer:
         node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "tflops-limit")
     node.pods.refuses_marks = False
-    node.workers.follow_annotations()
+    node.follow()
     assert shared_memory.noted(note)[1] == ""
     assert ruling(node) == RULED
 
 
 def test_pod_that_lost_its_label_is_registered_again_instead(node: WorkerNode) -> None:
-    node.pods.put("train")
-    node.prepare(node.put("train", share_result(**SMALL)))
+    node.run("train", share_result(**SMALL))
     metadata = node.pods.stored["train"]["metadata"]
     metadata["labels"].clear()
     metadata["annotations"].clear()
 
     node.workers.on_pods(node.pods.stored.values())
-    node.workers.follow_annotations()
+    node.follow()
 
     assert node.pods.annotations("train") == {}
 
@@ -358,7 +346,7 @@ def test_pods_of_others_are_left_alone(node: WorkerNode) -> None:
 
     node.workers.on_pods(node.pods.stored.values())
     node.workers.on_event("DELETED", node.pods.stored["train"])
-    node.workers.follow_annotations()
+    node.follow()
 
     assert node.pods.patches == []
 
@@ -415,8 +403,7 @@ def test_answer_of_any_form_fails_one_claim_and_no_process(
     ref = node.put("train")
 
     error = error_of(node.prepare(ref))
-    for _ in range(2):
-        node.workers.repair()
+    node.repair(2)
 
     assert expected in error
     assert len(error) < 1_000
@@ -431,9 +418,8 @@ def test_index_of_any_form_in_another_pod_fails_no_claim(node: WorkerNode, index
     metadata = node.pods.stored["other"]["metadata"]
     metadata["labels"][PREFIX + "component"] = "worker"
     metadata["annotations"][PREFIX + "index"] = index
-    node.pods.put("train")
 
-    assert isinstance(node.prepare(node.put("train")), PreparedClaim)
+    node.run()
 
 
 def test_without_a_hypervisor_marks_are_withdrawn_until_it_serves(
@@ -497,12 +483,11 @@ def test_pod_that_got_cards_from_tensor_fusions_scheduler_is_refused(node: Worke
 
 
 def test_index_of_a_pod_of_tensor_fusions_webhook_is_left_to_it(node: WorkerNode) -> None:
-    node.pods.put("train")
     limits = {"tensor-fusion.ai/index_f": "8", "tensor-fusion.ai/index_other": "1"}
     node.pods.put("other", spec={"containers": [{"resources": {"limits": limits}}]})
     node.pods.stored["other"]["metadata"]["labels"] = {PREFIX + "component": "worker"}
 
-    node.prepare(node.put("train"))
+    node.run()
 
     assert node.hypervisor.calls == [127]
 
@@ -516,9 +501,7 @@ def test_missing_right_to_mark_pods_fails_the_claim(node: WorkerNode) -> None:
 
 
 def test_restarted_driver_finds_the_worker_registered(node: WorkerNode) -> None:
-    node.pods.put("train")
-    ref = node.put("train")
-    node.prepare(ref)
+    _, ref = node.run()
     again = node.restarted()
 
     assert isinstance(again.prepare(ref), PreparedClaim)
@@ -529,69 +512,44 @@ def test_restarted_driver_finds_the_worker_registered(node: WorkerNode) -> None:
 
 
 def test_running_pod_is_recovered_by_a_restarted_hypervisor_itself(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    ref = node.put("train")
-    node.prepare(ref)
+    pod, _ = node.run()
     node.pods.set_phase("train", "Running")
     node.hypervisor.stop()
     node.hypervisor.start()
 
-    node.workers.repair()
-    node.workers.repair()
+    node.repair(2)
 
     assert node.hypervisor.allocated == {pod.uid: (GPU_0,)}
     assert node.hypervisor.calls == [128]
 
 
 def test_pending_pod_that_a_restarted_hypervisor_lost_is_registered_again(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    node.prepare(node.put("train"))
+    pod, _ = node.run()
     node.hypervisor.stop()
     node.hypervisor.start()
     node.hypervisor.beat(pod, at=time.time() - 60)
 
-    node.workers.repair()
+    node.repair()
     assert node.hypervisor.allocated == {}
 
-    node.workers.repair()
+    node.repair()
     assert node.hypervisor.allocated == {pod.uid: (GPU_0,)}
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
 
 
 def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    node.prepare(node.put("train"))
+    pod, _ = node.run()
     node.pods.set_phase("train", "Succeeded")
     node.hypervisor.beat(pod, at=time.time() - 60)
 
-    for _ in range(4):
-        node.workers.repair()
+    node.repair(4)
 
     assert node.pods.reads == 2  # one by prepare, one by the first repair
     assert node.hypervisor.calls == [128]
 
 
-def test_changes_are_followed_until_stopped(node: WorkerNode) -> None:
-    thread = Thread(target=node.workers.run)
-    thread.start()
-    node.pods.put("borrower")
-    node.pods.put("other")
-    node.prepare(node.put("borrower", share_result(vram="20Gi"), vram_limit="60Gi"))
-
-    node.prepare(node.put("other", share_result(vram="30Gi")))
-
-    assert eventually(
-        lambda: node.pods.annotations("borrower")[PREFIX + "vram-limit"] == str(50 * GIB)
-    )
-    node.workers.stop()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
-
-
 def test_memory_that_a_container_replaced_is_not_written(node: WorkerNode, tmp_path: Path) -> None:
-    pod = node.pods.put("train")
-    ref = node.put("train")
-    node.prepare(ref)
+    pod, _ = node.run()
     secret = tmp_path / "secret"
     secret.write_bytes(node.hypervisor.file(pod).read_bytes())
     before = secret.read_bytes()
@@ -689,8 +647,7 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     error = error_of(node.prepare(second))
     if restarts:
         node = node.restarted()
-    for _ in range(3):
-        node.workers.repair()
+    node.repair(3)
 
     assert error == (
         "pod default/train: UID uid-of-the-next: found claim default/first of an earlier pod of "
@@ -748,9 +705,7 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
 
 def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -> None:
     """Its containers keep the folder that they have mounted, so only a new pod helps."""
-    pod = node.pods.put("train")
-    ref = node.put("train")
-    node.prepare(ref)
+    pod, ref = node.run()
     node.pods.set_phase("train", "Running")
     folder = node.hypervisor.file(pod).parent
     memory = node.hypervisor.file(pod).read_bytes()
@@ -758,8 +713,7 @@ def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -
     folder.mkdir()
     node.hypervisor.file(pod).write_bytes(memory)
 
-    for _ in range(3):
-        node.workers.repair()
+    node.repair(3)
     error = error_of(node.prepare(ref))
 
     assert error.endswith("expected the same; delete the pod")

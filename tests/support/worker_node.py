@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
@@ -41,6 +42,23 @@ class WorkerNode:
     def prepare(self, ref: ClaimRef, *, seconds: float = PATIENCE_SECONDS) -> Any:
         outcomes = self.setup.preparer.prepare([ref], deadline=time.monotonic() + seconds)
         return outcomes[ref.uid]
+
+    def run(
+        self, name: str = "train", *results: Any, **annotations: str
+    ) -> tuple[PodRef, ClaimRef]:
+        """Create a pod with a claim of the same name, and prepare the claim."""
+        pod, ref = self.pods.put(name), self.put(name, *results, **annotations)
+        assert isinstance(self.prepare(ref), PreparedClaim)
+        return pod, ref
+
+    def follow(self) -> None:
+        """Write the annotations that have to follow changes."""
+        self.workers.follow_annotations()
+
+    def repair(self, times: int = 1) -> None:
+        """Register again the pods that the hypervisor lost."""
+        for _ in range(times):
+            self.workers.repair()
 
     def put(
         self,

@@ -47,7 +47,6 @@ from tensorfusion_dra.driver.node_observer import (
     ApiServerState,
     NodeObserver,
     RecentOperations,
-    Sources,
 )
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
@@ -358,17 +357,15 @@ class NodePlugin:
         """Return the pages for the health port: metrics and status page, unless they are off."""
         settings = self._settings
         observer = NodeObserver(
-            Sources(
-                catalog=self.catalog,
-                claims=self._ledger.claims,
-                standings=self._enforcement.standings,
-                enforcer=self._enforcement.node,
-                registration=registration.view,
-                api_server=self._api_server.view,
-                publishing=self.publisher.state.view,
-                ledger=self._reconciler.ledger,
-                operations=self._recent.views,
-            ),
+            catalog=self.catalog,
+            claims=self._ledger.claims,
+            standings=self._enforcement.standings,
+            enforcer=self._enforcement.node,
+            registration=registration.view,
+            api_server=self._api_server.view,
+            publishing=self.publisher.view,
+            ledger=self._reconciler.ledger,
+            operations=self._recent.views,
             node=settings.node_name,
             version=version.current(),
         )
