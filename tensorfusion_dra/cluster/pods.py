@@ -77,7 +77,7 @@ class WorkerPods:
             lambda: _PODS,
             selector=self._of_node,
             labels=names.TENSOR_FUSION_WORKER,
-            on_list=lambda pods, _version: on_list(pods),
+            on_list=on_list,
             on_event=on_event,
         )
 

@@ -29,11 +29,11 @@ class Claims(Protocol):
 class Slices(Protocol):
     """Reader and writer of this node's ResourceSlices, for one thread."""
 
-    def fetch(self) -> Sequence[Slice] | None:
-        """Return all slices of this driver and node, in any pool; None if not known yet.
+    def fetch(self) -> Sequence[Slice]:
+        """Return all slices of this driver and node, in any pool.
 
         They include all own writes, but changes of other writers only after a while. After an error
-        of a write that leaves doubts about the stored slices, the API server lists them anew.
+        of a write that leaves doubts about the stored slices, they are listed again.
 
         Raises:
             MissingRightError: The driver has no permission to list slices.

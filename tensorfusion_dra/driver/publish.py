@@ -3,7 +3,7 @@
 Each round compares the slices that follow from the catalog with the stored ones, and writes the
 difference (core/devices/slices.py chooses the writes). If there is no difference, nothing is
 written. The stored slices are known from a watch and from the answers to own writes, and the Node's
-UID is kept. So a round sends no request but its writes. A round begins when
+UID is kept. So most rounds send no request but their writes. A round begins when
 
 - the catalog changed (wake()),
 - another writer changed or deleted a slice (slices_changed()),
@@ -207,8 +207,7 @@ class Publisher:
     def publish(self) -> SlicePlan | None:
         """Write what differs from the stored slices; return the writes.
 
-        Returns None if nothing differs, if the stored slices are not known yet, or if it is too
-        early for another repair.
+        Returns None if nothing differs, or if it is too early for another repair.
 
         Raises:
             RetryableError: A write may not have been made.
@@ -217,7 +216,7 @@ class Publisher:
         if current is None:
             return None
         stored = self._slices.fetch()
-        if stored is None or not (current.devices or stored):
+        if not (current.devices or stored):
             return None
         wanted = slices.wanted(current.devices, current.node, node_uid=self._owner())
         self._right.take()

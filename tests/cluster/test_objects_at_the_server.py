@@ -379,3 +379,20 @@ def test_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi
 
     with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):
         PublishedSlices(resource_api).published(wait_seconds=0.7)
+
+
+def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:
+    own: Any = {**t4_slice(), "metadata": {"name": "own"}}
+    others = [
+        {"metadata": {"name": "of-another-driver"}, "spec": {**own["spec"], "driver": "nvidia"}},
+        {"metadata": {"name": "of-another-node"}, "spec": {**own["spec"], "nodeName": "node-99"}},
+        {"metadata": {"name": "of-nobody"}},
+    ]
+    answers: Any = {
+        "GET /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
+        "GET /apis/resource.k8s.io/v1/resourceslices": {"items": [*others, own]},
+    }
+    with served(answers) as server:
+        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        assert Slices(api, node_name=NODE.name).fetch() == [own]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,9 @@ from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refu
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import ResourceApi
-from tensorfusion_dra.cluster.slices import KnownSlices, Slices
+from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import Watch
+from tensorfusion_dra.core.errors import RetryableError
 from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support.answers import nothing
 from tests.support.builders.devices import NODE
@@ -21,14 +21,17 @@ from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 class Callbacks:
-    def __init__(self) -> None:
+    def __init__(self, slices: Slices) -> None:
+        self.slices = slices
         self.changes = 0
         self.returns = 0
 
     def changed(self) -> None:
+        self.slices.fetch()  # as the publisher does
         self.changes += 1
 
     def returned(self) -> None:
+        self.slices.fetch()
         self.returns += 1
 
 
@@ -38,11 +41,9 @@ def quick_return(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def watching(resource_api: ResourceApi) -> Iterator[Callbacks]:
-    callbacks = Callbacks()
-    watch = Slices(resource_api, node_name=NODE.name).watch(
-        on_change=callbacks.changed, on_return=callbacks.returned
-    )
+def watching(slices: Slices) -> Iterator[Callbacks]:
+    callbacks = Callbacks(slices)
+    watch = slices.watch(on_change=callbacks.changed, on_return=callbacks.returned)
     thread = Thread(target=watch.run)
     thread.start()
     try:
@@ -59,19 +60,8 @@ def watch_without_callbacks(resource_api: ResourceApi) -> Watch:
     return slices.watch(on_change=nothing, on_return=nothing)
 
 
-def test_every_change_and_deletion_is_reported(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
-    with watching(resource_api) as callbacks:
-        created = slices.create(t4_slice())
-        assert eventually(lambda: callbacks.changes == 1)
-        slices.delete(created)
-
-        assert eventually(lambda: callbacks.changes == 2)
-        assert callbacks.returns == 1
-
-
 def test_bookmarks_are_not_changes(resource_api: ResourceApi) -> None:
-    with watching(resource_api) as callbacks:
+    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
         assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
 
 
@@ -81,7 +71,7 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
 ) -> None:
     slices = Slices(resource_api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
-    with watching(resource_api) as callbacks:
+    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
         created = slices.create(t4_slice())
 
         assert eventually(lambda: callbacks.returns == 2)
@@ -95,7 +85,7 @@ def test_silent_connection_is_given_up(
 ) -> None:
     monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
     server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
-    with watching(resource_api) as callbacks:
+    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
         assert eventually(lambda: callbacks.returns == 2)
 
 
@@ -112,108 +102,56 @@ def test_watch_requests_become_rare_while_the_server_fails(
     assert 900 / 30 <= server.requests.count("watch", "resourceslices") <= 900 / 15 + 10
 
 
-def stored(version: int, *, name: str = "a", uid: str = "") -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    }
+def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
+    server: ApiServer, resource_api: ResourceApi
+) -> None:
+    own, other = (Slices(resource_api, node_name=NODE.name) for _ in range(2))
+    with watching(own) as callbacks:
+        created = own.create(t4_slice())
+        assert own.fetch() == [created]
+        lists = server.requests.count("list", "resourceslices")
+
+        changed = other.replace({**created, "spec": t4_slice(generation=2)["spec"]})
+        assert eventually(lambda: callbacks.changes == 1)
+        assert [item["spec"] for item in own.fetch()] == [changed["spec"]]
+        own.delete(changed)
+        assert own.fetch() == []
+        other.create(t4_slice())
+        assert eventually(lambda: callbacks.changes == 2)
+
+        assert len(own.fetch()) == 1
+        assert server.requests.count("list", "resourceslices") == lists + 2
 
 
-def versions(known: KnownSlices) -> dict[str, int]:
-    return {
-        item["metadata"]["name"]: int(item["metadata"]["resourceVersion"])
-        for item in known.all() or []
-    }
+def test_late_deletion_of_an_object_that_was_created_again_is_no_news(
+    resource_api: ResourceApi,
+) -> None:
+    own = Slices(resource_api, node_name=NODE.name)
+    changes: list[str] = []
+    watch = own.watch(on_change=lambda: changes.append("changed"), on_return=nothing)
+    first = own.create(t4_slice())
+    own.delete(first)
+    second = own.create(t4_slice())
+
+    watch._on_event("DELETED", first)
+    assert changes == []
+    watch._on_event("DELETED", second)
+    assert changes == ["changed"]
 
 
-def listed(*items: dict[str, Any], version: int = 5) -> KnownSlices:
-    known = KnownSlices()
-    known.note_list(items, str(version))
-    return known
+@pytest.mark.parametrize("fault", [Refuse(409, "conflict"), Cut(carried_out=True), Refuse(500)])
+def test_after_a_write_with_unknown_result_the_slices_are_listed_again(
+    server: ApiServer, resource_api: ResourceApi, fault: Action
+) -> None:
+    own = Slices(resource_api, node_name=NODE.name)
+    with watching(own):
+        created = own.create(t4_slice())
+        own.fetch()
+        server.faults.add("update", "resourceslices", fault, times=1)
+        lists = server.requests.count("list", "resourceslices")
 
+        with pytest.raises(RetryableError):
+            own.replace({**created, "spec": t4_slice(generation=2)["spec"]})
 
-def test_nothing_is_known_before_the_first_list() -> None:
-    known = KnownSlices()
-    known.note_stored(stored(3))
-
-    assert known.all() is None
-    assert listed().all() == []
-
-
-def test_event_of_an_own_write_is_no_news() -> None:
-    known = listed(stored(4))
-    known.note_stored(stored(6))
-
-    assert not known.note_event("MODIFIED", stored(6))
-    assert versions(known) == {"a": 6}
-
-
-def test_event_that_is_older_than_an_own_write_is_no_news() -> None:
-    known = listed(stored(4))
-    known.note_stored(stored(10))
-
-    assert not known.note_event("MODIFIED", stored(9))
-    assert versions(known) == {"a": 10}
-
-
-def test_change_and_deletion_by_another_writer_are_news() -> None:
-    known = listed(stored(4))
-
-    assert known.note_event("MODIFIED", stored(6))
-    assert known.note_event("ADDED", stored(7, name="b"))
-    assert known.note_event("DELETED", stored(8))
-    assert versions(known) == {"b": 7}
-
-
-def test_answer_to_a_write_does_not_replace_a_later_change() -> None:
-    known = listed(stored(4))
-    known.note_event("MODIFIED", stored(7))
-
-    known.note_stored(stored(6))
-
-    assert versions(known) == {"a": 7}
-
-
-def test_own_deletion_is_no_news_and_earlier_events_do_not_bring_the_object_back() -> None:
-    known = listed(stored(4))
-    known.note_deleted(stored(4))
-
-    assert not known.note_event("MODIFIED", stored(5))
-    assert not known.note_event("DELETED", stored(6))
-    assert versions(known) == {}
-
-
-def test_late_deletion_of_an_object_that_was_created_again_is_no_news() -> None:
-    known = listed(stored(4, uid="first"))
-    known.note_deleted(stored(4, uid="first"))
-    known.note_stored(stored(8, uid="second"))
-
-    assert not known.note_event("DELETED", stored(7, uid="first"))
-    assert versions(known) == {"a": 8}
-
-
-def test_list_that_is_older_than_own_writes_does_not_undo_them() -> None:
-    known = listed(stored(4), stored(4, name="b"))
-    known.note_stored(stored(10))
-    known.note_stored(stored(11, name="c"))
-    known.note_deleted(stored(4, name="b"))
-
-    news = known.note_list([stored(4), stored(4, name="b")], "9")
-
-    assert not news
-    assert versions(known) == {"a": 10, "c": 11}
-
-
-def test_list_brings_news_if_another_writer_has_changed_or_deleted_a_slice() -> None:
-    assert listed(stored(4)).note_list([stored(8)], "9")
-    assert listed(stored(4)).note_list([], "9")
-    assert listed().note_list([stored(8)], "9")
-    assert not listed(stored(4)).note_list([stored(4)], "9")
-
-
-def test_versions_that_are_no_numbers_count_as_later() -> None:
-    known = listed(stored(4))
-    changed = stored(4)
-    changed["metadata"]["resourceVersion"] = "opaque"
-
-    assert known.note_event("MODIFIED", changed)
-    assert not known.note_event("MODIFIED", changed)
+        own.fetch()
+        assert server.requests.count("list", "resourceslices") == lists + 1

@@ -1,15 +1,20 @@
 """A server on loopback that sends the bytes of a test, as slowly as the test requires."""
 
 import json
+import socket
 import socketserver
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Any, Final
+
+from tests.support.waiting import eventually
 
 HANG_UP: Final = b""
 """As a piece of an answer: the server closes the connection."""
+_UNSEEN: Final = b"\x04"
+"""FIN_WAIT1: the state of a closed connection until the client's kernel has acknowledged it."""
 
 
 class RawServer(socketserver.ThreadingTCPServer):
@@ -20,7 +25,7 @@ class RawServer(socketserver.ThreadingTCPServer):
         requests: The first lines of all requests so far.
         headers: The headers of the last request, by name in lower case.
         bytes_sent: Number of bytes in all answers together.
-        accepted, connected: Number of connections so far, and of those that are open.
+        accepted, connected: Number of connections so far, and of those that clients see as open.
     """
 
     daemon_threads = True
@@ -38,6 +43,15 @@ class RawServer(socketserver.ThreadingTCPServer):
         self.bytes_sent = 0
         self.closing = Event()
         super().__init__(("127.0.0.1", 0), _Handler)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and count it as closed once the client's kernel knows that."""
+        with suppress(OSError):  # the client may have gone first
+            request.shutdown(socket.SHUT_WR)
+        eventually(lambda: request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _UNSEEN)
+        self.close_request(request)
+        with self.counting:
+            self.connected -= 1
 
     def kubeconfig(self, folder: Path) -> Path:
         """Write a kubeconfig for this server, and return its path."""
@@ -61,11 +75,6 @@ class _Handler(socketserver.StreamRequestHandler):
         with self.server.counting:
             self.server.accepted += 1
             self.server.connected += 1
-
-    def finish(self) -> None:
-        super().finish()
-        with self.server.counting:
-            self.server.connected -= 1
 
     def handle(self) -> None:
         while line := self.rfile.readline().strip():

@@ -33,6 +33,7 @@ from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.cluster.pods import Pods, WorkerPods
 from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
@@ -324,8 +325,7 @@ class NodePlugin:
         Returns:
             The follower of the node's GPUPool; None if its values come from the settings.
         """
-        # Before the publisher starts, so that it waits for the watch's list and sends none of its
-        # own.
+        # Before the publisher starts, which lists the slices in each round without a watch.
         slice_watch = self._slices.watch(
             on_change=self.publisher.slices_changed, on_return=self.publisher.server_returned
         )
@@ -339,8 +339,8 @@ class NodePlugin:
             follower.wake()
 
         by_name = settings.gpupool if settings.pool_source == "object" else ""
-        pools = watch.gpupools(self._api, name=by_name, on_change=wake)
-        nodes = watch.nodes(self._api, name=settings.node_name, on_change=wake)
+        pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=wake)
+        nodes = ObjectCache(self._api, watch.NODES, name=settings.node_name, on_change=wake)
         follower = PoolFollower(
             PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=settings.node_name),
             self.catalog,

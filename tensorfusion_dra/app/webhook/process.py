@@ -72,8 +72,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     api.connect()
     process_memory.finish_start()
     objects = {
-        "gpupool-watch": watch.gpupools(api, on_change=_nothing),
-        "template-watch": watch.scheduling_config_templates(api, on_change=_nothing),
+        "gpupool-watch": ObjectCache(api, watch.GPUPOOLS, on_change=_nothing),
+        "template-watch": ObjectCache(api, watch.TEMPLATES, on_change=_nothing),
     }
     pools, templates = objects.values()
     admission = Admission(
