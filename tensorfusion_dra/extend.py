@@ -38,7 +38,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     is_simulated,
 )
 from tensorfusion_dra.core.claims.enforcers.limiters import limits as limits_by_index
-from tensorfusion_dra.core.claims.evidence import Places, Signs
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
@@ -61,6 +61,8 @@ __all__ = [
     "Edits",
     "Enforcer",
     "EnforcerSettings",
+    "Evidence",
+    "EvidencePaths",
     "Folder",
     "Gpu",
     "HealthSource",
@@ -70,13 +72,11 @@ __all__ = [
     "Mount",
     "Needs",
     "Node",
-    "Places",
     "PreparedClaim",
     "PreparedShare",
     "Problem",
     "Quantity",
     "Reading",
-    "Signs",
     "State",
     "TextFile",
     "TflopsSource",
@@ -167,8 +167,8 @@ class Enforcer(Protocol):
     - counts_by_pid (bool, True): it tells processes apart by their PID in the container, so that
       only containers with one PID namespace can use a request at the same time.
     - fixed (frozenset of Isolation, all): modes in which a running container's limit cannot change.
-    - places(claim) -> Places: where signs show whether the limits hold: files and one socket.
-    - judge(claim, share, signs) -> Verdict: whether the limits of a share hold, by these signs.
+    - evidence_paths(claim) -> EvidencePaths: files and a socket that show whether limits hold.
+    - judge(claim, share, evidence) -> Verdict: whether the limits of a share hold.
 
     A fault (an exception other than ClaimError, a late answer, edits that no container can have)
     fails the claim at hand.

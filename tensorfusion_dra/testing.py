@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.evidence import Daemon, FileSign
+from tensorfusion_dra.core.claims.evidence import Daemon, FileEvidence
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.sharing import Qos
@@ -31,6 +31,7 @@ from tensorfusion_dra.extend import (
     ClaimError,
     Edits,
     EnforcerSettings,
+    Evidence,
     Gpu,
     Isolation,
     Limit,
@@ -38,7 +39,6 @@ from tensorfusion_dra.extend import (
     PreparedClaim,
     PreparedShare,
     Reading,
-    Signs,
     State,
     TflopsSource,
 )
@@ -328,11 +328,11 @@ def _check_verdict(
     enforcer: GuardedEnforcer, example: PreparedClaim, limited: PreparedShare
 ) -> None:
     """Check that limits do not count as enforced where no sign shows it."""
-    places = enforcer.places(example)
-    missing = Signs(
+    paths = enforcer.evidence_paths(example)
+    missing = Evidence(
         read_at=0.0,
-        files=tuple(FileSign(path=path, trouble="not found") for path in places.files),
-        daemon=Daemon(path=places.socket, trouble="not found") if places.socket else None,
+        files=tuple(FileEvidence(path=path, trouble="not found") for path in paths.files),
+        daemon=Daemon(path=paths.socket, trouble="not found") if paths.socket else None,
     )
     found = enforcer.judge(example, limited, missing)
     assert found.reason != verdicts.UNREADABLE, found.text

@@ -28,7 +28,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.tables import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
-from tensorfusion_dra.core.claims.verdicts import Standing, State
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.printable import one_line
@@ -127,14 +127,14 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     catalog = reader.current()
     troubles += catalog.host_size_errors if catalog else ()
     now = datetime.now(UTC)  # the verdicts are new: since when they have held is not known here
-    standings = {
-        claim.ref.uid: [Standing(verdict=verdict, since=now) for verdict in verdicts]
+    current_verdicts = {
+        claim.ref.uid: [CurrentVerdict(verdict=verdict, since=now) for verdict in verdicts]
         for claim, verdicts in zip(claims, node_parts.verdicts_now(settings, claims), strict=True)
     }
     observer = NodeObserver(
         catalog=reader,
         claims=lambda: claims,
-        standings=lambda: standings,
+        current_verdicts=lambda: current_verdicts,
         node=settings.node_name,
         version=version.current(),
     )

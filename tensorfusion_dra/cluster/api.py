@@ -271,7 +271,7 @@ class Api:
 
     def _note_event(self) -> None:
         for each in self._exchanges:
-            each.heard()
+            each.watch_event()
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""

@@ -129,7 +129,9 @@ class CardHealthTracker:
         self._saved_record: Mapping[str, Any] | None = records.load() if records else None
         self._known = self._loaded()
 
-    def note_reading(self, inventory: Inventory, reported: Mapping[str, Sequence[Trouble]]) -> None:
+    def record_reading(
+        self, inventory: Inventory, reported: Mapping[str, Sequence[Trouble]]
+    ) -> None:
         """Take in a successful reading, and what health sources reported by GPU UUID."""
         self._failures = 0
         self._inventory = inventory
@@ -138,7 +140,7 @@ class CardHealthTracker:
         )
         self._remember(known)
 
-    def note_failure(self, error: RetryableError) -> None:
+    def record_failure(self, error: RetryableError) -> None:
         """Take in a reading that failed as a whole."""
         self._failures += 1
         if isinstance(error, HungError):
@@ -148,7 +150,7 @@ class CardHealthTracker:
         trouble = Trouble(kind=Kind.UNREADABLE, reason=reason, text=text)
         self._remember(known_cards.after_failure(self._known, trouble, self._clock(), self._rules))
 
-    def note_event(self, event: CardEvent) -> bool:
+    def on_event(self, event: CardEvent) -> bool:
         """Take in an event of the NVIDIA driver; return True if it makes a card sick."""
         trouble = health.trouble_of(event, self._rules)
         uuid = event.gpu_uuid
@@ -319,19 +321,19 @@ class DeviceCatalog:
             inventory = self._discovery.read()
         except RetryableError as error:
             with self._building:
-                self._tracker.note_failure(error)
+                self._tracker.record_failure(error)
                 self._rebuild()
             raise
         troubles = self._providers.troubles(inventory)
         with self._building:
-            self._tracker.note_reading(inventory, troubles)
+            self._tracker.record_reading(inventory, troubles)
             self._read_host_sizes()
             return self._rebuild(anew=True)
 
-    def note_event(self, event: CardEvent) -> bool:
+    def on_event(self, event: CardEvent) -> bool:
         """Take in an event of the NVIDIA driver; return True if the catalog changed."""
         with self._building:
-            return self._tracker.note_event(event) and self._rebuild()
+            return self._tracker.on_event(event) and self._rebuild()
 
     def set_node(self, node: Node) -> bool:
         """Use this node, with the cards as last read; return True if the catalog changed."""
@@ -340,7 +342,7 @@ class DeviceCatalog:
             self._read_host_sizes()
             return self._rebuild()
 
-    def note_awaited_pool(self, reason: str) -> None:
+    def on_awaited_pool(self, reason: str) -> None:
         """Note why the node's GPUPool is not known, for reason_missing()."""
         with self._building:
             self._awaited = reason
@@ -539,7 +541,7 @@ class CardWatch:
             self._on_change()
 
     def _note_event(self, event: CardEvent) -> None:
-        if self._catalog.note_event(event):
+        if self._catalog.on_event(event):
             self._on_change()
         # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.
         self._wakeup.wake()

@@ -1,6 +1,6 @@
 """Watch over the limits of all prepared claims: does an enforcer keep them now?
 
-A thread reads the live signs of each claim every ten seconds, from files and local sockets alone.
+A thread reads the evidence about each claim every ten seconds, from files and local sockets alone.
 What they mean is decided in core/claims/verdicts.py. The verdicts that stand are those of the
 claim's status; they are replaced when state or reason of one changes, not when only a text does.
 
@@ -10,7 +10,7 @@ claim's status; they are replaced when state or reason of one changes, not when 
   when the limits stop holding and when they hold again (EnforcementAnnouncer). That they hold
   no longer is told at once, and anything else at most once a minute and claim, so that an enforcer
   that comes and goes does not fill the API server.
-- A claim from before this process: follow(). Its standing verdicts were kept in a file, so that a
+- A claim from before this process: follow(). Its current verdicts were kept in a file, so that a
   restart of the driver writes no status again.
 - An unprepared claim: forget().
 
@@ -35,17 +35,17 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.evidence import Places, Signs
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.verdicts import Standing, State, Verdict
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import Events, LiveSigns
+from tensorfusion_dra.driver.ports import Events, EvidenceReader
 from tensorfusion_dra.runtime.log_throttle import LogThrottle
 from tensorfusion_dra.runtime.wakeup import Wakeup
 from tensorfusion_dra.state.saved_state import SavedState
 
 SPACING_SECONDS: Final = 60.0
-"""Shortest time between two changes of a claim's standing verdicts, unless it is for the worse."""
+"""Shortest time between two changes of a claim's current verdicts, unless it is for the worse."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,78 +53,78 @@ class WatchedLimits:
     """A claim, and what is known about its limits.
 
     Attributes:
-        places: Where the claim's enforcer leaves signs.
+        paths: Where the claim's enforcer leaves evidence.
         limits_since: Time on the clock at which its present limits were set.
-        standing: For each share; None until the first verdict.
-        is_shown: True if the standing verdicts are in the claim's status, or on their way.
-        settled_until: Time on the clock before which the standing verdicts are not replaced, except
+        current: For each share; None until the first verdict.
+        is_shown: True if the current verdicts are in the claim's status, or on their way.
+        settled_until: Time on the clock before which the current verdicts are not replaced, except
             once limits hold no longer.
         is_warned: True if a warning was given that has not been withdrawn.
     """
 
     claim: PreparedClaim
-    places: Places
+    paths: EvidencePaths
     limits_since: float
-    standing: tuple[Standing, ...] | None = None
+    current: tuple[CurrentVerdict, ...] | None = None
     is_shown: bool = True
     settled_until: float = -math.inf
     is_warned: bool = False
 
     @property
     def is_looked_at(self) -> bool:
-        """True if signs decide about a share of the claim."""
+        """True if evidence decides about a share of the claim."""
         return presence.needs_enforcer(self.claim)
 
     def worst(self) -> Verdict | None:
-        """Return the worst standing verdict; None if there is none."""
-        return verdicts.worst(each.verdict for each in self.standing or ())
+        """Return the worst current verdict; None if there is none."""
+        return verdicts.worst(each.verdict for each in self.current or ())
 
-    def begin(self, found: Sequence[Verdict], now: datetime) -> Sequence[Standing]:
+    def begin(self, found: Sequence[Verdict], now: datetime) -> Sequence[CurrentVerdict]:
         """Have these verdicts stand unless some stand already; return those that stand."""
-        if self.standing is None:
-            self.standing = tuple(Standing(verdict=each, since=now) for each in found)
-        return self.standing
+        if self.current is None:
+            self.current = tuple(CurrentVerdict(verdict=each, since=now) for each in found)
+        return self.current
 
     def replace(self, found: Sequence[Verdict], now: datetime, *, clock_seconds: float) -> bool:
-        """Replace the standing verdicts if others were found and enough time has passed.
+        """Replace the current verdicts if others were found and enough time has passed.
 
         Return True if they were replaced. The first ones replace none.
         """
-        standing = self.begin(found, now)
-        newer = tuple(old.after(each, now) for old, each in zip(standing, found, strict=True))
-        is_worse = _are_broken(newer) and not _are_broken(standing)
-        if newer == standing or (clock_seconds < self.settled_until and not is_worse):
+        current = self.begin(found, now)
+        newer = tuple(old.after(each, now) for old, each in zip(current, found, strict=True))
+        is_worse = _are_broken(newer) and not _are_broken(current)
+        if newer == current or (clock_seconds < self.settled_until and not is_worse):
             return False
-        self.standing = newer
+        self.current = newer
         self.settled_until = clock_seconds + SPACING_SECONDS
         return True
 
 
-def _followed(claim: PreparedClaim, places: Places, kept: object) -> WatchedLimits:
+def _followed(claim: PreparedClaim, paths: EvidencePaths, kept: object) -> WatchedLimits:
     """Return a claim from before this process.
 
     Args:
         claim: As it is recorded.
-        places: Where its enforcer leaves signs.
-        kept: Its standing verdicts from the file, or anything else. Without them, the claim's
+        paths: Where its enforcer leaves evidence.
+        kept: Its current verdicts from the file, or anything else. Without them, the claim's
             status is written again, since nobody knows what it shows.
     """
-    watched = WatchedLimits(claim=claim, places=places, limits_since=-math.inf)
+    watched = WatchedLimits(claim=claim, paths=paths, limits_since=-math.inf)
     watched.is_shown = not watched.is_looked_at
     if not isinstance(kept, list) or len(kept) != len(claim.shares):
         return watched
     try:
-        watched.standing = tuple(map(Standing.from_json, kept))
+        watched.current = tuple(map(CurrentVerdict.from_json, kept))
     except (ValueError, KeyError, TypeError):
         return watched
     watched.is_shown = True
-    watched.is_warned = _are_broken(watched.standing)
+    watched.is_warned = _are_broken(watched.current)
     return watched
 
 
-def _are_broken(standing: Sequence[Standing]) -> bool:
+def _are_broken(current: Sequence[CurrentVerdict]) -> bool:
     """Return True if the limits of a share do not hold."""
-    return any(each.verdict.state is State.NOT_ENFORCED for each in standing)
+    return any(each.verdict.state is State.NOT_ENFORCED for each in current)
 
 
 log = structlog.get_logger()
@@ -189,13 +189,13 @@ NODE_LOOK_SECONDS: Final = 60.0
 class NodeEnforcer:
     """The node's enforcer: would limits be enforced, before any claim is prepared?
 
-    Check the signs once a minute, in the watch's thread. Log a missing enforcer and write one Event
-    on the Node; write another one only after the enforcer was back.
+    Check the evidence once a minute, in the watch's thread. Log a missing enforcer and write one
+    Event on the Node; write another one only after the enforcer was back.
     """
 
     def __init__(
         self,
-        signs: LiveSigns,
+        evidence: EvidenceReader,
         *,
         enforcer: str,
         is_required: bool,
@@ -205,28 +205,30 @@ class NodeEnforcer:
         """Look at nothing yet.
 
         Args:
-            signs: Reads what the enforcer leaves.
+            evidence: Reads what the enforcer leaves.
             enforcer: Its name.
             is_required: True if claims wait for signs of life (require-enforcement).
             now: Returns the wall clock's time.
             clock: In seconds, for the time of the next look.
         """
-        self._signs = signs
+        self._evidence = evidence
         self._enforcer = enforcer
         self._is_required = is_required
         self._now = now
         self._clock = clock
         self._look_at = -math.inf
-        self._standing: Standing | None = None  # replaced as a whole, so that reading needs no lock
+        self._current: CurrentVerdict | None = (
+            None  # replaced as a whole, so that reading needs no lock
+        )
         self._is_missing = False
         self._pending = ""  # text of an Event that is not written yet
 
-    def standing(self) -> Standing | None:
+    def current(self) -> CurrentVerdict | None:
         """Return the current verdict; None before the first check."""
-        return self._standing
+        return self._current
 
     def look(self, events: Events) -> None:
-        """Check the signs if it is time, and write the Event that is due.
+        """Check the evidence if it is time, and write the Event that is due.
 
         Args:
             events: Of the caller's thread alone.
@@ -239,10 +241,10 @@ class NodeEnforcer:
 
     def _note_signs(self) -> None:
         found = presence.of_node_with_cure(
-            self._enforcer, self._signs.of_node(), is_required=self._is_required
+            self._enforcer, self._evidence.of_node(), is_required=self._is_required
         )
-        before = self._standing or Standing(verdict=found, since=self._now())
-        self._standing = before.after(found, self._now())
+        before = self._current or CurrentVerdict(verdict=found, since=self._now())
+        self._current = before.after(found, self._now())
         is_missing = found.state is State.NOT_ENFORCED
         if is_missing == self._is_missing:
             return
@@ -262,7 +264,7 @@ class EnforcementWatch:
 
     def __init__(
         self,
-        signs: LiveSigns,
+        evidence: EvidenceReader,
         enforcers: Mapping[str, Enforcer],
         records: SavedState,
         *,
@@ -270,17 +272,17 @@ class EnforcementWatch:
         node: NodeEnforcer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Load the standing verdicts of the process before.
+        """Load the current verdicts of the process before.
 
         Args:
-            signs: Reads what enforcers leave.
+            evidence: Reads what enforcers leave.
             enforcers: By name.
-            records: Keeps the standing verdicts.
+            records: Keeps the current verdicts.
             now: Returns the wall clock's time, for lastTransitionTime.
             node: The node's enforcer; None if its default isolation needs none.
             clock: In seconds, for ages and delays.
         """
-        self._signs = signs
+        self._evidence = evidence
         self._enforcers = enforcers
         self._records = records
         self._node = node
@@ -305,9 +307,9 @@ class EnforcementWatch:
                 [each.limit for each in known.claim.shares] == [each.limit for each in claim.shares]
             )
             if known is None or len(known.claim.shares) != len(claim.shares):
-                known = WatchedLimits(claim=claim, places=Places(), limits_since=0.0)
+                known = WatchedLimits(claim=claim, paths=EvidencePaths(), limits_since=0.0)
                 self._watched[claim.ref.uid] = known
-            known.claim, known.places = claim, self._places(claim)
+            known.claim, known.paths = claim, self._evidence_paths(claim)
             if not has_same_limits:
                 known.limits_since = self._clock()
 
@@ -326,33 +328,35 @@ class EnforcementWatch:
         with self._lock:
             for uid, claim in claims.items():
                 if uid not in self._watched:
-                    self._watched[uid] = _followed(claim, self._places(claim), self._kept.get(uid))
+                    self._watched[uid] = _followed(
+                        claim, self._evidence_paths(claim), self._kept.get(uid)
+                    )
             absent = frozenset(self._watched.keys() - claims.keys())
             for uid in absent & self._absent:
                 del self._watched[uid]
             self._absent = absent
 
-    def standing(self, claim: PreparedClaim) -> Sequence[Standing]:
-        """Return the standing verdict for each share, for the claim's status; () if not watched."""
+    def current(self, claim: PreparedClaim) -> Sequence[CurrentVerdict]:
+        """Return the current verdict for each share, for the claim's status; () if not watched."""
         with self._lock:
             known = self._watched.get(claim.ref.uid)
             if known is None or len(known.claim.shares) != len(claim.shares):
                 return ()
             known.is_shown = True
-            if known.standing is not None:
-                return known.standing
-        found = self._verdicts(known, self._signs.of_claim(known.places))
+            if known.current is not None:
+                return known.current
+        found = self._verdicts(known, self._evidence.of_claim(known.paths))
         with self._lock:
             return known.begin(found, self._now())
 
-    def standings(self) -> Mapping[str, Sequence[Standing]]:
-        """Return the standing verdicts of all watched claims by UID; nothing is read for it."""
+    def current_verdicts(self) -> Mapping[str, Sequence[CurrentVerdict]]:
+        """Return the current verdicts of all watched claims by UID; nothing is read for it."""
         with self._lock:
-            return {uid: each.standing for uid, each in self._watched.items() if each.standing}
+            return {uid: each.current for uid, each in self._watched.items() if each.current}
 
-    def node(self) -> Standing | None:
+    def node(self) -> CurrentVerdict | None:
         """Return the verdict about the node's enforcer; None before the first look, or if none."""
-        return self._node.standing() if self._node else None
+        return self._node.current() if self._node else None
 
     def stop(self) -> None:
         """End run()."""
@@ -379,12 +383,12 @@ class EnforcementWatch:
         """Look at every claim once, and tell what changed."""
         with self._lock:
             watched = [each for each in self._watched.values() if each.is_looked_at]
-        read: dict[str, Signs] = {}  # by places: a daemon is asked once for all of its claims
+        read: dict[str, Evidence] = {}  # by places: a daemon is asked once for all of its claims
         for each in watched:
-            claim, places = each.claim, str(each.places)
-            if places not in read:
-                read[places] = self._signs.of_claim(each.places)
-            found = self._verdicts(each, read[places])
+            claim, paths = each.claim, str(each.paths)
+            if paths not in read:
+                read[paths] = self._evidence.of_claim(each.paths)
+            found = self._verdicts(each, read[paths])
             with self._lock:
                 if self._watched.get(claim.ref.uid) is not each or each.claim is not claim:
                     continue  # unprepared or changed meanwhile
@@ -396,29 +400,29 @@ class EnforcementWatch:
                 report(claim)
         self._save()
 
-    def _verdicts(self, watched: WatchedLimits, signs: Signs) -> Sequence[Verdict]:
+    def _verdicts(self, watched: WatchedLimits, evidence: Evidence) -> Sequence[Verdict]:
         claim = watched.claim
         with self._lock:
-            every = ((each.claim, each.places) for each in self._watched.values())
-            beside = verdicts.beside(claim, watched.places.shared_memory, every)
+            every = ((each.claim, each.paths) for each in self._watched.values())
+            beside = verdicts.beside(claim, watched.paths.shared_memory, every)
         is_new = self._clock() - watched.limits_since < verdicts.STARTING_SECONDS
         return verdicts.of_claim(
             claim,
-            signs,
+            evidence,
             is_new=is_new,
             beside=beside,
             judge=verdicts.judge_of(self._enforcers.get(claim.enforcer)),
         )
 
-    def _places(self, claim: PreparedClaim) -> Places:
-        return presence.places(claim, self._enforcers.get(claim.enforcer))
+    def _evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
+        return presence.evidence_paths(claim, self._enforcers.get(claim.enforcer))
 
     def _save(self) -> None:
         with self._lock:
             record = {
-                uid: [standing.as_json() for standing in each.standing]
+                uid: [current.as_json() for current in each.current]
                 for uid, each in self._watched.items()
-                if each.standing is not None and each.is_looked_at
+                if each.current is not None and each.is_looked_at
             }
         if record == self._saved:
             return

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
-from tensorfusion_dra.core.claims.evidence import Places, Signs
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -90,10 +90,14 @@ class GuardedEnforcer:
     def needs(self, claim: PreparedClaim) -> Needs:
         return self._call(claim, lambda enforcer: _of_type(enforcer.needs(claim), Needs, "needs"))
 
-    def places(self, claim: PreparedClaim) -> Places:
-        def call(enforcer: Any) -> Places:
-            found = enforcer.places(claim) if hasattr(enforcer, "places") else Places()
-            return _of_type(found, Places, "places")
+    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
+        def call(enforcer: Any) -> EvidencePaths:
+            found = (
+                enforcer.evidence_paths(claim)
+                if hasattr(enforcer, "evidence_paths")
+                else EvidencePaths()
+            )
+            return _of_type(found, EvidencePaths, "evidence_paths")
 
         return self._call(claim, call)
 
@@ -105,12 +109,12 @@ class GuardedEnforcer:
         isolation = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
         return Edits(env={**isolation, **found.env}, mounts=found.mounts)
 
-    def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
+    def judge(self, claim: PreparedClaim, share: PreparedShare, evidence: Evidence, /) -> Verdict:
         """Return its verdict about a share; Unknown if it gives none."""
 
         def call(enforcer: Any) -> Verdict:
             if hasattr(enforcer, "judge"):
-                return _of_type(enforcer.judge(claim, share, signs), Verdict, "judge")
+                return _of_type(enforcer.judge(claim, share, evidence), Verdict, "judge")
             text = f"enforcer {self.name} leaves no signs that this driver reads"
             return verdicts.unknown(verdicts.NO_SIGNS, text)
 

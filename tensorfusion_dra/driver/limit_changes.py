@@ -3,10 +3,10 @@
 What a claim may use depends on the other claims on its cards: unreserved memory and compute are
 lent (core/claims/lending.py). So the limits of prepared claims change
 
-- when a claim on the same card is prepared or unprepared: that step of the ledger changes their
+- when a claim on the same card is prepared or unprepared: that transaction changes their
   records too, and write() writes their files afterwards;
 - when the catalog changes, as a pool may hand out less, and once after each start, as the rules may
-  have changed: run() divides all cards anew.
+  have changed: run() divides all cards again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class LimitChanges:
         Args:
             ledger: The claims of this node.
             files: Writes the files of claims whose limits changed.
-            catalog: The cards; each change of it divides them anew.
+            catalog: The cards; each change of it divides them again.
             rules: For limits above requests.
             status: Reports claims whose limits changed.
             workers: Has the hypervisor's limits follow; None without a bridge to it.

@@ -17,7 +17,7 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import (
@@ -61,12 +61,12 @@ class ApiServerState:
         if status >= _SERVER_ERRORS or status in _REFUSALS:
             self._note_error(error)
         else:
-            self.heard()
+            self.watch_event()
 
     def unanswered(self, method: str, error: str, *, path: str = "") -> None:
         self._note_error(error)
 
-    def heard(self) -> None:
+    def watch_event(self) -> None:
         with self._lock:
             self._view = replace(self._view, last_success_at=self._now())
 
@@ -119,7 +119,7 @@ class NodeObserver:
         version: Of this driver.
         claims: All prepared claims. Raises DriverError if the ledger cannot be read, after waiting
             for it; the other functions return at once, from any thread.
-        standings: The verdicts about each claim's shares, by claim UID.
+        current_verdicts: The verdicts about each claim's shares, by claim UID.
         enforcer: The verdict about the node's enforcer; None if there is none.
         operations: Finished prepares and unprepares, the newest first.
         now: Returns the wall clock's time.
@@ -130,8 +130,8 @@ class NodeObserver:
     version: str
     catalog: DeviceCatalog
     claims: Callable[[], Sequence[PreparedClaim]]
-    standings: Callable[[], Mapping[str, Sequence[Standing]]] = dict
-    enforcer: Callable[[], Standing | None] = lambda: None
+    current_verdicts: Callable[[], Mapping[str, Sequence[CurrentVerdict]]] = dict
+    enforcer: Callable[[], CurrentVerdict | None] = lambda: None
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
@@ -192,9 +192,9 @@ class NodeObserver:
 
     def _share_views(self, catalog: Catalog | None) -> tuple[ShareView, ...]:
         devices = catalog.by_name() if catalog else {}
-        standings = self.standings()
+        current_verdicts = self.current_verdicts()
         return tuple(
             view
             for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid))
-            for view in node_view.shares(claim, devices, standings.get(claim.ref.uid, ()))
+            for view in node_view.shares(claim, devices, current_verdicts.get(claim.ref.uid, ()))
         )

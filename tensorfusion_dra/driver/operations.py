@@ -80,7 +80,7 @@ def enter(stage: Stage) -> None:
         running.entered.append((stage, running.clock()))
 
 
-def note_from_record() -> None:
+def answered_from_record() -> None:
     """Note that the claim is answered from its record."""
     running = _running.get()
     if running is not None:

@@ -163,7 +163,7 @@ class PoolFollower:
                 text = f"{text}; {gpupool.CURE}"
             is_outside = isinstance(error, gpupool.NotSelectedError)
             self._trouble = None if is_outside else RetryableError(f"waits for a GPUPool: {text}")
-            self._catalog.note_awaited_pool(text)
+            self._catalog.on_awaited_pool(text)
         if not self._throttle.is_new(text):
             return
         if self._node is None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.evidence import NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths, NodeEvidence
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -247,7 +247,7 @@ class Exchanges(Protocol):
         """
         ...
 
-    def heard(self) -> None:
+    def watch_event(self) -> None:
         """Take note of an event of a watch, such as a bookmark."""
         ...
 
@@ -354,18 +354,18 @@ class DriverFiles(Protocol):
         ...
 
 
-class LiveSigns(Protocol):
-    """Reader of the signs that enforcers leave; safe for all threads, and it raises nothing."""
+class EvidenceReader(Protocol):
+    """Reader of the evidence that enforcers leave; safe for all threads, and it raises nothing."""
 
-    def of_claim(self, places: Places) -> Signs:
-        """Return what is at a claim's places now, from files and local sockets alone.
+    def of_claim(self, paths: EvidencePaths) -> Evidence:
+        """Return what is at a claim's evidence paths now, from files and local sockets alone.
 
         What cannot be read has its reason as its trouble.
         """
         ...
 
-    def of_node(self) -> NodeSigns:
-        """Return the signs of this node's enforcer; may take a few seconds if it is dead."""
+    def of_node(self) -> NodeEvidence:
+        """Return the evidence of this node's enforcer; may take a few seconds if it is dead."""
         ...
 
 
@@ -413,7 +413,7 @@ class WorkerMemory(Protocol):
         """Return True if the pod was registered with another folder than that at its path now."""
         ...
 
-    def note_registered(self, pod: PodRef) -> None:
+    def record_registered(self, pod: PodRef) -> None:
         """Note that the pod is registered, and with which folder.
 
         Raises:
@@ -421,7 +421,7 @@ class WorkerMemory(Protocol):
         """
         ...
 
-    def note_trouble(self, pod: PodRef, text: str) -> None:
+    def record_trouble(self, pod: PodRef, text: str) -> None:
         """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
         ...
 

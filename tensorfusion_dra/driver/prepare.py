@@ -42,7 +42,7 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, LiveSigns, Pods
+from tensorfusion_dra.driver.ports import Claims, EvidenceReader, Pods
 from tensorfusion_dra.driver.share_policies import (
     ClaimPods,
     NeighbourReader,
@@ -72,7 +72,7 @@ class Preparer:
         status: StatusReporter,
         operations: Operations,
         workers: Workers | None = None,
-        required: LiveSigns | None = None,
+        required: EvidenceReader | None = None,
     ) -> None:
         """Prepare nothing yet.
 
@@ -80,7 +80,7 @@ class Preparer:
             pods: None if the driver has no permission to read pods.
             limit_changes: Recomputes the limits of the other claims on a claim's cards.
             workers: The bridge to Tensor Fusion's hypervisor; None without one.
-            required: Reads the signs of the enforcer without which a claim is refused; None if
+            required: Reads the evidence of the enforcer without which a claim is refused; None if
                 claims are prepared whether or not something enforces their limits.
         """
         self._claims, self._pods = claims_at_server, pods
@@ -176,7 +176,7 @@ class Preparer:
             operations.enter(Stage.LOOKUP)
             record = self._recorded(claim, deadline)
             if record is not None:
-                operations.note_from_record()
+                operations.answered_from_record()
             elif claim.allocations:
                 record = self._admitted(claim, deadline)
             else:

@@ -147,7 +147,7 @@ class Reconciler:
         while True:
             self._show_troubles(preparer)
             outdated = self._refresh(preparer)
-            damaged = self._note_damage(stale_claims)
+            damaged = self._record_damage(stale_claims)
             if damaged or time.monotonic() >= collect_at:
                 self._collect(stale_claims, events)
                 collect_at = time.monotonic() + self._seconds
@@ -202,7 +202,7 @@ class Reconciler:
         self._found.outdated.clear()
         return errors
 
-    def _note_damage(self, stale_claims: StaleClaimCollector) -> bool:
+    def _record_damage(self, stale_claims: StaleClaimCollector) -> bool:
         """Queue an Event and early checks if the ledger was damaged; return True if it was."""
         damage = self._ledger.damage()
         for each in damage:
@@ -253,7 +253,7 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
     """Write missing or damaged files from the records; remove files without a record.
 
     The folders are empty after a reboot, and a crash can leave a record without files or files
-    without a record. Every claim has its own step of the ledger, because another instance may
+    without a record. Every claim has a transaction of its own, because another instance may
     prepare and unprepare claims at the same time. The API server is not needed.
 
     Raises:
@@ -272,7 +272,7 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
             _remove_orphan(uid, ledger, files, found)
     except RetryableError as error:
         found.troubles[""] = str(error)
-    found.left.extend(files.delete_removed())  # slow, so outside any step
+    found.left.extend(files.delete_removed())  # slow, so outside any transaction
     return found
 
 

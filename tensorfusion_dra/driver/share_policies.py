@@ -121,7 +121,7 @@ def _annotations(claim: AllocatedClaim, pods: ClaimPods) -> Mapping[str, Mapping
     if pods.can_be_read and len(claim.pods) > 1:
         log.debug("shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods))
     return {
-        name: {key: str(text) for key, text in workers.foreign_annotations(stored).items()}
+        name: {key: str(text) for key, text in workers.original_annotations(stored).items()}
         for name, stored in pods.stored.items()
     }
 

@@ -278,8 +278,8 @@ class StatusReporter:
         if known is None:
             return
         readiness = known.update_readiness(waiting.claim, self._sick(), self._now)
-        standing = self._enforcement.standing(waiting.claim) if self._enforcement else ()
-        entries = device_status.status(waiting.claim, readiness, standing)
+        current = self._enforcement.current(waiting.claim) if self._enforcement else ()
+        entries = device_status.status(waiting.claim, readiness, current)
         hashed = hash(str(entries))
         if hashed == known.entries:
             return

@@ -22,7 +22,7 @@ so the marks are removed first, by which it forgets the pod.
 Whether a pod is registered can be seen in its shared memory, which then has the cards and a fresh
 heartbeat, and in a note beside it. So a repeated prepare costs two reads of files.
 
-The memory has the pod's name, and so has that of a pod that is created anew after it was deleted by
+The memory has the pod's name, and so has that of a pod that is created again after a deletion by
 force. As long as a claim of the one is recorded, the other is not registered: the kubelet
 unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
 
@@ -312,11 +312,11 @@ class Workers:
         except RetryableError as error:
             found = workers.annotations(stored or {})
             shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
-            self._memory.note_trouble(
+            self._memory.record_trouble(
                 worker.pod, f"{shown}; the driver cannot put it back: {error}"
             )
             raise
-        self._memory.note_trouble(worker.pod, "")
+        self._memory.record_trouble(worker.pod, "")
         return bool(wanted)
 
     def _register_worker(self, worker: Worker, deadline: float) -> bool:
@@ -373,7 +373,7 @@ class Workers:
                     f"expected the same; it is registered again"
                 )
             self._memory.set_limits(current.pod, current.limits)
-            self._memory.note_registered(current.pod)
+            self._memory.record_registered(current.pod)
         if current.limits != worker.limits:
             self._annotate_later(current.pod)
 

@@ -71,7 +71,7 @@ class ApiRequests:
         del error
         self.counter.labels(*_asked(method, path), NO_ANSWER).inc()
 
-    def heard(self) -> None:
+    def watch_event(self) -> None:
         """Count nothing: an event of a watch is no request."""
 
 

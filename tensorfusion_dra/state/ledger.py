@@ -236,7 +236,7 @@ class Ledger:
             ledger_file.check_pages(self._path)
             with ledger_file.writing(database.connection):
                 repairs = ledger_file.repair(database.connection, self._copies)
-            self._note_damage(repairs)
+            self._record_damage(repairs)
             commit = database.log_flush.count_commit() if repairs else 0
         self._wait_durable(database, commit)
         self._ensure_reserve()
@@ -310,7 +310,7 @@ class Ledger:
                 f"ledger {self._path}: {damage}: found this damage in a new ledger as well"
             ) from damage
         self._decoded = _DecodedRecords()
-        self._note_damage(self._opened.damage)
+        self._record_damage(self._opened.damage)
 
     def _open_with_room(self) -> None:
         try:
@@ -355,7 +355,7 @@ class Ledger:
             return FatalError(f"ledger {self._path}: {damage}, but found nothing to repair")
         return RetryableError(f"ledger {self._path}: {damage}; it has been repaired")
 
-    def _note_damage(self, damage: LedgerDamage) -> None:
+    def _record_damage(self, damage: LedgerDamage) -> None:
         if damage:
             self._damage.append(damage)
 

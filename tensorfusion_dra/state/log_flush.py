@@ -53,7 +53,7 @@ class LogFlush:
         Raises:
             OSError: The log could not be flushed, now or earlier. What the disk has is unknown
                 then: Linux reports such an error once and forgets the data. So no later flush
-                counts either, and the database has to be opened anew.
+                counts either, and the database has to be opened again.
         """
         while True:
             with self._changed:

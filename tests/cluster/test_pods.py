@@ -140,11 +140,11 @@ def test_changes_of_the_own_nodes_workers_are_watched(api: Api) -> None:
         metadata = pod["metadata"]
         seen.append((kind, metadata["name"], metadata.get("annotations", {}).get("a")))
 
-    def note_list(pods: Sequence[Any]) -> None:
+    def on_list(pods: Sequence[Any]) -> None:
         for pod in pods:
             note("LISTED", pod)
 
-    watch = workers_of(api).watch(note_list, note)
+    watch = workers_of(api).watch(on_list, note)
     thread = Thread(target=watch.run)
     thread.start()
     try:

@@ -327,7 +327,7 @@ class Exchanges:
         self.noted.append((method, 0, error))
         self.paths.append(path)
 
-    def heard(self) -> None:
+    def watch_event(self) -> None:
         self.events += 1
 
 

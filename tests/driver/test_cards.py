@@ -100,17 +100,17 @@ class Setup:
 def test_nothing_is_visible_before_the_first_reading() -> None:
     setup = Setup()
 
-    setup.tracker.note_failure(RetryableError("no driver"))
+    setup.tracker.record_failure(RetryableError("no driver"))
 
     assert setup.tracker.visible() is None
 
 
 def test_repeated_error_is_recorded_and_logged_once() -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH, {})
+    setup.tracker.record_reading(BOTH, {})
 
     with capture_logs() as logs:
-        counted = [setup.tracker.note_event(XID_79) for _ in range(5)]
+        counted = [setup.tracker.on_event(XID_79) for _ in range(5)]
 
     assert all(counted)
     assert len(logs) == 1
@@ -120,11 +120,11 @@ def test_repeated_error_is_recorded_and_logged_once() -> None:
 
 def test_restart_remembers_sick_cards() -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH, {})
-    setup.tracker.note_event(XID_79)
+    setup.tracker.record_reading(BOTH, {})
+    setup.tracker.on_event(XID_79)
 
     after = setup.restarted()
-    after.tracker.note_reading(BOTH, {})
+    after.tracker.record_reading(BOTH, {})
 
     assert after.visible().sick == setup.visible().sick
     assert after.records.saves == 2
@@ -140,20 +140,20 @@ def test_restart_remembers_sick_cards() -> None:
 )
 def test_event_that_affects_no_known_card_changes_nothing(event: CardEvent) -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH, {})
+    setup.tracker.record_reading(BOTH, {})
 
-    assert not setup.tracker.note_event(event)
+    assert not setup.tracker.on_event(event)
     assert setup.reasons() == []
 
 
 def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> None:
     setup = Setup()
-    setup.tracker.note_reading(BOTH, {})
+    setup.tracker.record_reading(BOTH, {})
     after = setup.restarted()
 
-    after.tracker.note_failure(RetryableError("no driver"))
+    after.tracker.record_failure(RetryableError("no driver"))
     early = after.tracker.visible()
-    after.tracker.note_failure(RetryableError("no driver"))
+    after.tracker.record_failure(RetryableError("no driver"))
 
     assert early is None
     assert after.visible().inventory.gpus == (A, B)
@@ -162,8 +162,8 @@ def test_cards_are_visible_as_recorded_after_a_restart_without_a_driver() -> Non
 
 def test_locked_ledger_hides_no_card() -> None:
     setup = Setup(claimed=A.uuid.lower())
-    setup.tracker.note_reading(BOTH, {})
-    setup.tracker.note_reading(Inventory(gpus=(B,)), {})
+    setup.tracker.record_reading(BOTH, {})
+    setup.tracker.record_reading(Inventory(gpus=(B,)), {})
     assert setup.visible().inventory.gpus == (A, B)
 
     setup.claimed = "?"
@@ -175,10 +175,10 @@ def test_full_disk_affects_only_the_record() -> None:
     setup = Setup()
     setup.records.full = True
     with capture_logs() as logs:
-        setup.tracker.note_reading(BOTH, {})
+        setup.tracker.record_reading(BOTH, {})
     setup.records.full = False
 
-    setup.tracker.note_reading(BOTH, {})
+    setup.tracker.record_reading(BOTH, {})
 
     assert [line["event"] for line in logs] == ["card_record_write_failed"]
     assert setup.records.saves == 1
@@ -187,7 +187,7 @@ def test_full_disk_affects_only_the_record() -> None:
 def test_unusable_record_is_ignored_with_a_log_line() -> None:
     with capture_logs() as logs:
         setup = Setup(RecordsInMemory({"version": 9}))
-    setup.tracker.note_reading(BOTH, {})
+    setup.tracker.record_reading(BOTH, {})
 
     assert [line["event"] for line in logs] == ["card_record_unusable"]
     assert setup.visible().inventory == BOTH
@@ -291,10 +291,10 @@ def test_unreadable_disk_keeps_its_last_size() -> None:
 def test_hanging_and_missing_drivers_have_different_reasons() -> None:
     hung, away = Setup(), Setup()
     for setup in (hung, away):
-        setup.tracker.note_reading(BOTH, {})
+        setup.tracker.record_reading(BOTH, {})
     for _ in range(2):
-        hung.tracker.note_failure(HungError("asked 3 s ago", "uuid of GPU 1"))
-        away.tracker.note_failure(RetryableError("NVML: not loaded"))
+        hung.tracker.record_failure(HungError("asked 3 s ago", "uuid of GPU 1"))
+        away.tracker.record_failure(RetryableError("NVML: not loaded"))
 
     assert hung.reasons() == ["nvml-hung", "nvml-hung"]
     assert away.reasons() == ["unreadable", "unreadable"]

@@ -17,11 +17,11 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
-    FileSign,
-    NodeSigns,
-    Places,
+    Evidence,
+    EvidencePaths,
+    FileEvidence,
+    NodeEvidence,
     SharedMemory,
-    Signs,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.enforcement_watch import (
@@ -58,12 +58,12 @@ START: Final = datetime(2026, 3, 1, tzinfo=UTC)
 HEARTBEAT: Final = 1_700_000_000
 
 
-NO_LIMITER: Final = NodeSigns(
+NO_LIMITER: Final = NodeEvidence(
     read_at=0.0,
-    files=(FileSign(path="/libcuda_limiter.so", trouble="not found"),),
+    files=(FileEvidence(path="/libcuda_limiter.so", trouble="not found"),),
 )
-NO_HYPERVISOR: Final = NodeSigns(read_at=0.0, asked=("device plugin: not found",))
-ALIVE: Final = NodeSigns(read_at=0.0, hypervisor="device plugin answers")
+NO_HYPERVISOR: Final = NodeEvidence(read_at=0.0, asked=("device plugin: not found",))
+ALIVE: Final = NodeEvidence(read_at=0.0, hypervisor="device plugin answers")
 
 
 class SignsInMemory:
@@ -74,23 +74,23 @@ class SignsInMemory:
         self.processes = 1
         self.found = True
         self.trouble_of_daemon = ""
-        self.read: list[Places] = []
+        self.read: list[EvidencePaths] = []
         self.node = ALIVE
         self.looks_at_node = 0
 
-    def of_claim(self, places: Places) -> Signs:
-        self.read.append(places)
+    def of_claim(self, paths: EvidencePaths) -> Evidence:
+        self.read.append(paths)
         memory = SharedMemory(
-            path=places.shared_memory,
+            path=paths.shared_memory,
             found=self.found,
             heartbeat=self.heartbeat,
             limits={"GPU-0": limit(25, 20)},
             processes=self.processes,
         )
-        daemon = Daemon(path=places.socket, trouble=self.trouble_of_daemon)
-        return Signs(read_at=HEARTBEAT, shared_memory=memory, daemon=daemon)
+        daemon = Daemon(path=paths.socket, trouble=self.trouble_of_daemon)
+        return Evidence(read_at=HEARTBEAT, shared_memory=memory, daemon=daemon)
 
-    def of_node(self) -> NodeSigns:
+    def of_node(self) -> NodeEvidence:
         self.looks_at_node += 1
         return self.node
 
@@ -106,19 +106,19 @@ class Setup:
         is_required: bool = False,
     ) -> None:
         self.seconds = 0.0
-        self.signs = SignsInMemory()
+        self.evidence = SignsInMemory()
         self.events = EventsInMemory()
         self.reported: list[str] = []
         self.announcer = EnforcementAnnouncer(self.events)
         self.node = NodeEnforcer(
-            self.signs,
+            self.evidence,
             enforcer="tensor-fusion",
             is_required=is_required,
             now=self.now,
             clock=lambda: self.seconds,
         )
         self.watch = EnforcementWatch(
-            self.signs,
+            self.evidence,
             enforcers,
             SavedState(folder, saved_state.LIMITS),
             clock=lambda: self.seconds,
@@ -133,14 +133,16 @@ class Setup:
         self.watch.look(lambda claim: self.reported.append(claim.ref.name), self.announcer)
         self.announcer.write_events()
 
-    def look_at_node(self, signs: NodeSigns, after_seconds: float = NODE_LOOK_SECONDS) -> None:
+    def look_at_node(
+        self, evidence: NodeEvidence, after_seconds: float = NODE_LOOK_SECONDS
+    ) -> None:
         self.seconds += after_seconds
-        self.signs.node = signs
+        self.evidence.node = evidence
         self.node.look(self.events)
 
     def states(self, claim: PreparedClaim = CLAIM) -> list[str]:
-        standing = self.watch.standing(claim)
-        return [f"{each.verdict.state} {each.verdict.reason}" for each in standing]
+        current = self.watch.current(claim)
+        return [f"{each.verdict.state} {each.verdict.reason}" for each in current]
 
     def told(self) -> tuple[int, int, int]:
         """Return the numbers of statuses, warnings and other Events so far."""
@@ -150,7 +152,7 @@ class Setup:
         """Prepare claims and write their statuses."""
         for claim in claims or (CLAIM,):
             self.watch.note(claim)
-            self.watch.standing(claim)
+            self.watch.current(claim)
 
 
 def named(name: str, **changes: Any) -> PreparedClaim:
@@ -237,26 +239,26 @@ def test_verdicts_over_time(
     first: tuple[dict[str, Any], str],
     steps: list[tuple[float, dict[str, Any], str, float, tuple[int, int, int]]],
 ) -> None:
-    vars(setup.signs).update(first[0])
+    vars(setup.evidence).update(first[0])
     setup.prepare()
     assert setup.states() == [first[1]]
     for seconds, changes, state, since, told in steps:
-        vars(setup.signs).update(changes)
+        vars(setup.evidence).update(changes)
 
         setup.look(seconds)
 
         assert (setup.states(), setup.told()) == ([state], told)
-        (standing,) = setup.watch.standing(CLAIM)
-        assert standing.since == START + timedelta(seconds=since)
+        (current,) = setup.watch.current(CLAIM)
+        assert current.since == START + timedelta(seconds=since)
 
 
 def test_dead_hypervisor_is_logged_and_told_to_the_pod(setup: Setup) -> None:
     setup.prepare()
-    setup.signs.heartbeat = STALE
+    setup.evidence.heartbeat = STALE
 
     with capture_logs() as logs:
         setup.look(60)
-        setup.signs.heartbeat = HEARTBEAT
+        setup.evidence.heartbeat = HEARTBEAT
         setup.look(60)
 
     assert [(line["event"], line["reason"]) for line in logs] == [
@@ -273,7 +275,7 @@ def test_dead_hypervisor_is_logged_and_told_to_the_pod(setup: Setup) -> None:
 def test_enforcer_that_comes_and_goes_is_reported_twice_a_minute(setup: Setup) -> None:
     setup.prepare()
     for index in range(60):
-        setup.signs.heartbeat = HEARTBEAT - 100 * (index % 2)
+        setup.evidence.heartbeat = HEARTBEAT - 100 * (index % 2)
         setup.look()
 
     assert len(setup.reported) <= 20  # within ten minutes
@@ -294,39 +296,39 @@ def test_changed_limits_have_thirty_seconds_to_arrive(setup: Setup) -> None:
 def test_simulated_claims_are_never_looked_at(setup: Setup) -> None:
     claim = prepared_claim(simulated_share(0, limit(25, 20)), enforcer="tensor-fusion")
     setup.prepare(claim)
-    setup.signs.read.clear()
+    setup.evidence.read.clear()
 
     setup.look()
 
     assert setup.states(claim) == ["Unknown SimulatedGPU"]
-    assert setup.signs.read == []
+    assert setup.evidence.read == []
 
 
 def test_one_mps_daemon_is_asked_once_for_all_claims(setup: Setup) -> None:
     claims = [named(name, enforcer="mps") for name in "abc"]
     setup.prepare(*claims)
-    setup.signs.read.clear()
-    setup.signs.trouble_of_daemon = "nobody listens"
+    setup.evidence.read.clear()
+    setup.evidence.trouble_of_daemon = "nobody listens"
 
     setup.look()
 
-    assert len(setup.signs.read) == 1
+    assert len(setup.evidence.read) == 1
     assert setup.reported == ["a", "b", "c"]
 
 
 def test_claim_with_signs_of_its_own_beside_the_daemon_is_read_itself(tmp_path: Path) -> None:
     class WithLibrary(Mps):
-        def places(self, claim: PreparedClaim) -> Places:
+        def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
             files = ("/libvgpu.so",) if claim.ref.name == "b" else ()
-            return replace(super().places(claim), files=files)
+            return replace(super().evidence_paths(claim), files=files)
 
     setup = Setup(tmp_path, {"mps": WithLibrary()})
     setup.prepare(*(named(name, enforcer="mps") for name in "abc"))
-    setup.signs.read.clear()
+    setup.evidence.read.clear()
 
     setup.look()
 
-    assert [places.files for places in setup.signs.read] == [(), ("/libvgpu.so",)]
+    assert [paths.files for paths in setup.evidence.read] == [(), ("/libvgpu.so",)]
 
 
 def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:
@@ -346,7 +348,7 @@ def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:
 def test_unprepared_claim_is_forgotten(setup: Setup) -> None:
     setup.prepare()
     setup.watch.forget(CLAIM.ref.uid)
-    setup.signs.heartbeat -= 100
+    setup.evidence.heartbeat -= 100
     setup.look()
 
     assert (setup.reported, setup.states()) == ([], [])
@@ -363,7 +365,7 @@ def test_restart_reports_only_what_changed_meanwhile(setup: Setup, tmp_path: Pat
 
     restarted = Setup(tmp_path)
     restarted.watch.follow([named("a"), named("b")])
-    restarted.signs.found = False
+    restarted.evidence.found = False
     restarted.look()
     assert restarted.reported == ["a", "b"]
     assert restarted.states(named("a")) == ["NotEnforced SharedMemoryMissing"]
@@ -371,15 +373,15 @@ def test_restart_reports_only_what_changed_meanwhile(setup: Setup, tmp_path: Pat
 
 def test_restart_does_not_repeat_a_warning_and_withdraws_it(setup: Setup, tmp_path: Path) -> None:
     setup.prepare()
-    setup.signs.found = False
+    setup.evidence.found = False
     setup.look(60)
     assert len(setup.events.written) == 1
 
     restarted = Setup(tmp_path)
     restarted.watch.follow([CLAIM])
-    restarted.signs.found = False
+    restarted.evidence.found = False
     restarted.look()
-    restarted.signs.found = True
+    restarted.evidence.found = True
     restarted.look()
 
     assert (restarted.events.written, len(restarted.events.noted)) == ([], 1)
@@ -414,7 +416,7 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
     claims = [named(f"c{number}") for number in range(12)]
     setup.prepare(*claims)
     setup.events.away = True
-    setup.signs.heartbeat -= 100
+    setup.evidence.heartbeat -= 100
     setup.look(60)
     assert setup.events.written == []
 
@@ -428,7 +430,7 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signs", "is_required", "consequence"),
+    ("evidence", "is_required", "consequence"),
     [
         (NO_LIMITER, False, "every claim for a part of a GPU waits"),
         (NO_HYPERVISOR, True, "every claim for a part of a GPU waits"),
@@ -436,13 +438,13 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
     ],
 )
 def test_missing_enforcer_has_one_event_with_consequence_and_cures(
-    tmp_path: Path, signs: NodeSigns, is_required: bool, consequence: str
+    tmp_path: Path, evidence: NodeEvidence, is_required: bool, consequence: str
 ) -> None:
     setup = Setup(tmp_path, is_required=is_required)
 
     with capture_logs() as logs:
         for _ in range(3):
-            setup.look_at_node(signs)
+            setup.look_at_node(evidence)
 
     ((reason, text),) = setup.events.written
     assert reason == "EnforcerMissing"
@@ -452,16 +454,16 @@ def test_missing_enforcer_has_one_event_with_consequence_and_cures(
     assert len(text.encode()) < 1024  # of an Event's note
     assert setup.events.pods == [None]
     assert [line["event"] for line in logs] == ["enforcer_not_seen"]
-    standing = setup.node.standing()
-    assert standing is not None
+    current = setup.node.current()
+    assert current is not None
     first_look = START + timedelta(seconds=NODE_LOOK_SECONDS)
-    assert (standing.verdict.state, standing.since) == ("NotEnforced", first_look)
+    assert (current.verdict.state, current.since) == ("NotEnforced", first_look)
 
 
 def test_enforcer_that_came_and_went_again_has_another_event(setup: Setup) -> None:
     with capture_logs() as logs:
-        for signs in (ALIVE, NO_HYPERVISOR, ALIVE, NO_HYPERVISOR):
-            setup.look_at_node(signs)
+        for evidence in (ALIVE, NO_HYPERVISOR, ALIVE, NO_HYPERVISOR):
+            setup.look_at_node(evidence)
 
     assert len(setup.events.written) == 2
     assert [line["event"] for line in logs] == [
@@ -479,4 +481,4 @@ def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_
 
     setup.look_at_node(NO_LIMITER, after_seconds=1)
 
-    assert (len(setup.events.written), setup.signs.looks_at_node) == (1, 1)
+    assert (len(setup.events.written), setup.evidence.looks_at_node) == (1, 1)

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     EnforcerSettings,
     Needs,
 )
-from tensorfusion_dra.core.claims.evidence import Places, Signs
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
@@ -58,7 +58,7 @@ def test_members_that_are_left_out_promise_least() -> None:
     assert not enforcer.expands_memory
     assert enforcer.counts_by_pid
     assert enforcer.fixed == frozenset(Isolation)
-    assert enforcer.places(CLAIM) == Places()
+    assert enforcer.evidence_paths(CLAIM) == EvidencePaths()
     assert enforcer.claims_root == f"{FOLDER}/claims"
 
 
@@ -78,7 +78,7 @@ def test_its_own_refusal_is_passed_on() -> None:
         guarded(variant(needs=needs)).needs(CLAIM)
 
 
-@pytest.mark.parametrize("member", ["needs", "places", "edits"])
+@pytest.mark.parametrize("member", ["needs", "evidence_paths", "edits"])
 def test_answer_of_another_type_fails_the_claim(member: str) -> None:
     enforcer = guarded(variant(**{member: lambda *_: None}))
     arguments = (CLAIM, CLAIM.shares) if member == "edits" else (CLAIM,)
@@ -120,21 +120,21 @@ def test_class_that_cannot_be_used_is_an_error_at_the_start(kind: object) -> Non
 
 
 def test_enforcer_without_signs_is_unknown() -> None:
-    found = guarded(Another).judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0))
+    found = guarded(Another).judge(CLAIM, CLAIM.shares[0], Evidence(read_at=0.0))
 
     assert (found.state, found.reason) == (State.UNKNOWN, verdicts.NO_SIGNS)
 
 
 def test_enforcer_judges_by_its_own_signs() -> None:
     alive = verdicts.enforced("DaemonAlive", "seen")
-    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _signs: alive))
+    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _evidence: alive))
 
-    assert enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0)) == alive
+    assert enforcer.judge(CLAIM, CLAIM.shares[0], Evidence(read_at=0.0)) == alive
 
 
 def test_verdict_of_another_type_is_unknown() -> None:
-    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _signs: "Enforced"))
+    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _evidence: "Enforced"))
 
-    found = enforcer.judge(CLAIM, CLAIM.shares[0], Signs(read_at=0.0))
+    found = enforcer.judge(CLAIM, CLAIM.shares[0], Evidence(read_at=0.0))
 
     assert (found.state, found.reason) == (State.UNKNOWN, verdicts.UNREADABLE)

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
@@ -108,11 +108,13 @@ def test_view_of_the_last_second_is_reused(observed: Observed) -> None:
 
 def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     observed.prepare("a")
-    standing = Standing(verdict=verdicts.enforced("LimiterActive", "ok"), since=NOW)
-    standings: dict[str, tuple[Standing, ...]] = {}
-    observer = observed.observing(observed.node.catalog, standings=lambda: dict(standings))
+    current = CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=NOW)
+    current_verdicts: dict[str, tuple[CurrentVerdict, ...]] = {}
+    observer = observed.observing(
+        observed.node.catalog, current_verdicts=lambda: dict(current_verdicts)
+    )
     (unseen,) = observer.view().shares
-    standings[unseen.claim.uid] = (standing,)
+    current_verdicts[unseen.claim.uid] = (current,)
     observed.seconds = 2.0
     (seen,) = observer.view().shares
 
@@ -122,7 +124,7 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     observed.seconds = 4.0
     (on_another,) = observer.view().shares
 
-    assert [unseen.enforcement, seen.enforcement] == [None, standing]
+    assert [unseen.enforcement, seen.enforcement] == [None, current]
     assert unseen.limit_nano_tflops is not None
     assert on_another.limit_nano_tflops == 2 * unseen.limit_nano_tflops
 
@@ -150,7 +152,7 @@ def test_reported_xids_are_counted_by_card(observed: Observed) -> None:
     sick, other = (gpu.uuid for gpu in simulated_inventory().gpus)
     for code, uuid in ((31, sick), (79, sick), (31, sick), (13, None), (13, "GPU-unknown")):
         event = CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=code)
-        observed.node.catalog.note_event(event)
+        observed.node.catalog.on_event(event)
 
     card, healthy = observed.observer.view().cards
 
@@ -176,7 +178,7 @@ def test_api_server_is_failing_until_the_next_success(status: int | None) -> Non
     else:
         state.answered("GET", status, "no luck")
     assert (state.view().is_failing, state.view().last_error) == (True, "no luck")
-    state.heard()
+    state.watch_event()
 
     assert not state.view().is_failing
     assert state.view().last_success_at == LATER

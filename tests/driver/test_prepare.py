@@ -306,7 +306,7 @@ def test_claim_on_a_sick_but_present_card_is_prepared(
 ) -> None:
     ref = put_claim(setup, "a", share_result())
     uuid = simulated_inventory().gpus[0].uuid
-    setup.catalog.note_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+    setup.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
 
     assert list(setup.catalog.sick()) == [GPU_0]
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)

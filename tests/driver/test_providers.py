@@ -143,7 +143,7 @@ def test_cards_and_their_health_are_published_while_providers_hang(kind: Kind, g
     catalog = DeviceCatalog(FixedDiscovery(READING.inventory), NODE, providers=providers)
 
     catalog.refresh()
-    catalog.note_event(CardEvent(gpu_uuid=CARDS[0].uuid, kind=EventKind.XID, code=79))
+    catalog.on_event(CardEvent(gpu_uuid=CARDS[0].uuid, kind=EventKind.XID, code=79))
 
     current = catalog.current()
     assert current is not None

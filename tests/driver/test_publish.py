@@ -194,7 +194,7 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
 def test_unhealthy_card_is_tainted_in_one_write() -> None:
     setup = Setup()
     setup.publish()
-    setup.catalog.note_event(XID_79)
+    setup.catalog.on_event(XID_79)
 
     for _ in range(3):
         setup.publish()
@@ -216,7 +216,7 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
         setup = Setup(slices, inventory=inventory)
         setup.catalog.refresh()
         for event in last_two:
-            setup.catalog.note_event(event)
+            setup.catalog.on_event(event)
         setup.publisher.publish()
         assert (len(slices.writes), setup.publisher.view().generation) == (3, 1)
 
@@ -458,12 +458,12 @@ def add_card(setup: Setup) -> None:
 
 
 def report_xid(setup: Setup) -> None:
-    setup.catalog.note_event(XID_79)
+    setup.catalog.on_event(XID_79)
 
 
 def report_xid_without_taints(setup: Setup) -> None:
     setup.catalog._taint_effect = ""
-    setup.catalog.note_event(XID_79)
+    setup.catalog.on_event(XID_79)
 
 
 @pytest.mark.parametrize(

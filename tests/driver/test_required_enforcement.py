@@ -12,7 +12,12 @@ import pytest
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.evidence import FileSign, NodeSigns, Places, Signs
+from tensorfusion_dra.core.claims.evidence import (
+    Evidence,
+    EvidencePaths,
+    FileEvidence,
+    NodeEvidence,
+)
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.state.host_files import HostFiles
@@ -134,7 +139,7 @@ def test_whole_card_is_prepared_in_isolation_shared(
     assert isinstance(outcome, PreparedClaim)
     (share,) = outcome.shares
     assert (share.limit, share.isolation) == (None, Isolation.SHARED)
-    (found,) = verdicts.of_claim(outcome, Signs(read_at=0.0), is_new=False)
+    (found,) = verdicts.of_claim(outcome, Evidence(read_at=0.0), is_new=False)
     assert (found.state, found.reason) == ("Enforced", "NoLimit")
     assert node.ledger.claims() == [outcome]
     assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))
@@ -160,21 +165,21 @@ class NodeWithHypervisor:
         self.hypervisor = ""
         self.readings = 0
 
-    def of_claim(self, places: Places) -> Signs:
-        raise AssertionError(places)
+    def of_claim(self, paths: EvidencePaths) -> Evidence:
+        raise AssertionError(paths)
 
-    def of_node(self) -> NodeSigns:
+    def of_node(self) -> NodeEvidence:
         self.readings += 1
-        return NodeSigns(
+        return NodeEvidence(
             read_at=0,
-            files=(FileSign(path="/libcuda_limiter.so"),),
+            files=(FileEvidence(path="/libcuda_limiter.so"),),
             hypervisor=self.hypervisor,
             asked=("device plugin: not found",),
         )
 
 
 @pytest.fixture
-def signs(setup: Setup) -> NodeWithHypervisor:
+def evidence(setup: Setup) -> NodeWithHypervisor:
     """Require the signs of a hypervisor, on a node with real cards."""
     found = NodeWithHypervisor()
     setup.required = found
@@ -182,12 +187,14 @@ def signs(setup: Setup) -> NodeWithHypervisor:
     return found
 
 
-def test_claim_waits_until_the_hypervisor_is_alive(setup: Setup, signs: NodeWithHypervisor) -> None:
+def test_claim_waits_until_the_hypervisor_is_alive(
+    setup: Setup, evidence: NodeWithHypervisor
+) -> None:
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
 
     refused = setup.prepare(ref)[ref.uid]
-    signs.hypervisor = "device plugin answers"
+    evidence.hypervisor = "device plugin answers"
     prepared = setup.prepare(ref)[ref.uid]
 
     assert error_of(refused).startswith(
@@ -198,15 +205,15 @@ def test_claim_waits_until_the_hypervisor_is_alive(setup: Setup, signs: NodeWith
 
 
 def test_prepared_claim_is_answered_after_the_hypervisor_died(
-    setup: Setup, signs: NodeWithHypervisor
+    setup: Setup, evidence: NodeWithHypervisor
 ) -> None:
     """Its containers may run; the kubelet repeats the call when it restarts."""
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
-    signs.hypervisor = "device plugin answers"
+    evidence.hypervisor = "device plugin answers"
     setup.prepare(ref)
 
-    signs.hypervisor = ""
+    evidence.hypervisor = ""
 
     assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
 

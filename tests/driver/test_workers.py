@@ -270,7 +270,7 @@ def test_replaced_annotations_are_kept_and_restored(
 
     node.setup.unprepare(node.put("b", share_result(GPU_1), pod="train"))
     node.prepare(node.put("a", share_result(**SMALL), pod="train"))
-    found = workers.foreign_annotations(node.pods.stored["train"])
+    found = workers.original_annotations(node.pods.stored["train"])
     assert {key: value for key, value in found.items() if key in before} == before
 
 

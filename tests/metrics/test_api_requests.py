@@ -47,7 +47,7 @@ def test_verb_and_resource_of_a_request(method: str, path: str, verb: str, resou
     requests.answered(method, 200, "", path=path)
     requests.answered(method, 503, "text", path=path)
     requests.unanswered(method, "text", path=path)
-    requests.heard()
+    requests.watch_event()
 
     assert counted(requests) == {
         (verb, resource, "200"): 1,

@@ -24,9 +24,9 @@ from tests.support.builders.node_views import (
     NOW,
     amounts,
     card_view,
+    current,
     node_view,
     share_view,
-    standing,
 )
 
 
@@ -176,7 +176,7 @@ def test_node_and_versions() -> None:
 
 
 def test_a_share_with_its_holder_and_limits() -> None:
-    enforced = standing(verdicts.enforced(verdicts.LIMITER_ACTIVE, "text"))
+    enforced = current(verdicts.enforced(verdicts.LIMITER_ACTIVE, "text"))
 
     found = scrape(node_view(shares=(share_view("a", enforcement=enforced),)))
 
@@ -213,7 +213,7 @@ def test_a_claim_of_several_pods_names_all_of_them() -> None:
 
 
 def test_shares_by_enforcement() -> None:
-    broken = standing(verdicts.not_enforced(verdicts.LIMITER_MISSING, "text"))
+    broken = current(verdicts.not_enforced(verdicts.LIMITER_MISSING, "text"))
     shares = (share_view("a", enforcement=broken), share_view("b"), share_view("c"))
 
     found = scrape(node_view(shares=shares))

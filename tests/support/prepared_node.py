@@ -43,7 +43,7 @@ from tests.support.ports import (
 from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.driver.ports import LiveSigns
+    from tensorfusion_dra.driver.ports import EvidenceReader
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
@@ -110,7 +110,7 @@ class Setup:
         self.driver_files = DriverFilesInMemory()
         self.pods = PodsInMemory()
         self.reads_pods = True
-        self.required: LiveSigns | None = None
+        self.required: EvidenceReader | None = None
         self.status = StatusReporter(NoStatus())
         self.operations = Operations()
         self.workers = workers

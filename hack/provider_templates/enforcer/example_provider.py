@@ -7,10 +7,10 @@ from typing import ClassVar
 from tensorfusion_dra.extend import (
     Edits,
     EnforcerSettings,
+    EvidencePaths,
     Isolation,
     Mount,
     Needs,
-    Places,
     PreparedClaim,
     PreparedShare,
     enforced,
@@ -43,9 +43,9 @@ class Limiter:
         """Return the library, which has to be on the host."""
         return Needs(files=(self.library,)) if self._is_limited(claim) else Needs()
 
-    def places(self, claim: PreparedClaim) -> Places:
+    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
         """Return the library, without which no container can be limited."""
-        return Places(files=self.needs(claim).files)
+        return EvidencePaths(files=self.needs(claim).files)
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         """Return a limit for each card of the request, by its index in the container."""

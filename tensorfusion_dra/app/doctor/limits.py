@@ -88,8 +88,8 @@ def alive(context: Context) -> Iterator[Finding]:
     """Check that the enforcer of shares in soft isolation is alive."""
     settings = context.settings
     if not settings.simulated_gpus:
-        signs = node_parts.live_signs(settings).of_node()
-        found = presence.of_node(settings.enforcer, signs)
+        evidence = node_parts.evidence_reader(settings).of_node()
+        found = presence.of_node(settings.enforcer, evidence)
         yield life(settings.enforcer, found, is_required=settings.require_enforcement == "true")
 
 

@@ -166,13 +166,13 @@ class NodePlugin:
         supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
-        signs = node_parts.live_signs(settings, enforcers)
+        evidence = node_parts.evidence_reader(settings, enforcers)
         is_required = settings.require_enforcement == "true"
         node_enforcer = NodeEnforcer(
-            signs, enforcer=settings.enforcer, is_required=is_required, now=utc_now
+            evidence, enforcer=settings.enforcer, is_required=is_required, now=utc_now
         )
         self._enforcement = EnforcementWatch(
-            signs,
+            evidence,
             enforcers,
             SavedState(settings.data_folder, saved_state.LIMITS),
             now=utc_now,
@@ -211,7 +211,7 @@ class NodePlugin:
             status=self._status,
             operations=Operations((self._recent, self._metrics.operations)),
             workers=workers,
-            required=signs if is_required else None,
+            required=evidence if is_required else None,
         )
         self._slices = Slices(self._resource_api, node_name=settings.node_name)
         self.publisher = Publisher(
@@ -359,7 +359,7 @@ class NodePlugin:
         observer = NodeObserver(
             catalog=self.catalog,
             claims=self._ledger.claims,
-            standings=self._enforcement.standings,
+            current_verdicts=self._enforcement.current_verdicts,
             enforcer=self._enforcement.node,
             registration=registration.view,
             api_server=self._api_server.view,

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import NodePlaces
+from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -33,7 +33,7 @@ from tensorfusion_dra.driver.catalog import CardHealthTracker
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import Kind
-from tensorfusion_dra.enforcement.live_signs import LiveSigns
+from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 
@@ -225,25 +225,27 @@ def needs_enforcer(settings: Settings) -> bool:
     return not settings.simulated_gpus and presence.needs_enforcer(example)
 
 
-def live_signs(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> LiveSigns:
-    """Return a reader of the signs that this node's enforcer leaves for shares in soft isolation.
+def evidence_reader(
+    settings: Settings, every: Mapping[str, Enforcer] | None = None
+) -> EvidenceReader:
+    """Return a reader of what this node's enforcer leaves for shares in soft isolation.
 
     Args:
         every: From enforcers(); None for new ones.
     """
     enforcer = chosen_enforcer(settings, every)
-    places = presence.places(example_claim(settings, isolation=Isolation.SOFT), enforcer)
+    paths = presence.evidence_paths(example_claim(settings, isolation=Isolation.SOFT), enforcer)
     if enforcer.name != TensorFusion.name:
-        own = NodePlaces(enforcer=enforcer.name, files=places.files, socket=places.socket)
-        return LiveSigns(own)
+        own = NodeEvidencePaths(enforcer=enforcer.name, files=paths.files, socket=paths.socket)
+        return EvidenceReader(own)
     host = settings.hypervisor_ip
     sockets = settings.hypervisor_sockets or f"{settings.kubelet_root}/device-plugins"
     # A pod in the host's network could answer there while no hypervisor does.
     asks_host = host and not settings.hypervisor_sockets
-    return LiveSigns(
-        NodePlaces(
+    return EvidenceReader(
+        NodeEvidencePaths(
             enforcer=enforcer.name,
-            files=places.files,
+            files=paths.files,
             sockets=f"{sockets}/tensor-fusion-index-*.sock",
             http=(host, settings.hypervisor_port) if asks_host else None,
         )
@@ -255,18 +257,18 @@ def verdicts_now(
 ) -> Sequence[Sequence[Verdict]]:
     """Return for each of this node's claims the verdict about each of its shares, as of now."""
     kinds = enforcers(settings)
-    reader = live_signs(settings, kinds)
-    places = [presence.places(claim, kinds.get(claim.enforcer)) for claim in claims]
+    reader = evidence_reader(settings, kinds)
+    paths = [presence.evidence_paths(claim, kinds.get(claim.enforcer)) for claim in claims]
     found = []
-    for claim, place in zip(claims, places, strict=True):
-        every = zip(claims, places, strict=True)
+    for claim, place in zip(claims, paths, strict=True):
+        every = zip(claims, paths, strict=True)
         beside = verdicts.beside(claim, place.shared_memory, every)
-        signs = reader.of_claim(place)
-        is_new = signs.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
+        evidence = reader.of_claim(place)
+        is_new = evidence.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
         found.append(
             verdicts.of_claim(
                 claim,
-                signs,
+                evidence,
                 is_new=is_new,
                 beside=beside,
                 judge=verdicts.judge_of(kinds.get(claim.enforcer)),

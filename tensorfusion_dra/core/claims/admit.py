@@ -47,7 +47,7 @@ from tensorfusion_dra.core.claims import (
 )
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.evidence import NodeSigns
+from tensorfusion_dra.core.claims.evidence import NodeEvidence
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -123,7 +123,7 @@ def admit(
     recorded: Iterable[PreparedClaim],
     neighbours: ContainerNeighbours = ContainerNeighbours(),
     *,
-    evidence: NodeSigns | None = None,
+    evidence: NodeEvidence | None = None,
     missing: Callable[[Plan], str] = lambda _: "",
 ) -> Admission:
     """Return the record and the files of a claim, and the changed records of others.

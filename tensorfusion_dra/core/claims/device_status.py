@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.verdicts import Standing, State
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -47,7 +47,7 @@ class Readiness:
 def status(
     claim: PreparedClaim,
     readiness: Mapping[str, Readiness],
-    standing: Sequence[Standing] = (),
+    current: Sequence[CurrentVerdict] = (),
 ) -> list[Entry]:
     """Return the entries of ``status.devices`` for the claim's devices, one for each.
 
@@ -59,17 +59,17 @@ def status(
     Args:
         claim: The claim as it is prepared now.
         readiness: By device name; one for each of the claim's devices.
-        standing: Whether the limits of each of the claim's shares hold; empty to leave this out.
+        current: Whether the limits of each of the claim's shares hold; empty to leave this out.
     """
-    by_key: dict[tuple[str, str, str | None], tuple[PreparedShare, Standing | None]] = {}
+    by_key: dict[tuple[str, str, str | None], tuple[PreparedShare, CurrentVerdict | None]] = {}
     for index, share in enumerate(claim.shares):
         key = (share.pool, share.device, share.share_id)
         if key not in by_key or by_key[key][0].admin_access:
-            by_key[key] = (share, standing[index] if standing else None)
+            by_key[key] = (share, current[index] if current else None)
     return [_entry(share, readiness[share.device], holds) for share, holds in by_key.values()]
 
 
-def _entry(share: PreparedShare, readiness: Readiness, standing: Standing | None) -> Entry:
+def _entry(share: PreparedShare, readiness: Readiness, current: CurrentVerdict | None) -> Entry:
     reason = REASON_PREPARED
     if share.clamped:
         reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
@@ -95,15 +95,15 @@ def _entry(share: PreparedShare, readiness: Readiness, standing: Standing | None
             )
         ],
     }
-    if standing is not None:
-        found = standing.verdict
+    if current is not None:
+        found = current.verdict
         entry["conditions"].append(
             _condition(
                 CONDITION_ENFORCED,
                 _STATUS[found.state],
                 found.reason,
                 found.text[:_MOST_MESSAGE],
-                since=standing.since,
+                since=current.since,
             )
         )
     if share.share_id is not None:

@@ -1,6 +1,6 @@
-"""Live signs of enforcers: where they are on the host, and what was read there.
+"""Evidence of enforcers: where it is on the host, and what was read there.
 
-A file that is only installed, such as a library, is a sign of nothing but itself: it shows that a
+A file that is only installed, such as a library, is evidence of nothing but itself: it shows that a
 container could start with a limiter, never that one is working.
 """
 
@@ -11,8 +11,8 @@ from tensorfusion_dra.core.claims.limits import Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Host paths at which an enforcer leaves signs of one claim; "" or empty if there are none.
+class EvidencePaths:
+    """Host paths at which an enforcer leaves evidence of one claim; "" or empty if there are none.
 
     Attributes:
         files: What a limiter needs to be loaded, such as its library.
@@ -30,7 +30,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSign:
+class FileEvidence:
     """A file that a limiter needs.
 
     Attributes:
@@ -99,23 +99,23 @@ class Daemon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
-    """What was read at the places of one claim; None or empty where there is no such place.
+class Evidence:
+    """What was read at the paths of one claim; None or empty where there is no such path.
 
     Attributes:
         read_at: Time of the reading, in seconds since 1970.
     """
 
     read_at: float
-    files: tuple[FileSign, ...] = ()
+    files: tuple[FileEvidence, ...] = ()
     shared_memory: SharedMemory | None = None
     caches: Mapping[str, Cache] = field(default_factory=dict)
     daemon: Daemon | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlaces:
-    """Where an enforcer leaves signs of itself on a node, whatever claims there are.
+class NodeEvidencePaths:
+    """Where an enforcer leaves evidence of itself on a node, whatever claims there are.
 
     Attributes:
         enforcer: Name of the enforcer.
@@ -133,8 +133,8 @@ class NodePlaces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSigns:
-    """What was read at the places of a node.
+class NodeEvidence:
+    """What was read at the paths of a node.
 
     Attributes:
         read_at: Time of the reading, in seconds since 1970.
@@ -145,7 +145,7 @@ class NodeSigns:
     """
 
     read_at: float
-    files: tuple[FileSign, ...] = ()
+    files: tuple[FileEvidence, ...] = ()
     hypervisor: str = ""
     asked: tuple[str, ...] = ()
     daemon: Daemon | None = None

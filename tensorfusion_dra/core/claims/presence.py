@@ -13,9 +13,9 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import NodeSigns, Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidence
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.verdicts import State, Verdict, without_signs
+from tensorfusion_dra.core.claims.verdicts import State, Verdict, verdict_of_record
 from tensorfusion_dra.core.errors import ClaimError
 
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
@@ -50,33 +50,33 @@ def waiting(enforcer: str, trouble: str) -> str:
     )
 
 
-def of_node(enforcer: str, signs: NodeSigns) -> Verdict:
+def of_node(enforcer: str, evidence: NodeEvidence) -> Verdict:
     """Return the verdict about shares with limits in the default isolation."""
-    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    missing = [f"{file.path}: {file.trouble}" for file in evidence.files if file.trouble]
     if missing:
         return verdicts.not_enforced(verdicts.LIMITER_MISSING, missing[0])
     if enforcer == TensorFusion.name:
-        return _of_hypervisor(signs)
-    if enforcer == Mps.name and signs.daemon is not None:
-        if signs.daemon.trouble:
+        return _of_hypervisor(evidence)
+    if enforcer == Mps.name and evidence.daemon is not None:
+        if evidence.daemon.trouble:
             return verdicts.not_enforced(
                 verdicts.DAEMON_SILENT,
-                f"no MPS daemon answers at {signs.daemon.path}: {signs.daemon.trouble}",
+                f"no MPS daemon answers at {evidence.daemon.path}: {evidence.daemon.trouble}",
             )
         return verdicts.enforced(
-            verdicts.ENFORCER_ALIVE, f"the MPS daemon answers at {signs.daemon.path}"
+            verdicts.ENFORCER_ALIVE, f"the MPS daemon answers at {evidence.daemon.path}"
         )
     if enforcer not in _OWN:
-        return _of_another(enforcer, signs)
+        return _of_another(enforcer, evidence)
     return verdicts.unknown(
         verdicts.LIBRARY_INSTALLED,
         "the library is there; whether it works shows only in a running container",
     )
 
 
-def of_node_with_cure(enforcer: str, signs: NodeSigns, *, is_required: bool) -> Verdict:
+def of_node_with_cure(enforcer: str, evidence: NodeEvidence, *, is_required: bool) -> Verdict:
     """Return the verdict about a node, with what follows from a bad one and what to do."""
-    found = of_node(enforcer, signs)
+    found = of_node(enforcer, evidence)
     if found.state is not State.NOT_ENFORCED:
         return found
     return replace(
@@ -105,47 +105,47 @@ def consequence(found: Verdict, *, is_required: bool) -> str:
 
 def needs_enforcer(claim: PreparedClaim) -> bool:
     """Return True if a share of the claim is enforced by something on the node."""
-    return any(without_signs(claim, share) is None for share in claim.shares)
+    return any(verdict_of_record(claim, share) is None for share in claim.shares)
 
 
-def places(claim: PreparedClaim, enforcer: Enforcer | None) -> Places:
-    """Return where the enforcer leaves signs of the claim; nowhere if it can name no place.
+def evidence_paths(claim: PreparedClaim, enforcer: Enforcer | None) -> EvidencePaths:
+    """Return where the enforcer leaves evidence of the claim; nowhere if it can name no path.
 
     Args:
         claim: As it is prepared.
         enforcer: The claim's; None if there is none of its name.
     """
     if enforcer is None or not needs_enforcer(claim):
-        return Places()
+        return EvidencePaths()
     try:
-        return enforcer.places(claim)
+        return enforcer.evidence_paths(claim)
     except ClaimError:  # prepared under other settings, or a fault of another package's enforcer
-        return Places()
+        return EvidencePaths()
 
 
-def refusal(claim: PreparedClaim, signs: NodeSigns) -> str:
+def refusal(claim: PreparedClaim, evidence: NodeEvidence) -> str:
     """Return why a claim would not be enforced on this node; "" if nothing speaks against it."""
     if not needs_enforcer(claim):
         return ""
-    found = of_node(claim.enforcer, signs)
+    found = of_node(claim.enforcer, evidence)
     if found.state is not State.NOT_ENFORCED:
         return ""
     return f"{found.text}; {cure(claim.enforcer)}"
 
 
-def _of_hypervisor(signs: NodeSigns) -> Verdict:
-    if signs.hypervisor:
-        return verdicts.enforced(verdicts.ENFORCER_ALIVE, signs.hypervisor)
+def _of_hypervisor(evidence: NodeEvidence) -> Verdict:
+    if evidence.hypervisor:
+        return verdicts.enforced(verdicts.ENFORCER_ALIVE, evidence.hypervisor)
     return verdicts.not_enforced(
-        verdicts.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(signs.asked)})"
+        verdicts.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(evidence.asked)})"
     )
 
 
-def _of_another(enforcer: str, signs: NodeSigns) -> Verdict:
+def _of_another(enforcer: str, evidence: NodeEvidence) -> Verdict:
     """Return the verdict about the enforcer of another package, whose files are there."""
-    if signs.daemon is not None and signs.daemon.trouble:
+    if evidence.daemon is not None and evidence.daemon.trouble:
         return verdicts.not_enforced(
-            verdicts.DAEMON_SILENT, f"{signs.daemon.path}: {signs.daemon.trouble}"
+            verdicts.DAEMON_SILENT, f"{evidence.daemon.path}: {evidence.daemon.trouble}"
         )
     return verdicts.unknown(
         verdicts.NO_SIGNS,

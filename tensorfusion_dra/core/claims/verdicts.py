@@ -2,14 +2,14 @@
 
 Theory of operation. Each share is in one of three states:
 
-- Enforced: live signs of the enforcer show that it keeps the limits of this claim, and that a
+- Enforced: evidence of the enforcer shows that it keeps the limits of this claim, and that a
   process of the container takes part. A share without a limit is Enforced as well (reason NoLimit),
   because nobody can exceed what there is not; the same for admin access.
-- NotEnforced: a sign that has to be there is not, or it says something else than the claim.
+- NotEnforced: evidence that has to be there is missing, or says something else than the claim.
 - Unknown: nothing on the node can show it (a limiter in the image, clients of MPS, a simulated
   GPU), or not yet (a claim that was prepared a moment ago, a container that has not used its GPU).
 
-A file that is only installed never makes a share Enforced. The signs are written by the enforcer
+A file that is only installed never makes a share Enforced. The evidence is written by the enforcer
 into memory that the container can write as well, so a tenant can deceive this check about its own
 share, and about no other.
 
@@ -29,7 +29,7 @@ from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import Cache, Places, SharedMemory, Signs
+from tensorfusion_dra.core.claims.evidence import Cache, Evidence, EvidencePaths, SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -39,7 +39,7 @@ class State(StrEnum):
     """Whether the limits of a share hold at this moment."""
 
     ENFORCED = "Enforced"
-    """Live signs show it, or the share has no limit."""
+    """Evidence shows it, or the share has no limit."""
     NOT_ENFORCED = "NotEnforced"
     """A container with this share can exceed its limits."""
     UNKNOWN = "Unknown"
@@ -94,8 +94,8 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A verdict that stands, and the time since when its state has been the same.
+class CurrentVerdict:
+    """The current verdict, and the time since when its state has been the same.
 
     Attributes:
         since: Timezone-aware.
@@ -104,20 +104,20 @@ class Standing:
     verdict: Verdict
     since: datetime
 
-    def after(self, newer: Verdict, now: datetime) -> "Standing":
-        """Return what stands after a newer verdict; its text only counts if the rest differs."""
+    def after(self, newer: Verdict, now: datetime) -> "CurrentVerdict":
+        """Return the verdict after a newer one; its text only counts if the rest differs."""
         if newer.is_same(self.verdict):
             return self
         since = self.since if newer.state is self.verdict.state else now
-        return Standing(verdict=newer, since=since)
+        return CurrentVerdict(verdict=newer, since=since)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the standing verdict as JSON."""
+        """Return the current verdict as JSON."""
         return {**self.verdict.as_json(), "since": self.since.isoformat()}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "Standing":
-        """Return the standing verdict that as_json() wrote.
+    def from_json(cls, kept: Mapping[str, Any]) -> "CurrentVerdict":
+        """Return the current verdict that as_json() wrote.
 
         Raises:
             ValueError: It did not write this.
@@ -155,33 +155,33 @@ def unknown(reason: str, text: str) -> Verdict:
 _WHOLE_PERCENT: Final = 100
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
 STARTING_SECONDS: Final = 30.0
-"""Time after new limits in which missing signs mean nothing yet. The hypervisor itself tries for 30
-seconds to make a pod's shared memory."""
+"""Time after new limits in which missing evidence means nothing yet. The hypervisor itself tries for
+30 seconds to make a pod's shared memory."""
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """An enforcer that judges by its own signs."""
+    """An enforcer that judges by its own evidence."""
 
-    def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
+    def judge(self, claim: PreparedClaim, share: PreparedShare, evidence: Evidence, /) -> Verdict:
         """Return the verdict about one share with a limit.
 
         Args:
             claim: As it is prepared now.
             share: One of its shares, not of a simulated card.
-            signs: What was read at the places of the claim.
+            evidence: What was read at the claim's paths.
         """
         ...
 
 
 def judge_of(enforcer: object) -> Judge | None:
-    """Return the enforcer if it judges by its own signs; None if it does not."""
+    """Return the enforcer if it judges by its own evidence; None if it does not."""
     return enforcer if isinstance(enforcer, Judge) else None
 
 
 def of_claim(
     claim: PreparedClaim,
-    signs: Signs,
+    evidence: Evidence,
     *,
     is_new: bool,
     beside: Iterable[PreparedClaim] = (),
@@ -191,46 +191,46 @@ def of_claim(
 
     Args:
         claim: As it is prepared now.
-        signs: What was read at the claim's places.
+        evidence: What was read at the claim's paths.
         is_new: Its limits were set less than STARTING_SECONDS ago.
         beside: Other claims of the same pod, which share its limits.
         judge: The claim's enforcer if it is of another package and judges itself.
     """
     others = tuple(beside)
     return tuple(
-        without_signs(claim, share)
+        verdict_of_record(claim, share)
         or (
-            _by_signs(claim, share, signs, is_new=is_new, beside=others)
+            _by_evidence(claim, share, evidence, is_new=is_new, beside=others)
             if claim.enforcer in _OWN
-            else _by_judge(claim, share, signs, judge)
+            else _by_judge(claim, share, evidence, judge)
         )
         for share in claim.shares
     )
 
 
 def beside(
-    claim: PreparedClaim, shared_memory: str, every: Iterable[tuple[PreparedClaim, Places]]
+    claim: PreparedClaim, shared_memory: str, every: Iterable[tuple[PreparedClaim, EvidencePaths]]
 ) -> list[PreparedClaim]:
     """Return the other claims whose limits are in the same shared memory: those of the same pod.
 
     Args:
         claim: The claim.
         shared_memory: Its path; "" for none, which no claim shares.
-        every: All claims of the node with their places, this one included.
+        every: All claims of the node with their paths, this one included.
     """
     if not shared_memory:
         return []
     return [
         other
-        for other, places in every
-        if places.shared_memory == shared_memory
+        for other, paths in every
+        if paths.shared_memory == shared_memory
         and other.ref.uid != claim.ref.uid
         and other.pods[:1] == claim.pods[:1]  # and not of an earlier pod of this name
     ]
 
 
-def without_signs(claim: PreparedClaim, share: PreparedShare) -> Verdict | None:
-    """Return the verdict that follows from the record alone; None if signs decide."""
+def verdict_of_record(claim: PreparedClaim, share: PreparedShare) -> Verdict | None:
+    """Return the verdict that follows from the record alone; None if evidence decides."""
     if share.limit is None:
         why = "admin access" if share.admin_access else f"isolation {share.isolation.value}"
         return enforced(NO_LIMIT, f"no limit to enforce: {why}")
@@ -246,17 +246,17 @@ def without_signs(claim: PreparedClaim, share: PreparedShare) -> Verdict | None:
 
 
 def _by_judge(
-    claim: PreparedClaim, share: PreparedShare, signs: Signs, judge: Judge | None
+    claim: PreparedClaim, share: PreparedShare, evidence: Evidence, judge: Judge | None
 ) -> Verdict:
     if judge is None:
         return unknown(UNKNOWN_ENFORCER, f"enforcer {claim.enforcer!r} is not known on this node")
-    return judge.judge(claim, share, signs)
+    return judge.judge(claim, share, evidence)
 
 
-def _by_signs(
+def _by_evidence(
     claim: PreparedClaim,
     share: PreparedShare,
-    signs: Signs,
+    evidence: Evidence,
     *,
     is_new: bool,
     beside: tuple[PreparedClaim, ...],
@@ -264,14 +264,14 @@ def _by_signs(
     if claim.enforcer == TensorFusion.name:
         shares = [each for one in (claim, *beside) for each in one.shares]
         expected = limits.by_uuid((each.gpu_uuid, each.limit) for each in shares)
-        return of_soft_limiter(share.gpu_uuid, expected[share.gpu_uuid], signs, is_new=is_new)
+        return of_soft_limiter(share.gpu_uuid, expected[share.gpu_uuid], evidence, is_new=is_new)
     if claim.enforcer == HamiCore.name:
         of_request = enforcer.enforced(claim)[share.request]
-        return _of_hami_core(share.request, limiters.limits(of_request), signs)
-    return _of_mps(signs)
+        return _of_hami_core(share.request, limiters.limits(of_request), evidence)
+    return _of_mps(evidence)
 
 
-def _of_hami_core(request: str, expected: tuple[Limit, ...], signs: Signs) -> Verdict:
+def _of_hami_core(request: str, expected: tuple[Limit, ...], evidence: Evidence) -> Verdict:
     """Return the verdict about the cards of one request under HAMi-core.
 
     HAMi-core is a library in the container that counts in a file of its claim. The first process
@@ -283,14 +283,14 @@ def _of_hami_core(request: str, expected: tuple[Limit, ...], signs: Signs) -> Ve
     Args:
         request: Name of the request.
         expected: The request's limits by the index of a card in the container.
-        signs: What was read.
+        evidence: What was read.
     """
-    cache = _cache(request, signs.caches)
+    cache = _cache(request, evidence.caches)
     if cache is not None and cache.trouble:
         return unknown(UNREADABLE, f"{cache.path}: {cache.trouble}")
     if cache is not None and cache.processes:
         return _of_limits(cache, expected)
-    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    missing = [f"{file.path}: {file.trouble}" for file in evidence.files if file.trouble]
     if missing:
         return not_enforced(
             LIMITER_MISSING,
@@ -322,7 +322,7 @@ def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
                 LIMITS_DIFFER,
                 f"{cache.path}: card {index}: found {found}, expected "
                 f"{limit}; the first process in the container had other limits "
-                "in its environment; start the pod anew",
+                "in its environment; start the pod again",
             )
     return enforced(
         LIMITER_ACTIVE,
@@ -336,9 +336,9 @@ def _exceeds(found: Limit, limit: Limit) -> bool:
     return not found.vram_bytes or found.vram_bytes > limit.vram_bytes or percent > limit.sm_percent
 
 
-def _of_mps(signs: Signs) -> Verdict:
+def _of_mps(evidence: Evidence) -> Verdict:
     """Return the verdict about a claim under MPS, whose clients only its own tool shows."""
-    daemon = signs.daemon
+    daemon = evidence.daemon
     if daemon is None:
         return unknown(UNREADABLE, "its daemon was not looked for")
     if daemon.trouble:
@@ -367,21 +367,21 @@ def is_fresh(memory: SharedMemory, read_at: float) -> bool:
     return memory.heartbeat > 0 and -_EARLY_SECONDS <= read_at - memory.heartbeat <= FRESH_SECONDS
 
 
-def of_soft_limiter(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: bool) -> Verdict:
+def of_soft_limiter(gpu_uuid: str, expected: Limit, evidence: Evidence, *, is_new: bool) -> Verdict:
     """Return the verdict about one card of a pod.
 
     Args:
         gpu_uuid: The card.
         expected: The pod's limit on this card: that of all its shares of it together.
-        signs: What was read.
+        evidence: What was read.
         is_new: The limits were set a moment ago, so the hypervisor may still be about to write.
     """
-    memory = signs.shared_memory
+    memory = evidence.shared_memory
     if memory is None:
         return unknown(UNREADABLE, "its shared memory was not looked for")
     if memory.trouble and not memory.is_replaced:
         return unknown(UNREADABLE, f"{memory.path}: {memory.trouble}")
-    trouble = _memory_trouble(gpu_uuid, expected, memory, signs.read_at)
+    trouble = _memory_trouble(gpu_uuid, expected, memory, evidence.read_at)
     if trouble is not None and is_new:
         text = f"the limits were set a moment ago; {trouble.text}"
         trouble = unknown(STARTING, text)
@@ -393,7 +393,7 @@ def of_soft_limiter(gpu_uuid: str, expected: Limit, signs: Signs, *, is_new: boo
             f"hypervisor alive, limits in {memory.path} as in the claim, "
             f"registered processes: {memory.processes}",
         )
-    missing = [f"{file.path}: {file.trouble}" for file in signs.files if file.trouble]
+    missing = [f"{file.path}: {file.trouble}" for file in evidence.files if file.trouble]
     if missing:
         return not_enforced(
             LIMITER_MISSING,

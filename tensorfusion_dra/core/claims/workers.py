@@ -153,7 +153,7 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
         index: One that no other worker of the node uses.
     """
     shares = [share for claim in worker.claims for share in soft_shares(claim)]
-    foreign = foreign_annotations(stored)
+    foreign = original_annotations(stored)
     wanted = {names.ANNOTATION_QOS: shares[0].qos.value, **_requests(shares)}
     if foreign.keys() & _COMPUTE_REQUESTS:  # the hypervisor refuses both of them together
         wanted = {key: value for key, value in wanted.items() if key not in _COMPUTE_REQUESTS}
@@ -215,7 +215,7 @@ def is_marked(stored: Mapping[str, Any]) -> bool:
     return names.MARK_DRA_MARKS in annotations(stored)
 
 
-def foreign_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the annotations of a pod as they would be without this driver."""
     found = annotations(stored)
     own = _own_keys(found) | {names.MARK_DRA_MARKS}
@@ -326,7 +326,7 @@ def check_holders(
         ClaimError: It gave cards to this very pod.
         RetryableError: It gave one to another pod, which has not ended.
     """
-    foreign = foreign_annotations(stored)
+    foreign = original_annotations(stored)
     if given := foreign.get(names.MARK_GPU_IDS):
         raise ClaimError(
             f"pod {worker.pod}: {names.MARK_GPU_IDS}: found {given}, set by Tensor Fusion's "

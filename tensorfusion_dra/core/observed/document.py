@@ -11,7 +11,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import Stage
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import NANO
 from tensorfusion_dra.core.observed.node_view import (
@@ -163,14 +163,14 @@ def _limit(limit: Limit | None) -> Json | None:
     return {"computePercent": limit.sm_percent, "vramBytes": limit.vram_bytes}
 
 
-def _enforcement(standing: Standing | None) -> Json | None:
-    if standing is None:
+def _enforcement(current: CurrentVerdict | None) -> Json | None:
+    if current is None:
         return None
     return {
-        "state": standing.verdict.state.value,
-        "reason": _text(standing.verdict.reason),
-        "message": _text(standing.verdict.text),
-        "since": _moment(standing.since),
+        "state": current.verdict.state.value,
+        "reason": _text(current.verdict.reason),
+        "message": _text(current.verdict.text),
+        "since": _moment(current.since),
     }
 
 

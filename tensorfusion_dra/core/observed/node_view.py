@@ -22,7 +22,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import xids as xid_descriptions
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
@@ -170,7 +170,7 @@ class ShareView:
     enforcer: str
     is_exclusive: bool
     is_admin: bool
-    enforcement: Standing | None
+    enforcement: CurrentVerdict | None
 
 
 class RegistrationState(StrEnum):
@@ -311,7 +311,7 @@ class NodeView:
     api_server: ApiServerView
     publishing: PublishingView
     ledger: LedgerView = LedgerView()
-    enforcer: Standing | None = None
+    enforcer: CurrentVerdict | None = None
     cards: tuple[CardView, ...] = ()
     cards_missing: str = ""
     left_out: tuple[LeftOut, ...] = ()
@@ -384,19 +384,19 @@ def cards(
 
 
 def shares(
-    claim: PreparedClaim, devices: Mapping[str, Device], standing: Sequence[Standing]
+    claim: PreparedClaim, devices: Mapping[str, Device], current: Sequence[CurrentVerdict]
 ) -> tuple[ShareView, ...]:
     """Return a view of each share of a claim, in their order.
 
     Args:
         claim: As it is prepared.
         devices: By name; a share of another device is shown without its limit in TFLOPS.
-        standing: The verdict about each share; of another number before the first look at the
+        current: The verdict about each share; of another number before the first look at the
             claim's present limits.
     """
-    are_known = len(standing) == len(claim.shares)
+    are_known = len(current) == len(claim.shares)
     return tuple(
-        _share(claim, share, devices.get(share.device), standing[index] if are_known else None)
+        _share(claim, share, devices.get(share.device), current[index] if are_known else None)
         for index, share in enumerate(claim.shares)
     )
 
@@ -463,7 +463,10 @@ def _consumed(device: Device, held: Iterable[PreparedShare], total: Amounts) -> 
 
 
 def _share(
-    claim: PreparedClaim, share: PreparedShare, device: Device | None, standing: Standing | None
+    claim: PreparedClaim,
+    share: PreparedShare,
+    device: Device | None,
+    current: CurrentVerdict | None,
 ) -> ShareView:
     limit = None if share.admin_access else share.limit
     requested = Amounts()
@@ -493,7 +496,7 @@ def _share(
         enforcer=claim.enforcer,
         is_exclusive=share.exclusive,
         is_admin=share.admin_access,
-        enforcement=standing,
+        enforcement=current,
     )
 
 

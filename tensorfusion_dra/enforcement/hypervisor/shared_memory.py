@@ -147,11 +147,11 @@ class WorkerMemory:
         folder, _ = noted(str(self._note(pod)))
         return folder not in {"", self._present(pod)}
 
-    def note_registered(self, pod: PodRef) -> None:
+    def record_registered(self, pod: PodRef) -> None:
         with host_files.errors(self._note(pod)):
             self._write_note(pod, self._present(pod))
 
-    def note_trouble(self, pod: PodRef, text: str) -> None:
+    def record_trouble(self, pod: PodRef, text: str) -> None:
         folder, trouble = noted(str(self._note(pod)))
         if folder and trouble != text:
             with suppress(OSError):

@@ -40,7 +40,7 @@ class Node:
         assert catalog is not None
         for index in indexes:
             uuid = catalog.devices[index].gpu.uuid
-            self.catalog.note_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
+            self.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
         self.publisher.wake()
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
 from tests.app.status_page.watched_page import (
     DESKTOP,
@@ -275,7 +275,9 @@ def test_without_a_script_there_is_a_sentence_and_a_link(pages: Pages) -> None:
 def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) -> None:
     missing = scenes.broken().enforcer
     assert missing is not None
-    alive = Standing(verdict=verdicts.enforced("EnforcerAlive", "it answers"), since=missing.since)
+    alive = CurrentVerdict(
+        verdict=verdicts.enforced("EnforcerAlive", "it answers"), since=missing.since
+    )
     with serving.served(replace(scenes.quiet(), shares=(), enforcer=missing)) as node:
         page = pages.open(node)
         expect(page.locator("#verdict")).to_have_text("1 thing needs attention")

@@ -11,7 +11,7 @@ from dra_simulator.api import object_rules
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.verdicts import Standing, State, Verdict
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -227,7 +227,7 @@ def test_condition_shows_whether_the_limits_hold(state: State, status: str) -> N
     verdict = Verdict(state=state, reason="HeartbeatStale", text="an hour old")
 
     (entry,) = device_status.status(
-        claim, ready(SINCE), [Standing(verdict=verdict, since=SINCE + timedelta(hours=1))]
+        claim, ready(SINCE), [CurrentVerdict(verdict=verdict, since=SINCE + timedelta(hours=1))]
     )
 
     assert entry["conditions"][1] == {
@@ -248,7 +248,7 @@ def test_shared_entry_shows_the_limits_of_the_share_that_has_some() -> None:
     ]
 
     (entry,) = device_status.status(
-        claim, ready(SINCE), [Standing(verdict=each, since=SINCE) for each in verdicts]
+        claim, ready(SINCE), [CurrentVerdict(verdict=each, since=SINCE) for each in verdicts]
     )
 
     assert entry["conditions"][1]["reason"] == "NoProcessYet"

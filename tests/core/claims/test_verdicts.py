@@ -1,4 +1,4 @@
-"""Verdicts about shares, by what the enforcer's live signs say, and their documented reasons."""
+"""Verdicts about shares, by the enforcer's evidence, and their documented reasons."""
 
 import re
 from dataclasses import replace
@@ -11,11 +11,11 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.evidence import (
     Cache,
     Daemon,
-    FileSign,
-    NodeSigns,
-    Places,
+    Evidence,
+    EvidencePaths,
+    FileEvidence,
+    NodeEvidence,
     SharedMemory,
-    Signs,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
@@ -34,7 +34,7 @@ NOW: Final = 1_700_000_000.5
 ALIVE: Final = SharedMemory(
     path="/shm", heartbeat=1_700_000_000, limits={"0": limit(25, 20)}, processes=1
 )
-LIMITER: Final = FileSign(path="/libcuda_limiter.so")
+LIMITER: Final = FileEvidence(path="/libcuda_limiter.so")
 CACHE: Final = Cache(path="/gpu.cache", limits=(limit(25, 20),) * 16, processes=1)
 
 
@@ -47,16 +47,16 @@ def hami(*shares: PreparedShare) -> PreparedClaim:
     return soft(*shares, enforcer="hami-core")
 
 
-def memory(*, limiter: FileSign = LIMITER, **changes: Any) -> Signs:
-    return Signs(read_at=NOW, files=(limiter,), shared_memory=replace(ALIVE, **changes))
+def memory(*, limiter: FileEvidence = LIMITER, **changes: Any) -> Evidence:
+    return Evidence(read_at=NOW, files=(limiter,), shared_memory=replace(ALIVE, **changes))
 
 
-def caches(**by_request: Cache) -> Signs:
-    return Signs(read_at=NOW, files=(LIMITER,), caches=by_request)
+def caches(**by_request: Cache) -> Evidence:
+    return Evidence(read_at=NOW, files=(LIMITER,), caches=by_request)
 
 
-def judged(claim: PreparedClaim, signs: Signs, *, is_new: bool = False) -> Verdict:
-    (found, *others) = verdicts.of_claim(claim, signs, is_new=is_new)
+def judged(claim: PreparedClaim, evidence: Evidence, *, is_new: bool = False) -> Verdict:
+    (found, *others) = verdicts.of_claim(claim, evidence, is_new=is_new)
     assert not others
     return found
 
@@ -99,9 +99,9 @@ def test_missing_signs_mean_nothing_right_after_new_limits(changes: dict[str, An
     ("age_seconds", "state"), [(5, State.ENFORCED), (6, State.NOT_ENFORCED), (-2, State.ENFORCED)]
 )
 def test_heartbeat_is_fresh_for_five_seconds(age_seconds: int, state: State) -> None:
-    signs = replace(memory(heartbeat=1_700_000_000), read_at=1_700_000_000.0 + age_seconds)
+    evidence = replace(memory(heartbeat=1_700_000_000), read_at=1_700_000_000.0 + age_seconds)
 
-    assert judged(soft(), signs).state is state
+    assert judged(soft(), evidence).state is state
 
 
 @pytest.mark.parametrize("spelling", ["GPU-AB-1", "gpu-ab-1", "AB-1", "ab-1"])
@@ -120,7 +120,7 @@ def test_no_registered_process_shows_nothing() -> None:
 
 
 def test_without_the_limiter_on_the_node_no_process_can_register() -> None:
-    gone = FileSign(path="/libcuda_limiter.so", trouble="not found")
+    gone = FileEvidence(path="/libcuda_limiter.so", trouble="not found")
 
     found = judged(soft(), memory(processes=0, limiter=gone))
 
@@ -129,7 +129,7 @@ def test_without_the_limiter_on_the_node_no_process_can_register() -> None:
 
 
 def test_running_container_has_its_own_reference_to_the_limiter() -> None:
-    gone = FileSign(path="/libcuda_limiter.so", trouble="not found")
+    gone = FileEvidence(path="/libcuda_limiter.so", trouble="not found")
 
     assert judged(soft(), memory(limiter=gone)).state is State.ENFORCED
 
@@ -143,10 +143,10 @@ def test_unreadable_shared_memory_shows_nothing() -> None:
 def test_claims_of_one_pod_share_its_limits() -> None:
     first = soft()
     second = replace(first, ref=ClaimRef(namespace="team-a", name="b", uid="uid-b"))
-    signs = memory(limits={"0": limit(50, 40)})
+    evidence = memory(limits={"0": limit(50, 40)})
 
-    (alone,) = verdicts.of_claim(first, signs, is_new=False)
-    (beside,) = verdicts.of_claim(first, signs, is_new=False, beside=[second])
+    (alone,) = verdicts.of_claim(first, evidence, is_new=False)
+    (beside,) = verdicts.of_claim(first, evidence, is_new=False, beside=[second])
 
     assert (alone.reason, beside.reason) == ("LimitsDiffer", "LimiterActive")
 
@@ -155,24 +155,24 @@ def test_claims_of_the_same_shared_memory_are_beside_each_other_whatever_object_
     first, second, third = (
         replace(soft(), ref=ClaimRef(namespace="a", name=name, uid=name)) for name in "abc"
     )
-    places, others = Places(shared_memory="/shm"), Places(shared_memory="/other")
-    every = [(first, places), (second, places), (third, others)]
+    paths, others = EvidencePaths(shared_memory="/shm"), EvidencePaths(shared_memory="/other")
+    every = [(first, paths), (second, paths), (third, others)]
 
     assert verdicts.beside(replace(first), "/shm", every) == [second]
-    assert verdicts.beside(first, "", [(second, Places())]) == []
+    assert verdicts.beside(first, "", [(second, EvidencePaths())]) == []
 
 
 def test_hard_limiter_in_the_image_leaves_no_sign() -> None:
     claim = soft(prepared_share(0, limit(25, 20), isolation=Isolation.HARD))
 
-    assert outcome(judged(claim, Signs(read_at=NOW))) == ("Unknown", "LimiterInImage")
+    assert outcome(judged(claim, Evidence(read_at=NOW))) == ("Unknown", "LimiterInImage")
 
 
 @pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
 def test_simulated_gpu_has_nothing_to_enforce(enforcer: str) -> None:
     claim = soft(simulated_share(0, limit(25, 20)), enforcer=enforcer)
 
-    assert outcome(judged(claim, Signs(read_at=NOW))) == ("Unknown", "SimulatedGPU")
+    assert outcome(judged(claim, Evidence(read_at=NOW))) == ("Unknown", "SimulatedGPU")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_simulated_gpu_has_nothing_to_enforce(enforcer: str) -> None:
     ids=["admin access", "shared", "limiter off"],
 )
 def test_share_without_a_limit_cannot_exceed_it(share: PreparedShare, text: str) -> None:
-    found = judged(soft(share), Signs(read_at=NOW))
+    found = judged(soft(share), Evidence(read_at=NOW))
 
     assert (*outcome(found), found.text) == ("Enforced", "NoLimit", text)
 
@@ -246,41 +246,41 @@ def test_container_that_uses_all_requests_counts_in_the_file_of_one() -> None:
 
 
 def test_hami_core_that_is_gone_from_the_node_is_not_loaded() -> None:
-    gone = FileSign(path="/libvgpu.so.1", trouble="not found")
-    signs = replace(caches(gpu=Cache(path="/gpu.cache", found=False)), files=(gone,))
+    gone = FileEvidence(path="/libvgpu.so.1", trouble="not found")
+    evidence = replace(caches(gpu=Cache(path="/gpu.cache", found=False)), files=(gone,))
 
-    assert outcome(judged(hami(), signs)) == ("NotEnforced", "LimiterMissing")
+    assert outcome(judged(hami(), evidence)) == ("NotEnforced", "LimiterMissing")
 
 
 def test_file_of_another_version_shows_nothing() -> None:
-    signs = caches(gpu=Cache(path="/gpu.cache", trouble="found version 1.1, expected 1.2"))
+    evidence = caches(gpu=Cache(path="/gpu.cache", trouble="found version 1.1, expected 1.2"))
 
-    assert outcome(judged(hami(), signs)) == ("Unknown", "SignsUnreadable")
+    assert outcome(judged(hami(), evidence)) == ("Unknown", "SignsUnreadable")
 
 
 def test_dead_mps_daemon_does_not_enforce() -> None:
-    signs = Signs(read_at=NOW, daemon=Daemon(path="/pipe/control", trouble="nobody listens"))
+    evidence = Evidence(read_at=NOW, daemon=Daemon(path="/pipe/control", trouble="nobody listens"))
 
-    found = judged(soft(enforcer="mps"), signs)
+    found = judged(soft(enforcer="mps"), evidence)
 
     assert outcome(found) == ("NotEnforced", "DaemonSilent")
     assert found.text.startswith("/pipe/control: nobody listens")
 
 
 def test_live_mps_daemon_does_not_show_its_clients() -> None:
-    signs = Signs(read_at=NOW, daemon=Daemon(path="/pipe/control"))
+    evidence = Evidence(read_at=NOW, daemon=Daemon(path="/pipe/control"))
 
-    assert outcome(judged(soft(enforcer="mps"), signs)) == ("Unknown", "ClientsNotVisible")
+    assert outcome(judged(soft(enforcer="mps"), evidence)) == ("Unknown", "ClientsNotVisible")
 
 
 CLAIM = prepared_claim(
     prepared_share(0, limit(25, 8)), prepared_share(1, limit(25, 8)), enforcer="another"
 )
-NO_SIGNS = Signs(read_at=0.0)
+NO_SIGNS = Evidence(read_at=0.0)
 
 
 class Judge:
-    def judge(self, claim: PreparedClaim, share: PreparedShare, signs: Signs, /) -> Verdict:
+    def judge(self, claim: PreparedClaim, share: PreparedShare, evidence: Evidence, /) -> Verdict:
         return verdicts.enforced("DaemonAlive", f"{claim.ref}: {share.device}")
 
 
@@ -307,28 +307,28 @@ def test_share_without_a_limit_needs_no_judge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("signs", "state", "reason"),
+    ("evidence", "state", "reason"),
     [
-        (NodeSigns(read_at=0.0), State.UNKNOWN, verdicts.NO_SIGNS),
+        (NodeEvidence(read_at=0.0), State.UNKNOWN, verdicts.NO_SIGNS),
         (
-            NodeSigns(read_at=0.0, files=(FileSign(path="/l.so", trouble="not found"),)),
+            NodeEvidence(read_at=0.0, files=(FileEvidence(path="/l.so", trouble="not found"),)),
             State.NOT_ENFORCED,
             verdicts.LIMITER_MISSING,
         ),
         (
-            NodeSigns(read_at=0.0, daemon=Daemon(path="/s", trouble="refused")),
+            NodeEvidence(read_at=0.0, daemon=Daemon(path="/s", trouble="refused")),
             State.NOT_ENFORCED,
             verdicts.DAEMON_SILENT,
         ),
     ],
 )
 def test_missing_file_or_silent_daemon_refuses_claims_where_limits_are_required(
-    signs: NodeSigns, state: State, reason: str
+    evidence: NodeEvidence, state: State, reason: str
 ) -> None:
-    found = presence.of_node("another", signs)
+    found = presence.of_node("another", evidence)
 
     assert (found.state, found.reason) == (state, reason)
-    assert bool(presence.refusal(CLAIM, signs)) == (state is State.NOT_ENFORCED)
+    assert bool(presence.refusal(CLAIM, evidence)) == (state is State.NOT_ENFORCED)
 
 
 PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
@@ -53,8 +53,10 @@ def viewed(
     return node_view.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
 
 
-def shares_of(device: Device, claim: PreparedClaim, *standing: Standing) -> tuple[ShareView, ...]:
-    return node_view.shares(claim, {device.name: device}, standing)
+def shares_of(
+    device: Device, claim: PreparedClaim, *current: CurrentVerdict
+) -> tuple[ShareView, ...]:
+    return node_view.shares(claim, {device.name: device}, current)
 
 
 def test_card_without_shares_is_free() -> None:
@@ -192,25 +194,25 @@ def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limi
 def test_each_share_has_its_own_verdict() -> None:
     (device,) = published_devices(gpu())
     two = prepared_claim(share_of(device), share_of(device, request="second"))
-    standings = tuple(
-        Standing(verdict=each, since=SINCE)
+    current_verdicts = tuple(
+        CurrentVerdict(verdict=each, since=SINCE)
         for each in (
             verdicts.enforced("LimiterActive", "ok"),
             verdicts.unknown("NoProcessYet", "?"),
         )
     )
 
-    found = shares_of(device, two, *standings)
+    found = shares_of(device, two, *current_verdicts)
 
     assert [each.request for each in found] == ["gpu", "second"]
-    assert tuple(each.enforcement for each in found) == standings
+    assert tuple(each.enforcement for each in found) == current_verdicts
 
 
 def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> None:
     (device,) = published_devices(gpu())
-    standing = Standing(verdict=verdicts.enforced("LimiterActive", "ok"), since=SINCE)
+    current = CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=SINCE)
     claim = prepared_claim(share_of(device), share_of(device, request="second"))
 
-    found = shares_of(device, claim, standing)
+    found = shares_of(device, claim, current)
 
     assert [each.enforcement for each in found] == [None, None]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.verdicts import Standing, Verdict
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
@@ -74,9 +74,9 @@ def share_view(name: str = "a", **changes: Any) -> ShareView:
     return ShareView(**{**values, **changes})
 
 
-def standing(verdict: Verdict) -> Standing:
+def current(verdict: Verdict) -> CurrentVerdict:
     """Return a verdict that has stood since NOW."""
-    return Standing(verdict=verdict, since=NOW)
+    return CurrentVerdict(verdict=verdict, since=NOW)
 
 
 def node_view(**changes: Any) -> NodeView:

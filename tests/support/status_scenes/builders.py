@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
-from tensorfusion_dra.core.claims.verdicts import Standing, Verdict
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -144,7 +144,7 @@ def share(tenant: Tenant, card: int) -> ShareView:
         is_admin=False,
         enforcement=None
         if found is None
-        else Standing(verdict=found, since=ago(minutes=tenant.minutes)),
+        else CurrentVerdict(verdict=found, since=ago(minutes=tenant.minutes)),
     )
 
 

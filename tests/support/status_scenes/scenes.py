@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
-from tensorfusion_dra.core.claims.verdicts import Standing
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
 from tensorfusion_dra.core.devices.sharing import Qos
@@ -136,7 +136,7 @@ def broken() -> NodeView:
         shares=(share(Tenant(name="speech/asr-train-0", tflops=120, gib=32, found=None), 3),),
         shares_error="ledger: busy for 5 s",
         ledger=LedgerView(quarantined=1, restored=5, lost=2),
-        enforcer=Standing(
+        enforcer=CurrentVerdict(
             verdict=verdicts.not_enforced(
                 verdicts.LIMITER_MISSING,
                 "/run/tensor-fusion/libcuda_limiter.so: not found: every claim for a part of a GPU "

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 
@@ -107,8 +107,8 @@ class Enforcer(Protocol):
         """
         ...
 
-    def places(self, claim: PreparedClaim) -> Places:
-        """Return where signs show whether the claim's limits hold; empty for a simulated card."""
+    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
+        """Return the paths that show whether limits hold; empty for a simulated card."""
         ...
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:

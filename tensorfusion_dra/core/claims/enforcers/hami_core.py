@@ -25,7 +25,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -90,12 +90,12 @@ class HamiCore:
             texts=self._preload().files(),
         )
 
-    def places(self, claim: PreparedClaim) -> Places:
+    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
         limited = _limited(claim)
         if not limited:
-            return Places()
+            return EvidencePaths()
         folder = self._caches(claim)
-        return Places(
+        return EvidencePaths(
             files=(self.library,),
             caches={request: f"{folder}/{_cache_file(request)}" for request in limited},
         )

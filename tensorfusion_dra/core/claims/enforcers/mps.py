@@ -28,7 +28,7 @@ from typing import ClassVar, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
@@ -83,11 +83,11 @@ class Mps:
             return Needs()
         return Needs(files=(self.shm,), sockets=(f"{self.pipes}/{_CONTROL}",))
 
-    def places(self, claim: PreparedClaim) -> Places:
+    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
         limited = [share for share in claim.shares if share.limit]
         if not limited or enforcer.is_simulated(limited):
-            return Places()
-        return Places(socket=f"{self.pipes}/{_CONTROL}")
+            return EvidencePaths()
+        return EvidencePaths(socket=f"{self.pipes}/{_CONTROL}")
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcers import enforcer
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -79,14 +79,14 @@ class TensorFusion:
             texts=self._preload().files(),
         )
 
-    def places(self, claim: PreparedClaim) -> Places:
+    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
         needs = self.needs(claim)
         if not needs.folders:
-            return Places()
+            return EvidencePaths()
         registered = (
             f"{self.root}/shm/{REGISTERED_FOLDER}/{claim.pods[0].uid}" if claim.pods else ""
         )
-        return Places(
+        return EvidencePaths(
             files=needs.files,
             shared_memory=f"{self._shm_folder(claim)}/{SHM_FILE}",
             registered_folder=registered,

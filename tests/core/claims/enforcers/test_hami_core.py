@@ -7,7 +7,7 @@ import pytest
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.limiters import Way
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
@@ -233,8 +233,8 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 def test_signs_are_in_the_claims_folder() -> None:
     claim = prepared_claim(prepared_share(0, limit(30, 16)))
 
-    assert HAMI.places(claim) == Places(
+    assert HAMI.evidence_paths(claim) == EvidencePaths(
         files=(LIBRARY,), caches={"gpu": "/run/tensor-fusion/hami-core/claims/uid-a/gpu.cache"}
     )
-    assert HAMI.places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
-    assert HAMI.places(prepared_claim(prepared_share(0))) == Places()
+    assert HAMI.evidence_paths(prepared_claim(simulated_share(0, limit(30, 16)))) == EvidencePaths()
+    assert HAMI.evidence_paths(prepared_claim(prepared_share(0))) == EvidencePaths()

@@ -6,7 +6,7 @@ import pytest
 
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
@@ -122,6 +122,8 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 def test_sign_is_the_daemons_socket() -> None:
     claim = prepared_claim(prepared_share(0, limit(30, 16)))
 
-    assert Mps().places(claim) == Places(socket="/run/nvidia/mps/pipe/control")
-    assert Mps().places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
-    assert Mps().places(prepared_claim(prepared_share(0))) == Places()
+    assert Mps().evidence_paths(claim) == EvidencePaths(socket="/run/nvidia/mps/pipe/control")
+    assert (
+        Mps().evidence_paths(prepared_claim(simulated_share(0, limit(30, 16)))) == EvidencePaths()
+    )
+    assert Mps().evidence_paths(prepared_claim(prepared_share(0))) == EvidencePaths()

@@ -8,7 +8,7 @@ import pytest
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Folder, Needs, TextFile
 from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import Places
+from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
@@ -158,10 +158,13 @@ def test_simulated_card_has_limits_but_nothing_of_the_host() -> None:
 
 
 def test_sign_is_the_shared_memory_of_the_pod() -> None:
-    assert TENSOR_FUSION.places(SOFT) == Places(
+    assert TENSOR_FUSION.evidence_paths(SOFT) == EvidencePaths(
         files=(LIMITER,),
         shared_memory=f"{SHM}/shm",
         registered_folder=f"/run/tensor-fusion/shm/.tensorfusion-dra/{SOFT.pods[0].uid}",
     )
-    assert TENSOR_FUSION.places(HARD) == Places()
-    assert TENSOR_FUSION.places(prepared_claim(simulated_share(0, limit(30, 16)))) == Places()
+    assert TENSOR_FUSION.evidence_paths(HARD) == EvidencePaths()
+    assert (
+        TENSOR_FUSION.evidence_paths(prepared_claim(simulated_share(0, limit(30, 16))))
+        == EvidencePaths()
+    )

@@ -13,12 +13,17 @@ import pytest
 
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import Cache, NodePlaces, Places, SharedMemory
+from tensorfusion_dra.core.claims.evidence import (
+    Cache,
+    EvidencePaths,
+    NodeEvidencePaths,
+    SharedMemory,
+)
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.enforcement import hami_cache
+from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
 from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
-from tensorfusion_dra.enforcement.live_signs import LiveSigns
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import (
     POD,
@@ -46,16 +51,16 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def soft(folder: Path) -> NodePlaces:
-    return NodePlaces(
+def soft(folder: Path) -> NodeEvidencePaths:
+    return NodeEvidencePaths(
         enforcer="tensor-fusion",
         files=(str(folder / "libcuda_limiter.so"),),
         sockets=str(folder / "tensor-fusion-index-*.sock"),
     )
 
 
-def found(places: NodePlaces) -> tuple[str, str, str]:
-    verdict = presence.of_node(places.enforcer, LiveSigns(places, now=lambda: NOW).of_node())
+def found(paths: NodeEvidencePaths) -> tuple[str, str, str]:
+    verdict = presence.of_node(paths.enforcer, EvidenceReader(paths, now=lambda: NOW).of_node())
     return verdict.state.value, verdict.reason, verdict.text
 
 
@@ -112,35 +117,35 @@ def test_healthz_of_the_hypervisor_is_asked_last(node: Path, answer: bytes, stat
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
-        places = replace(soft(node), http=("127.0.0.1", server.getsockname()[1]))
+        paths = replace(soft(node), http=("127.0.0.1", server.getsockname()[1]))
 
-        assert found(places)[0] == state
+        assert found(paths)[0] == state
         thread.join()
 
 
 def test_mps_daemon_has_to_accept(tmp_path: Path, listener: socket.socket) -> None:
-    places = NodePlaces(enforcer="mps", socket=str(tmp_path / "control"))
-    assert found(places)[2].startswith(f"no MPS daemon answers at {tmp_path}/control: No such file")
+    paths = NodeEvidencePaths(enforcer="mps", socket=str(tmp_path / "control"))
+    assert found(paths)[2].startswith(f"no MPS daemon answers at {tmp_path}/control: No such file")
 
     listener.bind(str(tmp_path / "control"))
-    assert found(places)[:2] == ("NotEnforced", "DaemonSilent")
+    assert found(paths)[:2] == ("NotEnforced", "DaemonSilent")
 
     listener.listen()
-    assert found(places)[:2] == ("Enforced", "EnforcerAlive")
+    assert found(paths)[:2] == ("Enforced", "EnforcerAlive")
 
 
 def test_installed_library_of_hami_core_shows_nothing(node: Path) -> None:
-    places = NodePlaces(enforcer="hami-core", files=(str(node / "libcuda_limiter.so"),))
+    paths = NodeEvidencePaths(enforcer="hami-core", files=(str(node / "libcuda_limiter.so"),))
 
-    assert found(places)[:2] == ("Unknown", "LibraryInstalled")
+    assert found(paths)[:2] == ("Unknown", "LibraryInstalled")
 
 
 def test_signs_of_a_claim_are_read_at_its_places(node: Path) -> None:
     enforcer_files.write_shared_memory(node / "shm", FRESH)
     (node / "gpu.cache").write_bytes(enforcer_files.hami_cache([limit(25, 20)]))
 
-    signs = LiveSigns(soft(node), now=lambda: NOW).of_claim(
-        Places(
+    evidence = EvidenceReader(soft(node), now=lambda: NOW).of_claim(
+        EvidencePaths(
             files=(str(node / "libcuda_limiter.so"), str(node / "missing")),
             shared_memory=str(node / "shm"),
             caches={"gpu": str(node / "gpu.cache")},
@@ -148,22 +153,29 @@ def test_signs_of_a_claim_are_read_at_its_places(node: Path) -> None:
         )
     )
 
-    assert [file.trouble for file in signs.files] == ["", "not found"]
-    assert signs.shared_memory is not None
-    assert signs.shared_memory.heartbeat == NOW
-    assert signs.caches["gpu"].processes == 1
-    assert signs.daemon is not None
-    assert signs.daemon.trouble == "No such file or directory"
+    assert [file.trouble for file in evidence.files] == ["", "not found"]
+    assert evidence.shared_memory is not None
+    assert evidence.shared_memory.heartbeat == NOW
+    assert evidence.caches["gpu"].processes == 1
+    assert evidence.daemon is not None
+    assert evidence.daemon.trouble == "No such file or directory"
 
 
 def test_places_of_a_simulated_claim_are_not_read() -> None:
-    signs = LiveSigns(NodePlaces(enforcer="mps"), now=lambda: NOW).of_claim(Places())
+    evidence = EvidenceReader(NodeEvidencePaths(enforcer="mps"), now=lambda: NOW).of_claim(
+        EvidencePaths()
+    )
 
-    assert (signs.files, signs.shared_memory, signs.caches, signs.daemon) == ((), None, {}, None)
+    assert (evidence.files, evidence.shared_memory, evidence.caches, evidence.daemon) == (
+        (),
+        None,
+        {},
+        None,
+    )
 
 
 def test_only_claims_that_something_on_the_node_enforces_are_refused(node: Path) -> None:
-    signs = LiveSigns(soft(node), now=lambda: NOW).of_node()
+    evidence = EvidenceReader(soft(node), now=lambda: NOW).of_node()
     shares = {
         "soft": prepared_share(0, limit(25, 20)),
         "hard": prepared_share(0, limit(25, 20), isolation=Isolation.HARD),
@@ -175,7 +187,7 @@ def test_only_claims_that_something_on_the_node_enforces_are_refused(node: Path)
     refused = [
         name
         for name, share in shares.items()
-        if presence.refusal(prepared_claim(share, enforcer="tensor-fusion"), signs)
+        if presence.refusal(prepared_claim(share, enforcer="tensor-fusion"), evidence)
     ]
 
     assert refused == ["soft"]
@@ -187,25 +199,25 @@ GPU: Final = CLAIM.shares[0].gpu_uuid
 
 def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_path: Path) -> None:
     memory = WorkerMemory(tmp_path / "shm")
-    places = TensorFusion(root=str(tmp_path)).places(CLAIM)
-    file = Path(places.shared_memory)
+    paths = TensorFusion(root=str(tmp_path)).evidence_paths(CLAIM)
+    file = Path(paths.shared_memory)
     content = enforcer_files.shared_memory(
         {GPU: limit(25, 20)}, heartbeat=int(time.time()), processes=1
     )
     enforcer_files.write_shared_memory(file, content)
-    memory.note_registered(POD)
+    memory.record_registered(POD)
 
     def reason() -> str:
-        signs = LiveSigns(NodePlaces(enforcer="tensor-fusion")).of_claim(places)
-        (found,) = verdicts.of_claim(CLAIM, signs, is_new=False)
+        evidence = EvidenceReader(NodeEvidencePaths(enforcer="tensor-fusion")).of_claim(paths)
+        (found,) = verdicts.of_claim(CLAIM, evidence, is_new=False)
         return found.reason
 
     assert reason() == "LimiterActive"
     assert memory.is_kept(POD, (GPU.lower(),))
 
-    memory.note_trouble(POD, "tensor-fusion.ai/tflops-limit: found 312")
+    memory.record_trouble(POD, "tensor-fusion.ai/tflops-limit: found 312")
     assert reason() == "LimitsDiffer"
-    memory.note_trouble(POD, "")
+    memory.record_trouble(POD, "")
     assert reason() == "LimiterActive"
 
     file.parent.rename(file.parent.with_name("mounted"))

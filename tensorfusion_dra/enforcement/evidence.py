@@ -1,4 +1,4 @@
-"""Reader of the live signs of all enforcers; implements ports.LiveSigns."""
+"""Reader of the live signs of all enforcers; implements ports.EvidenceReader."""
 
 import os
 import socket
@@ -11,12 +11,12 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
-    FileSign,
-    NodePlaces,
-    NodeSigns,
-    Places,
+    Evidence,
+    EvidencePaths,
+    FileEvidence,
+    NodeEvidence,
+    NodeEvidencePaths,
     SharedMemory,
-    Signs,
 )
 from tensorfusion_dra.enforcement import hami_cache
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
@@ -27,67 +27,67 @@ _HEALTHZ: Final = "/healthz"
 _WAIT_SECONDS: Final = 1.0
 
 
-class LiveSigns:
-    """Reader of the signs at one node's places."""
+class EvidenceReader:
+    """Reader of the evidence on one node."""
 
-    def __init__(self, places: NodePlaces, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, paths: NodeEvidencePaths, *, now: Callable[[], float] = time.time) -> None:
         """Read nothing yet.
 
         Args:
-            places: Where this node's enforcer leaves signs.
+            paths: Where this node's enforcer leaves evidence.
             now: Returns the wall clock's time in seconds since 1970, as heartbeats have it.
         """
-        self._places = places
+        self._paths = paths
         self._now = now
 
-    def of_claim(self, places: Places) -> Signs:
-        memory = _memory(places) if places.shared_memory else None
-        return Signs(
+    def of_claim(self, paths: EvidencePaths) -> Evidence:
+        memory = _memory(paths) if paths.shared_memory else None
+        return Evidence(
             # After the reading of the heartbeat, so that it is not in the future.
             read_at=self._now(),
-            files=tuple(map(_file, places.files)),
+            files=tuple(map(_file, paths.files)),
             shared_memory=memory,
-            caches={request: hami_cache.read(path) for request, path in places.caches.items()},
-            daemon=_daemon(places.socket),
+            caches={request: hami_cache.read(path) for request, path in paths.caches.items()},
+            daemon=_daemon(paths.socket),
         )
 
-    def of_node(self) -> NodeSigns:
+    def of_node(self) -> NodeEvidence:
         hypervisor, asked = "", []
         for sign, trouble in self._hypervisor():
             if not trouble:
                 hypervisor = sign
                 break
             asked.append(f"{sign}: {trouble}")
-        return NodeSigns(
+        return NodeEvidence(
             read_at=self._now(),
-            files=tuple(map(_file, self._places.files)),
+            files=tuple(map(_file, self._paths.files)),
             hypervisor=hypervisor,
             asked=tuple(asked),
-            daemon=_daemon(self._places.socket),
+            daemon=_daemon(self._paths.socket),
         )
 
     def _hypervisor(self) -> Iterator[tuple[str, str]]:
-        """Yield each sign of the hypervisor's life and what speaks against it; cheap ones first.
+        """Yield each sign of the hypervisor's life, and what speaks against it; cheap ones first.
 
         The heartbeats of pods are none: each pod can write its own.
         """
-        if self._places.sockets:
-            pattern = Path(self._places.sockets)
+        if self._paths.sockets:
+            pattern = Path(self._paths.sockets)
             found = min(pattern.parent.glob(pattern.name), default=pattern)
             trouble = unix_sockets.trouble(str(found))
             yield f"device plugin {found}{'' if trouble else ' answers'}", trouble
-        if self._places.http:
-            host, port = self._places.http
+        if self._paths.http:
+            host, port = self._paths.http
             trouble = _http_trouble(host, port)
             yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
 
 
-def _memory(places: Places) -> SharedMemory:
-    memory = shared_memory.read(places.shared_memory)
-    if not places.registered_folder:
+def _memory(paths: EvidencePaths) -> SharedMemory:
+    memory = shared_memory.read(paths.shared_memory)
+    if not paths.registered_folder:
         return memory
-    noted, trouble = shared_memory.noted(places.registered_folder)
-    present = shared_memory.folder_identity(str(Path(places.shared_memory).parent))
+    noted, trouble = shared_memory.noted(paths.registered_folder)
+    present = shared_memory.folder_identity(str(Path(paths.shared_memory).parent))
     return replace(memory, is_replaced=noted not in {"", present}, overruled=trouble)
 
 
@@ -95,8 +95,8 @@ def _daemon(path: str) -> Daemon | None:
     return Daemon(path=path, trouble=unix_sockets.trouble(path)) if path else None
 
 
-def _file(path: str) -> FileSign:
-    return FileSign(path=path, trouble=_trouble(Path(path)))
+def _file(path: str) -> FileEvidence:
+    return FileEvidence(path=path, trouble=_trouble(Path(path)))
 
 
 def _trouble(path: Path) -> str:
