@@ -9,6 +9,7 @@ AssertionError that says what is wrong. They need no GPU, no cluster and no plug
         testing.check_attributes(rack)
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -60,6 +61,7 @@ __all__ = [
 T = TypeVar("T")
 
 _ROOT: Final = "/run/tensor-fusion"
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def gpu(index: int = 0, **changes: Any) -> Gpu:
@@ -315,6 +317,11 @@ def _checked_edits(
     for again in (enforcer, other):
         found = (again.needs(example), again.edits(example, limited))
         assert found == (needs, edits), f"two calls differ: found {found}, expected {needs, edits}"
+    for name in edits.env:
+        assert _VARIABLE.fullmatch(name), f"env: found {name!r}, expected the name of a variable"
+    mounted = (path for each in edits.mounts for path in (each.host_path, each.container_path))
+    for path in (*needs.files, *needs.sockets, *mounted):
+        assert path.startswith("/"), f"found {path!r}, expected an absolute path"
     spec = cdi.spec(example, enforcer)
     assert spec is not None
     try:

@@ -155,8 +155,8 @@ def unknown(reason: str, text: str) -> Verdict:
 _WHOLE_PERCENT: Final = 100
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
 STARTING_SECONDS: Final = 30.0
-"""Time after new limits in which missing evidence means nothing yet. The hypervisor itself tries for
-30 seconds to make a pod's shared memory."""
+"""Time after new limits in which missing evidence means nothing yet. The hypervisor itself tries
+for 30 seconds to make a pod's shared memory."""
 
 
 @runtime_checkable
