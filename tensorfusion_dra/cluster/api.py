@@ -15,11 +15,11 @@ from urllib.parse import quote
 
 from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes import json_text
+from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Exchanges, MissingRightError, UnreadableError
-from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.calls import MOST_READING, WaitingCalls
+from tensorfusion_dra.runtime.loops import Backoff
 
 if TYPE_CHECKING:
     from tensorfusion_dra.cluster.connections import Answer, Connections
@@ -158,7 +158,7 @@ class Api:
         except (OSError, ValueError) as error:
             raise self._unanswered(subject, error) from error
         try:
-            found = json_text.parse(text)
+            found = untyped_json.parse(text)
         except ValueError as error:
             excerpt = error_text.one_line(_excerpt(text), self._secrets())
             raise UnreadableError(f"{subject}: found no JSON: {excerpt}") from error
@@ -243,7 +243,7 @@ class Api:
         secrets = self._secrets()
         text = answer.body(cut_at=_MOST_ERROR_BYTES)
         try:
-            answered = as_map(json_text.parse(text))
+            answered = as_map(untyped_json.parse(text))
         except ValueError:
             answered = {}
         message = error_text.one_line(answered.get("message", _excerpt(text)), secrets)
@@ -311,7 +311,7 @@ class WatchStream:
             rest = bytearray(last)
             for line in filter(bytes.strip, lines):
                 try:
-                    event = json_text.parse(line)
+                    event = untyped_json.parse(line)
                 except ValueError as error:
                     text = error_text.one_line(error)
                     raise UnreadableError(f"{self._subject}: found no JSON: {text}") from error

@@ -14,7 +14,7 @@ from tensorfusion_dra.cluster.nodes import Nodes
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import DriverError, RetryableError
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
 

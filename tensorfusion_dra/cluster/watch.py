@@ -36,8 +36,7 @@ from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream, items, metadata
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.runtime.backoff import Backoff
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import yaml_file
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
 

@@ -54,8 +54,7 @@ from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import XidCounts
 from tensorfusion_dra.driver.ports import CardEvents, Discovery, HostSizes, HungError
 from tensorfusion_dra.driver.providers import Providers
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.wakeup import Wakeup
+from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()

@@ -40,8 +40,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import Events, EvidenceReader
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.wakeup import Wakeup
+from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state.saved_state import SavedState
 
 SPACING_SECONDS: Final = 60.0

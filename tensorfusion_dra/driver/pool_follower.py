@@ -15,8 +15,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import Events, Objects
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.wakeup import Wakeup
+from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()
 

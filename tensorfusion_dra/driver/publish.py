@@ -44,9 +44,7 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed.node_view import PublishingView
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import Events, MissingRightError, Nodes, Slices
-from tensorfusion_dra.runtime.backoff import Backoff
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.wakeup import Wakeup
+from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
 _LONGEST_SECONDS: Final = 60.0

@@ -41,8 +41,7 @@ from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
-from tensorfusion_dra.runtime.backoff import Backoff
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()

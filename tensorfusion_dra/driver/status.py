@@ -53,9 +53,8 @@ from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
-from tensorfusion_dra.runtime.backoff import Backoff
 from tensorfusion_dra.runtime.calls import CallsInFlight
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
 IDLE_SECONDS: Final = 0.1
 """Time without a call after which the kubelet is taken to be idle."""

@@ -53,8 +53,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import DevicePlugin, Pods, WorkerMemory, WorkerPods
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
-from tensorfusion_dra.runtime.wakeup import Wakeup
+from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()

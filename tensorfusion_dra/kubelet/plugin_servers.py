@@ -27,7 +27,7 @@ from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
 from tensorfusion_dra.kubelet.sockets import SocketPaths
 from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
 

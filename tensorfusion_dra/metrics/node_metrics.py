@@ -20,8 +20,7 @@ from tensorfusion_dra.core.observed.node_view import (
     ShareView,
 )
 from tensorfusion_dra.metrics import prometheus
-from tensorfusion_dra.metrics.api_requests import NODE_PLUGIN, ApiRequests
-from tensorfusion_dra.metrics.prometheus import LabelValues, label
+from tensorfusion_dra.metrics.prometheus import NODE_PLUGIN, ApiRequests, LabelValues, label
 
 _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"

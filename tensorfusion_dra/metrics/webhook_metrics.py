@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from tensorfusion_dra.core.admission.parameter_rules import CONFIG_PATHS
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.metrics import prometheus
-from tensorfusion_dra.metrics.api_requests import WEBHOOK, ApiRequests
+from tensorfusion_dra.metrics.prometheus import WEBHOOK, ApiRequests
 
 _KINDS: Final = ("Pod", *CONFIG_PATHS)
 _ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500", "501", "505")

@@ -24,17 +24,19 @@ from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, requests, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices, usage
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Attribute,
+    ClaimSpec,
     Device,
+    DeviceClass,
     DeviceId,
     Pool,
     SchedulingError,
     Slice,
+    Wanted,
 )
-from tensorfusion_dra.scheduling.requests import ClaimSpec, DeviceClass, Wanted
 from tensorfusion_dra.scheduling.usage import Usage
 
 Document = Mapping[str, Any]
@@ -95,7 +97,7 @@ def cluster(
     tries_all_candidates: bool = False,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
-    by_name = (requests.class_of(document) for document in classes)
+    by_name = (devices.class_of(document) for document in classes)
     return Cluster(
         slices=tuple(devices.slice_of(document) for document in slices),
         classes={device_class.name: device_class for device_class in by_name},
@@ -118,7 +120,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         SchedulingError: The claims, classes or slices have an error that stops the scheduling on
             every node.
     """
-    wanted = [requests.claim_of(claim) for claim in claims]
+    wanted = [devices.claim_of(claim) for claim in claims]
     reachable = devices.gather(found.slices, node)
     search = _Search(
         wanted,

@@ -21,11 +21,17 @@ from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.terms import Lookup, Term
 from tensorfusion_dra.core.kubernetes import pod_placement
-from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices, requests, usage
+from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices, usage
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
-from tensorfusion_dra.scheduling.devices import Device, DeviceId, SchedulingError, Slice
-from tensorfusion_dra.scheduling.requests import DeviceClass, Wanted
+from tensorfusion_dra.scheduling.devices import (
+    Device,
+    DeviceClass,
+    DeviceId,
+    SchedulingError,
+    Slice,
+    Wanted,
+)
 from tensorfusion_dra.scheduling.usage import Holder, Usage, shortage
 
 Document = Mapping[str, Any]
@@ -316,7 +322,7 @@ def wanted_devices(claims: Iterable[Document]) -> Iterator[tuple[str, Wanted]]:
     """
     seen: list[Wanted] = []
     for claim in claims:
-        for alternatives in requests.claim_of(claim).requests:
+        for alternatives in devices.claim_of(claim).requests:
             for wanted in alternatives:
                 if not any(_is_alike(wanted, earlier) for earlier in seen):
                     seen.append(wanted)
@@ -327,7 +333,7 @@ def alternatives(claims: Sequence[Document]) -> Iterator[tuple[str, ...]]:
     """Yield, for every request of the claims, the names that its alternatives have above."""
     named = list(wanted_devices(claims))
     for claim in claims:
-        for request in requests.claim_of(claim).requests:
+        for request in devices.claim_of(claim).requests:
             yield tuple(
                 next(name for name, earlier in named if _is_alike(wanted, earlier))
                 for wanted in request
@@ -347,7 +353,7 @@ def number_of_devices(claims: Iterable[Document]) -> int | None:
     counts = [
         alternatives[0].count
         for claim in claims
-        for alternatives in requests.claim_of(claim).requests
+        for alternatives in devices.claim_of(claim).requests
     ]
     return None if None in counts else sum(count or 0 for count in counts)
 

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
 

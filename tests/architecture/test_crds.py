@@ -8,8 +8,8 @@ import yaml
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpupool import QOS_LEVELS
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
 from tests.support import kubernetes_schemas
 from tests.support.builders.gpupools import gpupool_document

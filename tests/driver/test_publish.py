@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
@@ -25,7 +25,7 @@ from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.publish import Publisher, Repairs
-from tensorfusion_dra.runtime import wakeup
+from tensorfusion_dra.runtime import loops
 from tests.support.builders.devices import NODE
 from tests.support.ports import (
     EventsInMemory,
@@ -303,7 +303,7 @@ def test_six_hour_outage_costs_few_requests_and_one_log_line(
     monkeypatch: pytest.MonkeyPatch, error: RetryableError, least_seconds: float
 ) -> None:
     virtual = VirtualTime(hours=6)
-    monkeypatch.setattr(wakeup, "Event", virtual.event)
+    monkeypatch.setattr(loops, "Event", virtual.event)
     setup = Setup()
     setup.catalog.refresh()
     fetches = []
@@ -353,7 +353,7 @@ class OtherWriter:
 def contested(monkeypatch: pytest.MonkeyPatch, *, hours: float) -> Setup:
     """Return a publisher in virtual time, whose slice another writer always changes."""
     virtual = VirtualTime(hours=hours)
-    monkeypatch.setattr(wakeup, "Event", virtual.event)
+    monkeypatch.setattr(loops, "Event", virtual.event)
     setup = Setup(repairs=Repairs(clock=lambda: virtual.seconds))
     setup.catalog.refresh()
     OtherWriter(setup, manager="kubectl\n-edit")

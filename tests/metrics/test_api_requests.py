@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.metrics.api_requests import NODE_PLUGIN, WEBHOOK, ApiRequests
+from tensorfusion_dra.metrics.prometheus import NODE_PLUGIN, WEBHOOK, ApiRequests
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 

@@ -1,6 +1,6 @@
 """Delays of a loop after failures."""
 
-from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.loops import Backoff
 
 
 def test_delays_double_up_to_the_longest_and_restart_after_a_success() -> None:

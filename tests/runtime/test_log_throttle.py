@@ -1,6 +1,6 @@
 """Throttling of log lines about lasting failures."""
 
-from tensorfusion_dra.runtime.log_throttle import LogThrottle
+from tensorfusion_dra.runtime.loops import LogThrottle
 
 
 class Clock:

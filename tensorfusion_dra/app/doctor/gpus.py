@@ -11,8 +11,8 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes

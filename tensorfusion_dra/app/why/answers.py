@@ -22,6 +22,7 @@ from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
 from tensorfusion_dra.scheduling import placement, usage
 from tensorfusion_dra.scheduling.allocation import UNSATISFIED
+from tensorfusion_dra.scheduling.devices import Wanted
 from tensorfusion_dra.scheduling.placement import (
     Card,
     Cause,
@@ -30,7 +31,6 @@ from tensorfusion_dra.scheduling.placement import (
     Rejection,
     Trial,
 )
-from tensorfusion_dra.scheduling.requests import Wanted
 from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]

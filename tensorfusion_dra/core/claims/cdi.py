@@ -25,7 +25,7 @@ from tensorfusion_dra.core.claims import documents
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.kubernetes import json_text
+from tensorfusion_dra.core.kubernetes import untyped_json
 
 _BASE_VERSION: Final = "0.3.0"
 _LATER_VERSION: Final = "0.5.0"
@@ -135,7 +135,7 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
         description.update(share.limit.as_json())
         description.update({name: str(amount) for name, amount in share.consumed.items()})
     variable = names.ENV_SHARE_PREFIX + key.upper().replace("-", "_")
-    text = json_text.compact(description)
+    text = untyped_json.compact_json(description)
     edits: dict[str, Any] = {"env": [f"{variable}={text}"]}
     if share.device_nodes:
         edits["deviceNodes"] = _nodes(share.device_nodes)

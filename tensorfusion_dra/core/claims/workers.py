@@ -40,7 +40,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.kubernetes import json_text, pod_claims
+from tensorfusion_dra.core.kubernetes import pod_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 LAST_INDEX: Final = 128
@@ -165,7 +165,7 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
             own[_kept(key)] = str(foreign[key])
     own[names.MARK_INDEX] = str(index)
     own[names.MARK_GPU_IDS] = ",".join(worker.gpu_ids)
-    own[names.MARK_CONTAINER_GPUS] = json_text.compact(_container_gpus(worker, stored))
+    own[names.MARK_CONTAINER_GPUS] = untyped_json.compact_json(_container_gpus(worker, stored))
     keys = sorted([*own, names.LABEL_COMPONENT])
     own[names.MARK_DRA_MARKS] = ",".join(key.removeprefix(names.ANNOTATION_PREFIX) for key in keys)
     removed = [key for key in _RULING if key in annotations(stored) and ruling[key] is None]

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import capacity, oversubscription
-from tensorfusion_dra.core.devices.capacity import Capacity
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.capacity import Capacity, Oversubscription, Virtual
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
 from tensorfusion_dra.core.devices.health import Sickness
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription, Virtual
 from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -132,7 +131,7 @@ class Device:
 def own(reading: Reading, node: Node) -> tuple[Device, ...]:
     """Return the device of each card, with all that the driver itself publishes of it."""
     inventory, ratios = reading.inventory, node.oversubscription
-    virtual = oversubscription.virtual(inventory.gpus, ratios, reading.host) if ratios else {}
+    virtual = capacity.virtual_totals(inventory.gpus, ratios, reading.host) if ratios else {}
     common = node_attributes(inventory, node, virtual)
     return tuple(
         Device(
@@ -207,7 +206,7 @@ def node_attributes(
         virtual: Virtual totals by GPU UUID; empty if the pool does not oversubscribe.
     """
     tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
-    vram = sum(map(oversubscription.usable_vram_bytes, inventory.gpus))
+    vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))
     virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
     virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
     return {

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.oversubscription import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.sharing import Qos
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import field_reader, name_rules, node_selector

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import json_patch, json_text
+from tensorfusion_dra.core.kubernetes import json_patch, untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
@@ -174,7 +174,7 @@ def _document(text: bytes) -> object:
     if elements > _MOST_ELEMENTS:
         raise ReviewError(f"body: found {elements} elements, expected at most {_MOST_ELEMENTS}")
     try:
-        return json_text.parse(text)
+        return untyped_json.parse(text)
     except ValueError as error:
         raise ReviewError(f"body: found no JSON that can be read: {error}") from error
 

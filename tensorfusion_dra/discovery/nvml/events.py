@@ -22,7 +22,7 @@ import pynvml
 import structlog
 
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.runtime.backoff import Backoff
+from tensorfusion_dra.runtime.loops import Backoff
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 import pytest
 
 from tensorfusion_dra.app.doctor import gpus
+from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
-from tensorfusion_dra.core.devices.oversubscription import NO_MORE
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support import findings

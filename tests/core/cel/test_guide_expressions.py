@@ -9,8 +9,8 @@ import pytest
 
 from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.cel.syntax import CelError
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.scheduling import cel_evaluation
 from tensorfusion_dra.scheduling.devices import Attribute, Device

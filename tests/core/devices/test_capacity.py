@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices import capacity, oversubscription
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import device_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
@@ -54,7 +54,7 @@ def test_memory_is_rounded_down_to_the_step_of_its_shares(vram_bytes: int, value
     offered = capacity.of_card(card, None)["vram"]
 
     assert str(offered.value) == value
-    assert oversubscription.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
+    assert capacity.usable_vram_bytes(card) == quantity.parse(value).ceil() <= vram_bytes
 
 
 HALF_MORE = Oversubscription(tflops_percent=150, host_memory_percent=50, host_disk_percent=0)
@@ -137,14 +137,14 @@ def test_parts_never_exceed_the_whole(
     cards = tuple(gpu(index, vram_bytes=size + MIB) for index, size in enumerate(sizes))
     host = HostResources(memory_bytes=memory, disk_bytes=disk)
 
-    totals = oversubscription.virtual(cards, ratios, host)
+    totals = capacity.virtual_totals(cards, ratios, host)
 
     own = sum(card.vram_bytes for card in cards)
     handed_out = sum(total.vram_bytes for total in totals.values())
     assert handed_out <= own + memory * memory_percent // 100 + disk * disk_percent // 100
     for card in cards:
         assert totals[card.uuid].vram_bytes % MIB == 0
-        assert totals[card.uuid].vram_bytes >= oversubscription.usable_vram_bytes(card)
+        assert totals[card.uuid].vram_bytes >= capacity.usable_vram_bytes(card)
 
 
 AMOUNTS = {"tflops": "0", "vram": "0"}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpupool import GpuPool
-from tensorfusion_dra.core.devices.oversubscription import Oversubscription
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tests.support.builders.gpupools import gpupool_document

@@ -22,7 +22,7 @@ from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.sharing import Isolation
-from tensorfusion_dra.core.kubernetes import json_text
+from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 LIMITER_FILE: Final = "libcuda_limiter.so"
@@ -174,10 +174,10 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
         names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in alike)),
         names.ENV_MEMORY_LIMIT: str(memory_mib),
         names.ENV_MEMORY_LIMIT_OLD: str(memory_mib),
-        names.ENV_UP_LIMIT_BY_UUID: json_text.compact(
+        names.ENV_UP_LIMIT_BY_UUID: untyped_json.compact_json(
             {uuid: limit.sm_percent for uuid, limit in every.items()}
         ),
-        names.ENV_MEM_LIMIT_BY_UUID: json_text.compact(
+        names.ENV_MEM_LIMIT_BY_UUID: untyped_json.compact_json(
             {uuid: limit.vram_bytes for uuid, limit in every.items()}
         ),
     }

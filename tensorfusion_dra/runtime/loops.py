@@ -1,0 +1,121 @@
+"""The wait of a loop that other threads wake and stop."""
+
+import random
+import time
+from collections.abc import Callable, Collection
+from threading import Event
+from typing import Final
+
+
+class Backoff:
+    """Delays that double with each failure up to a maximum, with jitter."""
+
+    def __init__(self, *, first_seconds: float, longest_seconds: float) -> None:
+        self._first = first_seconds
+        self._longest = longest_seconds
+        self._failures = 0
+
+    def failed(self, *, at_least: float = 0.0) -> float:
+        """Count one more failure; return the seconds to wait: 50 to 100 percent of the delay.
+
+        Args:
+            at_least: Seconds that the other side requested. The wait is one to one and a half times
+                as long, so that many nodes do not return at the same moment.
+        """
+        delay = min(self._longest, self._first * float(2 ** min(self._failures, 30)))
+        self._failures += 1
+        spread = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
+        return max(delay * spread, at_least * (spread + 0.5))
+
+    def succeeded(self) -> None:
+        """Start again with the first delay."""
+        self._failures = 0
+
+
+class Wakeup:
+    """Wakes one loop; wake() and stop() may be called from any thread.
+
+    The loop looks like this::
+
+        while self._wakeup.next_round():
+            ...  # do what there is to do
+            self._wakeup.wait(seconds)
+    """
+
+    def __init__(self) -> None:
+        self._woken = Event()
+        self._stop = Event()
+
+    def wake(self) -> None:
+        """Have the loop go round once more, now or right after its present round."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Have the loop end after its present round."""
+        self._stop.set()
+        self._woken.set()
+
+    def next_round(self) -> bool:
+        """Begin a round, which answers every wake() so far; return False once stopped."""
+        self._woken.clear()
+        # After the clearing, which may have taken stop()'s own wake-up.
+        return not self._stop.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until woken or stopped; return False if neither happened within the time.
+
+        Args:
+            seconds: None waits without limit.
+        """
+        return self._woken.wait(seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for the whole time, whatever wakes the loop; return early only if stopped."""
+        self._stop.wait(max(0.0, seconds))
+
+    def wait_stopped(self) -> None:
+        """Return once stopped."""
+        self._stop.wait()
+
+
+QUIET_SECONDS: Final = 600.0
+
+
+class LogThrottle:
+    """Decides whether a text is worth a line: it differs from the last one, or that one is old.
+
+    Texts with different keys do not affect each other. For one thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet_seconds: float = QUIET_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing was logged yet.
+
+        Args:
+            quiet_seconds: Time after which the same text is logged again; math.inf for never.
+            clock: In seconds; must not go back.
+        """
+        self._quiet_seconds = quiet_seconds
+        self._clock = clock
+        self._logged: dict[str, tuple[str, float]] = {}  # text and time by key
+
+    def is_new(self, text: str, *, key: str = "") -> bool:
+        """Return True if the caller should log the text, and take it as logged."""
+        now = self._clock()
+        last, at = self._logged.get(key, ("", -self._quiet_seconds))
+        if text == last and now - at < self._quiet_seconds:
+            return False
+        self._logged[key] = (text, now)
+        return True
+
+    def over(self, *, key: str = "") -> bool:
+        """Forget the last text, since the trouble is over; return False if there was none."""
+        return self._logged.pop(key, None) is not None
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget the texts of all other keys."""
+        self._logged = {key: value for key, value in self._logged.items() if key in keys}
