@@ -20,7 +20,7 @@ from dra_simulator.rest import (
     Json,
     RestError,
 )
-from tensorfusion_dra.core.kubernetes import pod_claims
+from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
 
 Document = Mapping[str, Any]
 
@@ -166,7 +166,7 @@ def generated_claim(pod: Document, name: str, template: Document) -> Json:
         part = len(base)
         whole = pod["metadata"]["name"]
         base = f"{whole[: len(whole) * _MAX_BASE // part]}-{name[: len(name) * _MAX_BASE // part]}"
-    made = pod_claims.created(pod, name, template)
+    made = made_claims.created(pod, name, template)
     del made["metadata"]["name"]
     made["metadata"]["generateName"] = base
     return made

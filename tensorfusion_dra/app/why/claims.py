@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
-from tensorfusion_dra.core.kubernetes import pod_claims, review
+from tensorfusion_dra.core.kubernetes import made_claims, pod_claims, review
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -105,10 +105,10 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
             _add_stored(found, observed, name)
         elif name is not None:
             _add_future(found, observed, entry, is_created=is_created)
-    extended = pod_claims.extended_name(found.pod)
+    extended = made_claims.extended_name(found.pod)
     if extended:
         _add_stored(found, observed, extended)
-    elif claim := pod_claims.extended_claim(found.pod, observed.classes, observed.nodes):
+    elif claim := made_claims.extended_claim(found.pod, observed.classes, observed.nodes):
         found.future.append(claim)
     return found
 
@@ -122,7 +122,7 @@ def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     if verdict.changed is not None or verdict.errors:
         yield _no_claim(observed)
     named = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
-    for name in filter(None, dict.fromkeys([*named, pod_claims.extended_name(pod)])):
+    for name in filter(None, dict.fromkeys([*named, made_claims.extended_name(pod)])):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
@@ -226,7 +226,7 @@ def _add_future(
         found.findings.append(_no_template(name, found.pod, observed))
         found.is_complete = False
         return
-    claim: Document = pod_claims.created(found.pod, name_of(entry), template)
+    claim: Document = made_claims.created(found.pod, name_of(entry), template)
     verdict = _verdict(observed, found.pod, claim)
     found.findings += [
         problem(str(error.path or "claim"), error.text, expected="", cure="")
@@ -423,8 +423,8 @@ def unknown_resources(
     pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
 ) -> Iterator[Finding]:
     """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
-    offered = pod_claims.class_of_resource(classes).keys() | pod_claims.of_device_plugins(nodes)
-    for name in dict.fromkeys(name for _, name, _ in pod_claims.extended_resources(pod)):
+    offered = made_claims.class_of_resource(classes).keys() | made_claims.of_device_plugins(nodes)
+    for name in dict.fromkeys(name for _, name, _ in made_claims.extended_resources(pod)):
         if name not in offered:
             yield problem(
                 f"extended resource {name}",

@@ -10,7 +10,7 @@ from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import pod_claims
+from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 from tensorfusion_dra.scheduling import devices
 
@@ -145,7 +145,7 @@ def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Docume
     """Yield the pods' claims, each read by its name."""
     for pod in pods:
         entries = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
-        for name in filter(None, [*entries, pod_claims.extended_name(pod)]):
+        for name in filter(None, [*entries, made_claims.extended_name(pod)]):
             namespace = segment(pod["metadata"]["namespace"])
             path = lists.path("resourceclaims", namespace=namespace, name=segment(name))
             claim = lists.find_readable(path, "ResourceClaims")

@@ -1,0 +1,124 @@
+"""ResourceClaims that Kubernetes makes for pods: from templates, and for extended resources."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+
+Json = dict[str, Any]
+
+_IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of the extended resource that every DeviceClass has, by its name."""
+
+
+def extended_name(pod: Mapping[str, Any]) -> str | None:
+    """Return the name of the claim that kube-scheduler made for the pod's extended resources.
+
+    None if it made none (KEP-5004).
+    """
+    made = as_map(as_map(pod.get("status")).get("extendedResourceClaimStatus"))
+    return str(made["resourceClaimName"]) if made.get("resourceClaimName") else None
+
+
+def created(pod: Mapping[str, Any], entry: str, template: Mapping[str, Any]) -> Json:
+    """Return the claim that Kubernetes creates from a template for an entry of the pod.
+
+    Labels and annotations come from the template's spec.metadata
+    (pkg/controller/resourceclaim/controller.go).
+    """
+    metadata, spec = as_map(pod.get("metadata")), as_map(template.get("spec"))
+    copied = as_map(spec.get("metadata"))
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": metadata.get("name"),
+        "uid": metadata.get("uid", ""),
+        "controller": True,
+    }
+    return {
+        "apiVersion": template.get("apiVersion"),
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": f"{metadata.get('name')}-{entry}",
+            "namespace": metadata.get("namespace"),
+            "labels": dict(as_map(copied.get("labels"))),
+            "annotations": {**as_map(copied.get("annotations")), POD_CLAIM_ANNOTATION: entry},
+            "ownerReferences": [owner],
+        },
+        "spec": copy.deepcopy(dict(as_map(spec.get("spec")))),
+    }
+
+
+def extended_claim(
+    pod: Mapping[str, Any], classes: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+) -> Json | None:
+    """Return the claim that kube-scheduler makes for the pod's extended resources; None if none.
+
+    It makes the claim while it places the pod (KEP-5004). A resource that a node's device plugin
+    offers is left out, since the scheduler claims devices only on nodes without one.
+    """
+    class_of, of_plugins = class_of_resource(classes), of_device_plugins(nodes)
+    requests = [
+        {
+            "name": f"container-{container}-request-{index}",
+            "exactly": {
+                "deviceClassName": class_of[name],
+                "allocationMode": "ExactCount",
+                "count": count,
+            },
+        }
+        for index, (container, name, count) in enumerate(extended_resources(pod))
+        if name in class_of and name not in of_plugins
+    ]
+    if not requests:
+        return None
+    metadata = as_map(pod.get("metadata"))
+    return {
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": f"{metadata.get('name')}-extended-resources",
+            "namespace": metadata.get("namespace"),
+        },
+        "spec": {"devices": {"requests": requests}},
+    }
+
+
+def extended_resources(pod: Mapping[str, Any]) -> Iterator[tuple[int, str, int]]:
+    """Yield the number of a container, an extended resource that it requests, and how many.
+
+    Init containers use the devices of the others and are left out.
+    """
+    for number, container in enumerate(as_list(as_map(pod.get("spec")).get("containers"))):
+        limits = as_map(as_map(as_map(container).get("resources")).get("limits"))
+        for name, amount in limits.items():
+            domain = name.partition("/")[0]
+            is_own = domain.endswith("kubernetes.io") and not name.startswith(_IMPLICIT)
+            count = quantity.parse(amount).ceil()
+            if "/" in name and not is_own and count:
+                yield number, name, count
+
+
+def class_of_resource(classes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the DeviceClass of each extended resource; of several, the newest one serves it."""
+    found = {
+        f"{_IMPLICIT}{each['metadata']['name']}": str(each["metadata"]["name"]) for each in classes
+    }
+    by_age = sorted(classes, key=lambda each: str(each["metadata"].get("creationTimestamp") or ""))
+    for each in by_age:
+        name = as_map(each.get("spec")).get("extendedResourceName")
+        if name:
+            found[str(name)] = str(each["metadata"]["name"])
+    return found
+
+
+def of_device_plugins(nodes: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the resources that nodes offer themselves."""
+    return {
+        name
+        for node in nodes
+        for name, amount in as_map(as_map(node.get("status")).get("allocatable")).items()
+        if amount != "0"
+    }
