@@ -44,9 +44,8 @@ from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, Prepared
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version
-from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
+from tensorfusion_dra.core.devices.gpu import Gpu, Isolation, TflopsSource
 from tensorfusion_dra.core.devices.provider_answers import Problem
-from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 

@@ -20,8 +20,7 @@ from tensorfusion_dra.core.claims import cdi, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.evidence import Daemon, FileEvidence
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.sharing import Qos
+from tensorfusion_dra.core.devices.gpu import Inventory, Qos
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpucheck.steps import Json, Result
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared.streams import table
 
 _STEPS: Final = ("STEP", "RESULT", "SECONDS", "FOUND")
 _RATES: Final = ("STEP", "TENANT", "LIMIT", "MEASURED", "LOWEST", "HIGHEST", "KERNELS/S")

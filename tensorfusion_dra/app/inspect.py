@@ -25,7 +25,7 @@ from tensorfusion_dra.app.shared import (
     version,
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State

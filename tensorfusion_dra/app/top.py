@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import yaml
 
-from tensorfusion_dra.app.shared import kubectl, logging, tables
-from tensorfusion_dra.app.shared.tables import shown, table
+from tensorfusion_dra.app.shared import kubectl, logging, streams
+from tensorfusion_dra.app.shared.streams import shown, table
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
@@ -193,7 +193,7 @@ def _lines(
             yield f"no shares in namespace {namespace}"
         return
     yield ""
-    short = tables.short_names(card.device.id.device for card in all_cards)
+    short = streams.short_names(card.device.id.device for card in all_cards)
     heads = ["NODE", "GPU", "MODEL", "TFLOPS FREE", "VRAM FREE", "SHARES", "HEALTH"]
     rows = [_card_row(card, short, is_wide=is_wide) for card in cards]
     yield from table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")

@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.cluster.api import Api, StatusError
-from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.objects import Nodes
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import DriverError, RetryableError

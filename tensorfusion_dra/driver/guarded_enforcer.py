@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSetti
 from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver import providers
 from tensorfusion_dra.driver.providers import LONGEST_TEXT, Registered

@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.ports import Pods
 

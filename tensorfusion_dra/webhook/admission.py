@@ -21,7 +21,7 @@ from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason

@@ -9,7 +9,7 @@ import pytest
 from dra_simulator.api.faults import Cut, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import APPLY, Api, ResourceApi
-from tensorfusion_dra.cluster.claims import ClaimStatus
+from tensorfusion_dra.cluster.objects import ClaimStatus
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Readiness

@@ -9,9 +9,8 @@ from dra_simulator.api.faults import Cut, HalfOpen, Refuse
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
-from tensorfusion_dra.cluster.claims import Claims
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists, ClusterProbe
-from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.objects import Claims, Nodes
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import slices as planning

@@ -9,7 +9,7 @@ import pytest
 from dra_simulator.api.faults import Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.pods import Pods, WorkerPods
+from tensorfusion_dra.cluster.objects import Pods, WorkerPods
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError

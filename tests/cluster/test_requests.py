@@ -16,7 +16,7 @@ from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster import connections, watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads, StatusError, WatchStream
-from tensorfusion_dra.cluster.claims import Claims
+from tensorfusion_dra.cluster.objects import Claims
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError

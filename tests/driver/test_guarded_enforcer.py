@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
 )
 from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.verdicts import State
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims.evidence import (
     NodeEvidence,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (

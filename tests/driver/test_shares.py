@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.catalog import DeviceCatalog

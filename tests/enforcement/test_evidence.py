@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims.evidence import (
     NodeEvidencePaths,
     SharedMemory,
 )
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.enforcement import hami_cache
 from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.enforcement.hypervisor import shared_memory

@@ -20,8 +20,7 @@ from typing import Any, Final
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLAIMS, NODES, Client
 from tensorfusion_dra.cluster.api import Api, ResourceApi
-from tensorfusion_dra.cluster.claims import Claims
-from tensorfusion_dra.cluster.nodes import Nodes
+from tensorfusion_dra.cluster.objects import Claims, Nodes
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi

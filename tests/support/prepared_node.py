@@ -15,8 +15,7 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.limit_changes import LimitChanges

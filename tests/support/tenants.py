@@ -7,7 +7,7 @@ from tensorfusion_dra.core.claims.admit import Admission, NodeFacts
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.policies import share_policy

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.app.shared import streams
-from tensorfusion_dra.app.shared.streams import STDIN
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared.streams import STDIN, table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, streams
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import ResourceApi
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import dialect, terms

@@ -13,7 +13,7 @@ from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.state import ledger_reading, unix_sockets
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, logging
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable

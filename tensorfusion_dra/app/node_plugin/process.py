@@ -28,14 +28,12 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
-from tensorfusion_dra.cluster.claims import Claims, ClaimStatus
 from tensorfusion_dra.cluster.events import Events
-from tensorfusion_dra.cluster.nodes import Nodes
-from tensorfusion_dra.cluster.pods import Pods, WorkerPods
+from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Nodes, Pods, WorkerPods
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog

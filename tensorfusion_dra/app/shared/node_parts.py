@@ -22,8 +22,8 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import HealthRules
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity

@@ -20,8 +20,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
-from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.errors import InputError
 
 POOL_SOURCES: Final = ("settings", "object", "node-labels")

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
 from dra_simulator.rest import Json
-from tensorfusion_dra.app.shared.tables import short_names, table
+from tensorfusion_dra.app.shared.streams import short_names, table
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import quantity

@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi
-from tensorfusion_dra.cluster.pods import Pods
+from tensorfusion_dra.cluster.objects import Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError

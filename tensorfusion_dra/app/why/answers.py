@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared.tables import shown
+from tensorfusion_dra.app.shared.streams import shown
 from tensorfusion_dra.app.why.claims import WEBHOOK
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared import tables
-from tensorfusion_dra.app.shared.tables import table
+from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
@@ -23,7 +23,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
 
     Characters that a terminal would execute are escaped.
     """
-    short = tables.short_names(
+    short = streams.short_names(
         [card.device.id.device for each in found.outcomes for card in each.cards]
         + [device.device for each in found.outcomes for device in each.picked or ()]
     )
@@ -133,7 +133,7 @@ def _card_text(card: Card) -> str:
         for request, rejection in card.rejections.items()
     }
     if card.note and not any(card.rejections.values()):
-        return f"fits alone, but with the pod's other cards: {tables.with_points(card.note)}"
+        return f"fits alone, but with the pod's other cards: {streams.with_points(card.note)}"
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{request}: {text}" for request, text in texts.items())
@@ -142,7 +142,7 @@ def _card_text(card: Card) -> str:
 def _rejection_text(rejection: Rejection) -> str:
     if rejection.cause not in (Cause.CAPACITY, Cause.AMOUNT):
         return rejection.text
-    return tables.with_points(rejection.text)
+    return streams.with_points(rejection.text)
 
 
 def _holders_text(card: Card) -> str:
@@ -153,7 +153,7 @@ def _holders_text(card: Card) -> str:
     shares = []
     for holder in (each for each in card.holders if not each.is_admin):
         amount = (holder.amounts or {}).get(rejection.subject)
-        text = answers.amounts(holder) if amount is None else tables.shown(amount)
+        text = answers.amounts(holder) if amount is None else streams.shown(amount)
         shares.append(f"{holder.text} ({text})")
     return printable.first(shares, _SHOWN_HOLDERS)
 

@@ -8,7 +8,7 @@ from typing import Any
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices import gpupool
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map

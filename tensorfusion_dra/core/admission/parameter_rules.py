@@ -6,7 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import isolation, share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 

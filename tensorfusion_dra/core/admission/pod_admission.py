@@ -11,7 +11,7 @@ from tensorfusion_dra.core.admission import pod_containers, pod_request
 from tensorfusion_dra.core.admission.pod_containers import requests_whole_gpus
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
 from tensorfusion_dra.core.claims import isolation
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices import device
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason

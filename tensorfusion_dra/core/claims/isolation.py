@@ -36,7 +36,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import node_selector
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels

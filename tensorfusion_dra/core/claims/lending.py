@@ -37,7 +37,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity

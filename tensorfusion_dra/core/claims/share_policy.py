@@ -22,7 +22,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, DriverError
 from tensorfusion_dra.core.kubernetes import field_reader, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError

@@ -32,7 +32,7 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import Cache, Evidence, EvidencePaths, SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 
 
 class State(StrEnum):

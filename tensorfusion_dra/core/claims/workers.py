@@ -38,7 +38,7 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import pod_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of

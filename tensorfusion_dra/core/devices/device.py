@@ -9,9 +9,8 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity, Oversubscription, Virtual
-from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory
+from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, Isolation
 from tensorfusion_dra.core.devices.health import Sickness
-from tensorfusion_dra.core.devices.sharing import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 

@@ -5,6 +5,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
+class Isolation(StrEnum):
+    """Separation of a card's tenants (Tensor Fusion's isolation modes)."""
+
+    SOFT = "soft"
+    HARD = "hard"
+    SHARED = "shared"
+
+
+class Qos(StrEnum):
+    """Levels of service."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+
 class TflopsSource(StrEnum):
     """Source of a card's compute figure."""
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.sharing import Qos
+from tensorfusion_dra.core.devices.gpu import Qos
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import field_reader, name_rules, node_selector
 from tensorfusion_dra.core.kubernetes.field_reader import Fields, whole_number

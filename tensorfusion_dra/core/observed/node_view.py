@@ -27,9 +27,8 @@ from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import xids as xid_descriptions
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import LeftOut
+from tensorfusion_dra.core.devices.gpu import Isolation, LeftOut, Qos
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Sickness
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 

@@ -5,7 +5,7 @@ import pytest
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tests.support.builders.pods import pod_annotations

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.reported_claims import (

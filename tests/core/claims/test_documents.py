@@ -10,7 +10,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, device_metadata, documents
 from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
 from tensorfusion_dra.core.kubernetes.quantity import GIB

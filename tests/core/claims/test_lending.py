@@ -15,8 +15,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.devices.gpu import HostResources
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB

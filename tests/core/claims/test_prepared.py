@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims import access, prepared
 from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters, SharePolicy
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tests.support.builders.allocations import allocation

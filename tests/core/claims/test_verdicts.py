@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims.evidence import (
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tests.support import markdown
 from tests.support.builders.prepared_claims import (
     admin_share,

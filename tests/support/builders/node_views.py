@@ -6,7 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     ApiServerView,

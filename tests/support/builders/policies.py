@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
 
 DEFAULTS: Final = SharePolicy(

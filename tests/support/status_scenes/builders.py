@@ -11,8 +11,8 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import Sickness
-from tensorfusion_dra.core.devices.sharing import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,

@@ -5,9 +5,8 @@ from dataclasses import replace
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
-from tensorfusion_dra.core.devices.gpu import LeftOut
+from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
 from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
-from tensorfusion_dra.core.devices.sharing import Qos
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,

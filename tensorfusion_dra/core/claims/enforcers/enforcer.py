@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

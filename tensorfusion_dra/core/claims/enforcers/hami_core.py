@@ -28,7 +28,7 @@ from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
 LIBRARY_IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"

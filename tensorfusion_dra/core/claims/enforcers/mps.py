@@ -30,7 +30,7 @@ from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tests.support.builders.prepared_claims import (

@@ -8,7 +8,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tests.support.builders.prepared_claims import (
     admin_share,

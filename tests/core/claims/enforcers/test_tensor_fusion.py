@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.prepared_claims import (
