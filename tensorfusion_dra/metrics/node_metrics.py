@@ -220,7 +220,10 @@ def _health(cards: Sequence[CardView]) -> Iterator[Metric]:
         "card_health",
         "1 for the card's state of health.",
         ("uuid",),
-        ((_uuid(card), _health_state(card)) for card in cards),
+        (
+            (_uuid(card), card.sickness.worst.kind.name.lower() if card.sickness else HEALTHY)
+            for card in cards
+        ),
         known=_HEALTH,
     )
     yield prometheus.gauge(
@@ -243,10 +246,6 @@ def _health(cards: Sequence[CardView]) -> Iterator[Metric]:
 
 def _uuid(card: CardView) -> LabelValues:
     return (label(card.uuid),)
-
-
-def _health_state(card: CardView) -> str:
-    return card.sickness.worst.kind.name.lower() if card.sickness else HEALTHY
 
 
 def _ratios(card: CardView) -> Iterable[tuple[LabelValues, float]]:

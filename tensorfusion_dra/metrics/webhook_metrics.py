@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from tensorfusion_dra.core.admission.parameter_rules import CONFIG_PATHS
+from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.metrics import prometheus
 from tensorfusion_dra.metrics.prometheus import WEBHOOK, ApiRequests

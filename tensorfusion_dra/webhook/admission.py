@@ -8,13 +8,7 @@ from threading import Lock
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import (
-    claim_admission,
-    dra_pool,
-    parameter_rules,
-    pod_admission,
-    pod_request,
-)
+from tensorfusion_dra.core.admission import claim_admission, dra_pool, pod_admission, pod_request
 from tensorfusion_dra.core.admission.dra_pool import DraPool
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
@@ -155,7 +149,7 @@ class Admission:
         if admission_review.operation not in {"CREATE", "UPDATE"} or admission_review.subresource:
             return PASSED
         found = tuple(
-            parameter_rules.errors(
+            claim_admission.errors(
                 admission_review.kind,
                 admission_review.document,
                 admission_review.old,

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.core.admission import parameter_rules
+from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
 from tensorfusion_dra.core.names import RESOURCE_GROUP
@@ -50,7 +50,7 @@ class Reviews:
         checked = {
             (RESOURCE_GROUP, version, kind)
             for version in _RESOURCE_VERSIONS
-            for kind in parameter_rules.CONFIG_PATHS
+            for kind in claim_admission.CONFIG_PATHS
         }
         self._rules: Final[Mapping[str, tuple[Rule, set[tuple[str, str, str]]]]] = {
             MUTATE_PODS: (admission.pod, {("", "v1", "Pod")}),

@@ -10,7 +10,7 @@ import yaml
 from dra_simulator import match_conditions
 from tensorfusion_dra.app.webhook import command, process
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import parameter_rules, pod_request
+from tensorfusion_dra.core.admission import claim_admission, pod_request
 from tensorfusion_dra.webhook import reviews
 from tests.support import installation
 from tests.support.builders.pods import pod_annotations, pod_document
@@ -133,7 +133,7 @@ def test_pod_without_a_request_is_not_sent(annotations: dict[str, str]) -> None:
 def test_only_objects_with_parameters_for_this_driver_are_sent(name: str, kind: str) -> None:
     def configured(driver: str) -> Json:
         document: Any = [{"opaque": {"driver": driver}}]
-        for part in reversed(parameter_rules.CONFIG_PATHS[kind]):
+        for part in reversed(claim_admission.CONFIG_PATHS[kind]):
             document = {part: document}
         return dict(document)
 

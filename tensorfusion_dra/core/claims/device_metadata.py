@@ -76,7 +76,10 @@ def of_claim(claim: AllocatedClaim, devices: Mapping[str, Device]) -> DeviceMeta
             part of a path in the container.
     """
     pod_claim_name = claim.annotations.get(POD_CLAIM_ANNOTATION, "")
-    if pod_claim_name and not _is_label(pod_claim_name):
+    # JSON strings can hold lone surrogates, which the rules cannot encode as bytes.
+    if pod_claim_name and (
+        not pod_claim_name.isascii() or any(name_rules.label("", pod_claim_name))
+    ):
         raise ClaimError(
             f"claim {claim.ref}: annotation {POD_CLAIM_ANNOTATION}: found "
             f"{pod_claim_name[:80]!a}, expected the name of a claim in a pod's spec"
@@ -101,11 +104,6 @@ def refreshed(metadata: DeviceMetadata, devices: Mapping[str, Device]) -> Device
     if attributes == metadata.attributes:
         return metadata
     return replace(metadata, attributes=attributes, generation=metadata.generation + 1)
-
-
-def _is_label(text: str) -> bool:
-    # JSON strings can hold lone surrogates, which the rules cannot encode as bytes.
-    return text.isascii() and not any(name_rules.label("", text))
 
 
 def _attributes(wanted: Iterable[str], devices: Mapping[str, Device]) -> dict[str, Attributes]:

@@ -166,7 +166,10 @@ def plan(
         generation=generation,
         delete=tuple(obsolete),
         update=tuple(_replacing(old, item, generation) for item, old in updates),
-        create=tuple(_created(item, generation) for item in missing),
+        create=tuple(
+            {"kind": "ResourceSlice", **item, "spec": _at(item["spec"], generation)}
+            for item in missing
+        ),
         replaced=tuple(old for _, old in updates),
     )
 
@@ -266,10 +269,6 @@ def _replacing(old: Slice, item: Slice, generation: int) -> Slice:
     metadata["labels"] = {**(old["metadata"].get("labels") or {}), **item["metadata"]["labels"]}
     metadata.pop("managedFields", None)
     return {**old, "metadata": metadata, "spec": _at(item["spec"], generation)}
-
-
-def _created(item: Slice, generation: int) -> Slice:
-    return {"kind": "ResourceSlice", **item, "spec": _at(item["spec"], generation)}
 
 
 def _at(spec: Mapping[str, Any], generation: int) -> dict[str, Any]:

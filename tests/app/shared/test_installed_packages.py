@@ -14,8 +14,7 @@ from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.device import Reading
-from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.sharing import Isolation
+from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import Registered
 from tests.support.builders.devices import NODE, published_devices

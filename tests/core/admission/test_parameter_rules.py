@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.admission import parameter_rules
+from tensorfusion_dra.core.admission import claim_admission
 from tests.support.admission import Json
 
 GOOD = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "limits": {"vram": "8Gi"}}
-PATHS = {kind: ".".join(path) for kind, path in parameter_rules.CONFIG_PATHS.items()}
+PATHS = {kind: ".".join(path) for kind, path in claim_admission.CONFIG_PATHS.items()}
 
 
 def configured(kind: str, *parameters: Any, driver: str = "tensor-fusion.ai.dra-driver") -> Json:
     """Return an object of a kind with these parameters."""
     opaque = [{"opaque": {"driver": driver, "parameters": each}} for each in parameters]
     document: Any = opaque
-    for name in reversed(parameter_rules.CONFIG_PATHS[kind]):
+    for name in reversed(claim_admission.CONFIG_PATHS[kind]):
         document = {name: document}
     return dict(document)
 
@@ -23,7 +23,7 @@ def configured(kind: str, *parameters: Any, driver: str = "tensor-fusion.ai.dra-
 def errors(
     kind: str, found: Json, old: Json | None = None, *, enforces_hard: bool = False
 ) -> list[str]:
-    found_errors = parameter_rules.errors(kind, found, old or {}, enforces_hard=enforces_hard)
+    found_errors = claim_admission.errors(kind, found, old or {}, enforces_hard=enforces_hard)
     return [str(error) for error in found_errors]
 
 
@@ -71,7 +71,7 @@ def with_requests(kind: str, parameters: Any, *requests: Json, to: list[str] | N
     """Return an object with these parameters, for all its requests unless some are named."""
     document = configured(kind, parameters)
     devices: Any = document
-    for name in parameter_rules.CONFIG_PATHS[kind][:-1]:
+    for name in claim_admission.CONFIG_PATHS[kind][:-1]:
         devices = devices[name]
     devices["requests"] = list(requests)
     if to is not None:
