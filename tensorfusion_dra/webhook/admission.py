@@ -8,10 +8,9 @@ from threading import Lock
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, dra_pool, pod_admission, pod_request
-from tensorfusion_dra.core.admission.dra_pool import DraPool
+from tensorfusion_dra.core.admission import claim_admission, pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
-from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.admission.pod_request import DraPool, PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -221,8 +220,8 @@ class Admission:
             raise InputError("; ".join(map(str, errors)))
         pool = None
         if not self._is_by_settings(wanted.pool, wait_seconds=wait_seconds):
-            pool = dra_pool.choose(self._items(self.pools), wanted.pool)
-        virtual = dra_pool.divides_virtual(pool) if pool else self.virtual
+            pool = pod_request.choose(self._items(self.pools), wanted.pool)
+        virtual = pod_request.divides_virtual(pool) if pool else self.virtual
         name = str(pool["metadata"]["name"]) if pool else wanted.pool
         wanted = self._in_tflops(wanted, name, wait_seconds=wait_seconds)
         return Verdict(changed=claim_admission.filled(claim, wanted, pool=name, virtual=virtual))
@@ -244,7 +243,7 @@ class Admission:
         if not pools or any(pool["metadata"]["name"] == name for pool in pools):
             return False
         published = self._published.names(wait_seconds=wait_seconds)
-        return dra_pool.is_by_settings(name, pools, published)
+        return pod_request.is_by_settings(name, pools, published)
 
     def _are_several(self) -> bool:
         """Return True if nodes publish several pools; False if that cannot be read at once."""
@@ -254,10 +253,10 @@ class Admission:
             return False
 
     def _pool(self, name: str) -> DraPool:
-        pool = dra_pool.choose(self._items(self.pools), name)
+        pool = pod_request.choose(self._items(self.pools), name)
         if pool is None:
             return DraPool(name=name)
-        return dra_pool.parse(pool, self._items(self.templates))
+        return pod_request.parse_pool(pool, self._items(self.templates))
 
     def _items(self, objects: Objects) -> Sequence[Item]:
         """Return the cached objects; empty if the cluster does not have the kind."""

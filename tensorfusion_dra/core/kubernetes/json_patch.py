@@ -16,7 +16,9 @@ def between(before: object, after: object) -> list[Operation]:
 
 
 def _operations(path: str, before: object, after: object) -> Iterator[Operation]:
-    if _is_same(before, after):
+    # To Python, True, 1 and 1.0 are equal; in JSON they are not.
+    is_scalar = not isinstance(before, dict | list)
+    if is_scalar and type(before) is type(after) and before == after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
         yield from _of_objects(path, before, after)
@@ -41,11 +43,6 @@ def _of_objects(
             yield from _operations(where, before[name], new)
         else:
             yield {"op": "add", "path": where, "value": new}
-
-
-def _is_same(one: object, other: object) -> bool:
-    """Return True if two scalars are equal in JSON; to Python, True, 1 and 1.0 are equal."""
-    return type(one) is type(other) and one == other and not isinstance(one, dict | list)
 
 
 def _escaped(name: str) -> str:

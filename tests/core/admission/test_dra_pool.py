@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.admission import dra_pool
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.errors import InputError
 from tests.support.admission import Json
 from tests.support.builders.gpupools import gpupool_document
@@ -42,7 +42,7 @@ def scheduling_template(name: str, **dra: Any) -> Json:
 def test_pools_own_setting_overrides_its_template(
     spec: Json, templates: list[Json], *, enabled: bool
 ) -> None:
-    assert dra_pool.parse(gpupool_document("prod", **spec), templates).enabled is enabled
+    assert pod_request.parse_pool(gpupool_document("prod", **spec), templates).enabled is enabled
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_pools_own_setting_overrides_its_template(
 def test_claim_template_is_the_pools_or_the_default_one(
     spec: Json, templates: list[Json], name: str
 ) -> None:
-    assert dra_pool.parse(gpupool_document("prod", **spec), templates).template == name
+    assert pod_request.parse_pool(gpupool_document("prod", **spec), templates).template == name
 
 
 def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
     pools = [gpupool_document("a"), gpupool_document("b", default=True)]
 
-    assert dra_pool.choose(pools, "a") is pools[0]
-    assert dra_pool.choose(pools, "") is pools[1]
+    assert pod_request.choose(pools, "a") is pools[0]
+    assert pod_request.choose(pools, "") is pools[1]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
 ) -> None:
     pools = [gpupool_document("a"), gpupool_document("b")]
 
-    assert dra_pool.is_by_settings(name, pools, published) is is_by_settings
+    assert pod_request.is_by_settings(name, pools, published) is is_by_settings
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
 )
 def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
     with pytest.raises(InputError, match=error):
-        dra_pool.choose(pools, name)
+        pod_request.choose(pools, name)
 
 
 def test_oversubscribing_pool_divides_virtual_amounts() -> None:
@@ -123,5 +123,5 @@ def test_oversubscribing_pool_divides_virtual_amounts() -> None:
         "a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 150}}
     )
 
-    assert dra_pool.divides_virtual(oversubscribing) is True
-    assert dra_pool.divides_virtual(gpupool_document("b")) is False
+    assert pod_request.divides_virtual(oversubscribing) is True
+    assert pod_request.divides_virtual(gpupool_document("b")) is False
