@@ -10,7 +10,7 @@ from dra_simulator.api.faults import Faults, RequestCounts
 from dra_simulator.api.gates import DEFAULT_GATES
 from dra_simulator.api.kinds import ADMISSION_GROUP, KINDS, RESOURCE_GROUP, Served
 from dra_simulator.api.object_rules import CheckExpression, any_expression
-from dra_simulator.api.registry import Registry, Target, WriteOptions
+from dra_simulator.api.registry import Registry, Target
 from dra_simulator.api.rules import SCHEMA
 from dra_simulator.api.schema import part
 from dra_simulator.api.service import Listener, Service
@@ -68,7 +68,7 @@ class ApiServer:
         namespaces = next(kind for kind in KINDS if kind.plural == "namespaces")
         for name in ("default", "kube-system"):
             document: dict[str, object] = {"metadata": {"name": name}}
-            writer.create(Target(kind=namespaces), document, WriteOptions())
+            writer.create(Target(kind=namespaces), document)
         service = Service(
             store=self._store,
             registry=writer,
@@ -94,7 +94,7 @@ class ApiServer:
         After a stop, the server keeps its port and its objects, as a restarted real one does.
         """
         if self._listener.stopping.is_set():
-            self._service.store.open()
+            self._store.closed = False
             self._listener = self._bound(self._listener.port)
         self._listener.start()
 

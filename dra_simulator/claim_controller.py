@@ -16,16 +16,13 @@ from dra_simulator.rest import (
     TEMPLATES,
     ApiError,
     Client,
-    Conditions,
     Json,
     RestError,
 )
 from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
+from tensorfusion_dra.core.kubernetes.review import annotations_of
 
 Document = Mapping[str, Any]
-
-_MAX_BASE: Final = 57
-_NOT_FOUND: Final = 404
 
 
 class ClaimController(LoopComponent):
@@ -78,7 +75,12 @@ class ClaimController(LoopComponent):
             if not template or known.get(entry["name"]) in existing:
                 continue
             claim = next(
-                (found for found in existing.values() if _pod_claim(found) == entry["name"]), None
+                (
+                    found
+                    for found in existing.values()
+                    if annotations_of(found).get(pod_claims.POD_CLAIM_ANNOTATION) == entry["name"]
+                ),
+                None,
             )
             if claim is None:
                 claim = self._create(pod, entry["name"], template)
@@ -129,14 +131,12 @@ class ClaimController(LoopComponent):
         was_released = bool(reserved) and not remaining
         has_finalizer = FINALIZER in claim["metadata"].get("finalizers", ())
         if has_finalizer and (was_released or is_being_deleted):
-            claim = self._without_finalizer(claim)
+            metadata = claim["metadata"]
+            left = [name for name in metadata["finalizers"] if name != FINALIZER]
+            changed = {**claim, "metadata": {**metadata, "finalizers": left}}
+            claim = self._client.replace(CLAIMS, changed)
         if not remaining and "deletionTimestamp" not in claim["metadata"]:
             self._delete_if_orphaned(claim, pods)
-
-    def _without_finalizer(self, claim: Json) -> Json:
-        metadata = claim["metadata"]
-        left = [name for name in metadata["finalizers"] if name != FINALIZER]
-        return self._client.replace(CLAIMS, {**claim, "metadata": {**metadata, "finalizers": left}})
 
     def _delete_if_orphaned(self, claim: Document, pods: Mapping[str, Document]) -> None:
         metadata = claim["metadata"]
@@ -148,35 +148,15 @@ class ClaimController(LoopComponent):
         pod = pods.get(owners[0]["uid"])
         if pod is not None and not podclaims.is_done(pod):
             return
-        try:
-            conditions = Conditions(uid=metadata["uid"])
-            self._client.delete(
-                CLAIMS, metadata["name"], metadata["namespace"], conditions=conditions
-            )
-        except ApiError as error:
-            if error.status != _NOT_FOUND:
-                raise
+        self._client.delete(CLAIMS, metadata["name"], metadata["namespace"], uid=metadata["uid"])
 
 
 def generated_claim(pod: Document, name: str, template: Document) -> Json:
     """Return the claim of a template for an entry of a pod."""
-    base = f"{pod['metadata']['name']}-{name}-"
-    if len(base) > _MAX_BASE:
-        # Shorten both names in proportion, so that a part of each remains.
-        part = len(base)
-        whole = pod["metadata"]["name"]
-        base = f"{whole[: len(whole) * _MAX_BASE // part]}-{name[: len(name) * _MAX_BASE // part]}"
     made = made_claims.created(pod, name, template)
     del made["metadata"]["name"]
-    made["metadata"]["generateName"] = base
+    made["metadata"]["generateName"] = f"{pod['metadata']['name']}-{name}-"
     return made
-
-
-def _pod_claim(claim: Document) -> str | None:
-    name: str | None = (claim["metadata"].get("annotations") or {}).get(
-        pod_claims.POD_CLAIM_ANNOTATION
-    )
-    return name
 
 
 def _keeps(consumer: Document, pods: Mapping[str, Document]) -> bool:

@@ -113,10 +113,6 @@ class Kubelet:
         uid = self._pods.uid(namespace, pod)
         return {} if uid is None else self._runtime.containers(uid)
 
-    def finish(self, namespace: str, pod: str, *, succeeded: bool = True) -> None:
-        """End the processes of a pod, as if they had exited by themselves."""
-        self._pods.finish(namespace, pod, succeeded=succeeded)
-
     def _register_node(self) -> None:
         name = self._setting.node_name
         node = {

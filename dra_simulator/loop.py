@@ -234,8 +234,3 @@ class Recorder:
             self._client.create(EVENTS, event)
             with self._lock:
                 self._written.add(key)
-
-    def forget(self, pod_uid: str) -> None:
-        """Forget the Events of a pod that is gone."""
-        with self._lock:
-            self._written.difference_update([key for key in self._written if key[0] == pod_uid])

@@ -147,33 +147,6 @@ class Listing:
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """Preconditions and grace period of a delete; None means no precondition.
-
-    Attributes:
-        grace_seconds: Grace period of a pod; None for the one in the pod's spec.
-    """
-
-    uid: str | None = None
-    resource_version: str | None = None
-    grace_seconds: int | None = None
-
-    def options(self) -> Json:
-        """Return the DeleteOptions."""
-        wanted = {"uid": self.uid, "resourceVersion": self.resource_version}
-        options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        found = {name: value for name, value in wanted.items() if value is not None}
-        if found:
-            options["preconditions"] = found
-        if self.grace_seconds is not None:
-            options["gracePeriodSeconds"] = self.grace_seconds
-        return options
-
-
-UNCONDITIONALLY: Final = Conditions()
-
-
 class Client:
     """Client with one connection for each call, so that threads may share it.
 
@@ -246,15 +219,25 @@ class Client:
         name: str,
         namespace: str | None = None,
         *,
-        conditions: Conditions = UNCONDITIONALLY,
+        uid: str | None = None,
+        grace_seconds: int | None = None,
     ) -> Json:
-        """Delete an object; return its last state, or the Status that confirms the deletion."""
-        return self._call("DELETE", resource.path(namespace, name), body=conditions.options())
+        """Delete an object and return its last state.
+
+        Args:
+            uid: Precondition on the object; None for none.
+            grace_seconds: Grace period of a pod; None for the one in the pod's spec.
+        """
+        options = {
+            **({"preconditions": {"uid": uid}} if uid is not None else {}),
+            **({"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}),
+        }
+        return self._call("DELETE", resource.path(namespace, name), body=options)
 
     def delete_all(self, resource: Resource, *, field_selector: str) -> Json:
         """Delete the selected objects of a cluster-scoped resource and return their list."""
         path = resource.path(None) + _query(fieldSelector=field_selector)
-        return self._call("DELETE", path, body=UNCONDITIONALLY.options())
+        return self._call("DELETE", path)
 
     def bind(self, pod: Mapping[str, Any], node_name: str) -> None:
         """Bind a pod to a node."""

@@ -47,7 +47,6 @@ class Scheduler(LoopComponent):
     def __init__(self, url: str) -> None:
         self._client: Final = Client(url)
         self._recorder: Final = Recorder(self._client, "default-scheduler")
-        self._numbers: Final = itertools.count()
         self._arrivals: Final[dict[str, int]] = {}
         watched = [
             Watched(PODS, on_event=self._on_pod_event),
@@ -56,12 +55,9 @@ class Scheduler(LoopComponent):
         self._loop = Loop("scheduler", self._client, watched=watched, sync=self._sync)
 
     def _on_pod_event(self, event: Json) -> None:
-        """Number new pods, as creationTimestamp has only whole seconds; forget deleted ones."""
-        if event["type"] == "ADDED":
-            self._arrivals.setdefault(podclaims.uid(event["object"]), next(self._numbers))
-        elif event["type"] == "DELETED":
-            self._arrivals.pop(podclaims.uid(event["object"]), None)
-            self._recorder.forget(podclaims.uid(event["object"]))
+        """Number new pods, as creationTimestamp has only whole seconds."""
+        if event["type"] == "ADDED":  # a bookmark has no UID
+            self._arrivals.setdefault(podclaims.uid(event["object"]), len(self._arrivals))
 
     def _order(self, pod: Document) -> tuple[float, str, int]:
         number = self._arrivals.get(podclaims.uid(pod), float("inf"))

@@ -25,7 +25,7 @@ from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers import Kind, Providers, Registered, Report
+from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered, Report
 from tensorfusion_dra.extend import (
     BUDGET_SECONDS,
     ClaimError,
@@ -170,14 +170,14 @@ def check_attributes(
     Raises:
         AssertionError: It fails, is late, gives what a device cannot have, or changes its answers.
     """
-    return _given(Kind.ATTRIBUTES, provider, gpus, budget_seconds)
+    return _given(ProviderKind.ATTRIBUTES, provider, gpus, budget_seconds)
 
 
 def check_capacities(
     provider: object, *, gpus: Sequence[Gpu] = (), budget_seconds: float = BUDGET_SECONDS
 ) -> Mapping[str, Mapping[str, Any]]:
     """Check a provider of capacities; return what it gave by GPU UUID. See check_attributes()."""
-    return _given(Kind.CAPACITIES, provider, gpus, budget_seconds)
+    return _given(ProviderKind.CAPACITIES, provider, gpus, budget_seconds)
 
 
 def check_health_source(
@@ -190,13 +190,13 @@ def check_health_source(
     """
     inventory = Inventory(gpus=(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS))
     first, _ = _called_twice(
-        Kind.HEALTH, source, budget_seconds, lambda providers: providers.troubles(inventory)
+        ProviderKind.HEALTH, source, budget_seconds, lambda providers: providers.troubles(inventory)
     )
     return {uuid: [each.reason for each in found] for uuid, found in first.items() if found}
 
 
 def _given(
-    kind: Kind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
+    kind: ProviderKind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
 ) -> Mapping[str, Mapping[str, Any]]:
     asked = reading(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
     own = devices.own(asked, node())
@@ -216,7 +216,7 @@ def _given(
 
 
 def _called_twice(
-    kind: Kind, provider: object, budget_seconds: float, call: Callable[[Providers], T]
+    kind: ProviderKind, provider: object, budget_seconds: float, call: Callable[[Providers], T]
 ) -> tuple[T, Report]:
     """Return what a call of the provider gives, and the report of it; both calls are checked."""
     tested = Registered(kind=kind, name="conformance", package="of it", load=lambda: provider)
@@ -272,7 +272,9 @@ def check_enforcer(
     """
     name = getattr(kind, "name", None)
     assert isinstance(name, str), f"name: found {name!r}, expected the name of the entry point"
-    registered = Registered(kind=Kind.ENFORCER, name=name, package="of it", load=lambda: kind)
+    registered = Registered(
+        kind=ProviderKind.ENFORCER, name=name, package="of it", load=lambda: kind
+    )
     chosen = settings or enforcer_settings(name)
     first, second = (
         GuardedEnforcer(registered, chosen, budget_seconds=budget_seconds) for _ in range(2)

@@ -1,6 +1,6 @@
 """Error responses of the API server: an HTTP code and a Status object."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tensorfusion_dra.core.errors import DriverError
@@ -30,7 +30,6 @@ class ApiError(DriverError):
         reason: Status.reason, such as ``NotFound``; "" for none.
         details: Status.details; None if there are none.
         retry_after_seconds: Sent as Retry-After; None to omit the header.
-        warnings: Sent as Warning headers.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class ApiError(DriverError):
         self.reason = reason
         self.message = message
         self.details = details
-        self.warnings: tuple[str, ...] = ()
         self.retry_after_seconds = retry_after_seconds
         if retry_after_seconds is not None:
             self.details = {**(details or {}), "retryAfterSeconds": retry_after_seconds}
@@ -67,18 +65,6 @@ class ApiError(DriverError):
             document["details"] = self.details
         document["code"] = self.code
         return document
-
-
-def success(details: Json, code: int = 200) -> Json:
-    """Return the Status object of a success."""
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        **({"details": details} if details else {}),
-        **({"code": code} if code != 200 else {}),
-    }
 
 
 def qualified(plural_or_kind: str, group: str) -> str:
@@ -147,7 +133,7 @@ def modified(plural: str, group: str, name: str) -> ApiError:
 
 def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> ApiError:
     """Return 422: fields break rules."""
-    texts = _unique(str(error) for error in errors)
+    texts = list(dict.fromkeys(map(str, errors)))
     listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     causes = [
         {"reason": error.reason.value, "message": error.text, "field": error.path}
@@ -164,16 +150,6 @@ def unprocessable() -> ApiError:
     return ApiError(422, "Invalid", text, details={})
 
 
-def forbidden(plural: str, group: str, name: str, why: str) -> ApiError:
-    """Return 403: the request is not allowed."""
-    text = f'{qualified(plural, group)} "{name}" is forbidden: {why}'
-    return ApiError(403, "Forbidden", text, details=_details(name, group, plural))
-
-
 def expired(version: int, oldest: int) -> ApiError:
     """Return 410: the history no longer reaches back to a resourceVersion."""
     return ApiError(410, "Expired", f"too old resource version: {version} ({oldest})")
-
-
-def _unique(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))

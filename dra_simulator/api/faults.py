@@ -173,7 +173,8 @@ class RequestCounts:
 
     def received(self, agent: str) -> int:
         """Return the number of requests of the clients with this User-Agent."""
-        return sum(n for asked, n in self._all() if asked.agent == agent)
+        with self._lock:
+            return sum(n for asked, n in self._asked.items() if asked.agent == agent)
 
     def answered(self, agent: str) -> int:
         """Return the number of these requests that have an answer, without watches."""
@@ -182,25 +183,23 @@ class RequestCounts:
 
     def asked(self, agent: str) -> frozenset[Asked]:
         """Return the distinct requests of the clients with this User-Agent."""
-        return frozenset(asked for asked, _ in self._all() if asked.agent == agent)
+        with self._lock:
+            return frozenset(asked for asked in self._asked if asked.agent == agent)
 
     def count(self, verb: str = ANY, resource: str = ANY) -> int:
         """Return the number of requests of this verb and resource."""
         return sum(
             n
-            for asked, n in self._all()
-            if verb in (ANY, asked.verb) and resource in (ANY, asked.resource)
+            for (asked_verb, asked_resource), n in self.all().items()
+            if verb in (ANY, asked_verb) and resource in (ANY, asked_resource)
         )
-
-    def writes(self) -> int:
-        """Return the number of requests that are not reads."""
-        return self.count() - sum(map(self.count, ("get", "list", "watch")))
 
     def all(self) -> dict[tuple[str, str], int]:
         """Return every count, by verb and resource."""
         found = Counter[tuple[str, str]]()
-        for asked, n in self._all():
-            found[asked.verb, asked.resource] += n
+        with self._lock:
+            for asked, n in self._asked.items():
+                found[asked.verb, asked.resource] += n
         return dict(found)
 
     def reset(self) -> None:
@@ -208,7 +207,3 @@ class RequestCounts:
         with self._lock:
             self._asked.clear()
             self._answered.clear()
-
-    def _all(self) -> list[tuple[Asked, int]]:
-        with self._lock:
-            return list(self._asked.items())

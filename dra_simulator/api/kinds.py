@@ -29,7 +29,6 @@ class Kind:
         categories: Names of groups of kinds, such as ``all``, that clients list together.
         selectable: Paths of the fields, besides metadata's, that a field selector may name.
         has_generation: metadata.generation counts changes of the spec.
-        answers_deleted: A delete returns the deleted object, not a Status.
         renamed: Stored name of each field that has another name in this kind.
     """
 
@@ -44,7 +43,6 @@ class Kind:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     has_generation: bool = False
-    answers_deleted: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -111,7 +109,6 @@ KINDS: Final = (
         subresources=_STATUS,
         selectable=("spec.unschedulable",),
         short_names=("no",),
-        answers_deleted=False,
     ),
     Kind(
         group="",
@@ -143,7 +140,6 @@ KINDS: Final = (
         namespaced=True,
         selectable=_EVENT_FIELDS,
         short_names=("ev",),
-        answers_deleted=False,
     ),
     Kind(
         group="events.k8s.io",
@@ -162,7 +158,6 @@ KINDS: Final = (
         },
         namespaced=True,
         short_names=("ev",),
-        answers_deleted=False,
     ),
     Kind(
         group=RESOURCE_GROUP,

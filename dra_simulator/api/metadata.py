@@ -143,12 +143,6 @@ def _owner_errors(owners: list[Json]) -> Iterator[FieldError]:
         api_version = str(owner.get("apiVersion", ""))
         if not api_version or api_version.count("/") > 1:
             yield invalid(f"{path}.apiVersion", api_version, "must be a group and a version")
-        if (api_version, owner.get("kind")) == ("v1", "Event"):
-            yield invalid(path, owner, "v1, Kind=Event is disallowed from being an owner")
-    controllers = [owner.get("name") for owner in owners if owner.get("controller") is True]
-    if len(controllers) > 1:
-        text = "Only one reference can have Controller set to true"
-        yield invalid(path, controllers, text)
 
 
 def map_errors(path: str, metadata: Json) -> Iterator[FieldError]:

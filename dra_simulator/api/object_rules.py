@@ -4,7 +4,6 @@ Those for single fields are in rules, and those for names, values, ranges of cap
 devices are the driver's own (core.kubernetes.device_rules).
 """
 
-import ipaddress
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -191,10 +190,7 @@ def any_expression(_: str) -> str | None:
 
 def class_errors(spec: Json, check: CheckExpression) -> Iterator[FieldError]:
     """Yield the errors in the spec of a device class."""
-    yield from _errors("DeviceClassSpec", spec, "spec", (), check)
-    name = spec.get("extendedResourceName")
-    if name is not None and not _is_extended_resource(str(name)):
-        yield invalid("spec.extendedResourceName", name, "must be a valid extended resource name")
+    return _errors("DeviceClassSpec", spec, "spec", (), check)
 
 
 def spec_errors(path: str, spec: Json, check: CheckExpression) -> Iterator[FieldError]:
@@ -283,11 +279,6 @@ def _errors(  # noqa: PLR0912 - one case for each struct
                 yield from _raw_errors(f"{at}.data", found.get("data"))
             case "Condition":
                 yield from _condition_errors(at, found)
-            case "NetworkDeviceData":
-                for index, address in enumerate(as_list(found.get("ips"))):
-                    if not _is_cidr(str(address)):
-                        text = "must be a valid address in CIDR form"
-                        yield invalid(f"{at}.ips[{index}]", address, text)
         for index, name in enumerate(as_list(found.get("requests"))):
             if isinstance(name, str):
                 yield from _reference_errors(f"{at}.requests[{index}]", name, names)
@@ -348,17 +339,3 @@ def _condition_errors(path: str, condition: Json) -> Iterator[FieldError]:
         yield invalid(f"{path}.observedGeneration", generation, text)
     if reason and not _REASON.fullmatch(reason):
         yield invalid(f"{path}.reason", reason, f"must be {_REASON.pattern}")
-
-
-def _is_cidr(text: str) -> bool:
-    """Return True if the text is an address with prefix length in canonical form."""
-    try:
-        return str(ipaddress.ip_interface(text)) == text
-    except ValueError:
-        return False
-
-
-def _is_extended_resource(name: str) -> bool:
-    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
-        return False
-    return not any(name_rules.label_key("", f"requests.{name}"))

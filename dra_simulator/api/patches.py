@@ -1,5 +1,8 @@
 """Kinds of PATCH: JSON patch, merge patch, strategic merge patch and server-side apply.
 
+Of a JSON patch's operations there are add, replace and remove; of a strategic merge patch's
+directives those that remove items of lists.
+
 Server-side apply merges a configuration, item by item in lists with keys. On a real server it also
 removes what its manager applied before and applies no more, and without ``force`` it answers with a
 conflict if another manager owns a field with another value. Here nobody owns fields.
@@ -7,9 +10,8 @@ conflict if another manager owns a field with another value. Here nobody owns fi
 
 import copy
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from dra_simulator.api import failures
 from dra_simulator.api.kinds import Kind
@@ -51,7 +53,7 @@ def parse(text: bytes, content_type: str, *, schema: Schema, kind: Kind) -> Patc
     except ValueError as error:
         raise failures.bad_request(f"error decoding patch: {error}") from error
     if content_type == JSON_PATCH and isinstance(body, list):
-        return JsonPatch(tuple(body)).applied
+        return lambda document: operated(document, body)
     if content_type == MERGE_PATCH and isinstance(body, dict):
         return lambda document: merged(document, body)
     if content_type == STRATEGIC_PATCH and isinstance(body, dict):
@@ -81,8 +83,6 @@ def _strategic(
         struct: Name of the object's struct; "" if the schema does not know its fields.
     """
     result = dict(document) if isinstance(document, dict) else {}
-    if patch.get("$patch") == "replace":
-        return {name: value for name, value in patch.items() if name != "$patch"}
     for name, value in patch.items():
         found = schema.field(struct, name)
         if name.startswith(_DELETE_FROM) and isinstance(value, list):
@@ -101,9 +101,6 @@ def _strategic(
             result[name] = [*(item for item in value if item not in current), *current]
         else:
             result[name] = value
-    kept = patch.get("$retainKeys")
-    if isinstance(kept, list):
-        result = {name: value for name, value in result.items() if name in kept}
     return result
 
 
@@ -127,93 +124,42 @@ def _strategic_list(
     return list(result.values())
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPatch:
-    """A JSON patch (RFC 6902)."""
+def operated(document: Json, operations: Iterable[object]) -> Json:
+    """Return an object after a JSON patch (RFC 6902) without move, copy and test.
 
-    operations: tuple[object, ...]
-
-    def applied(self, document: Json) -> Json:
-        """Return the object after all operations."""
-        result = copy.deepcopy(document)
-        for operation in self.operations:
-            try:
-                result = _operated(result, operation)
-            except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
-                raise failures.unprocessable() from error
-        return result
+    Raises:
+        ApiError: 422 if an operation does not fit the object.
+    """
+    result = copy.deepcopy(document)
+    for operation in operations:
+        try:
+            _operate(result, operation)
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+            raise failures.unprocessable() from error
+    return result
 
 
-def _operated(document: Json, operation: object) -> Json:
-    assert isinstance(operation, dict)
-    action, path = operation["op"], _pointer(operation["path"])
-    match action:
-        case "add":
-            _insert(document, path, operation["value"], replace=False)
-        case "replace":
-            _insert(document, path, operation["value"], replace=True)
-        case "remove":
-            _remove(document, path)
-        case "copy":
-            value = copy.deepcopy(_at(document, _pointer(operation["from"])))
-            _insert(document, path, value, replace=False)
-        case "move":
-            source = _pointer(operation["from"])
-            value = _at(document, source)
-            _remove(document, source)
-            _insert(document, path, value, replace=False)
-        case "test":
-            if _at(document, path) != operation["value"]:
-                raise ValueError(f"testing path {operation['path']} failed")
-        case _:
-            raise ValueError(f"unexpected kind: {action}")
-    return document
-
-
-def _pointer(text: str) -> list[str]:
-    if not text.startswith("/"):
-        raise ValueError(f"found path {text!r}, expected one that starts with /")
-    return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
-
-
-def _at(document: object, path: list[str]) -> object:
-    for part in path:
-        if isinstance(document, list):
-            document = document[int(part)]
-        elif isinstance(document, dict):
-            document = document[part]
-        else:
-            raise KeyError(part)
-    return document
-
-
-def _insert(document: Json, path: list[str], value: object, *, replace: bool) -> None:
-    parent, last = _at(document, path[:-1]), path[-1]
+def _operate(document: Json, operation: Any) -> None:
+    action, pointer = operation["op"], operation["path"]
+    if action not in {"add", "replace", "remove"} or not pointer.startswith("/"):
+        raise ValueError(f"found op {action!r} at {pointer!r}")
+    *parts, last = (part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/"))
+    parent: Any = document
+    for part in parts:
+        parent = parent[int(part) if isinstance(parent, list) else part]
+    key = last
     if isinstance(parent, list):
-        if last == "-":
-            parent.append(value)
-        elif replace:
-            parent[int(last)] = value
-        elif 0 <= int(last) <= len(parent):
-            parent.insert(int(last), value)
+        key = len(parent) if last == "-" else int(last)
+        if key > len(parent):
+            raise IndexError(key)
+    # A replace is a remove and an add, by the RFC.
+    if action != "add":
+        del parent[key]
+    if action != "remove":
+        if isinstance(parent, list):
+            parent.insert(key, operation["value"])
         else:
-            raise IndexError(last)
-    elif isinstance(parent, dict):
-        if replace and last not in parent:
-            raise KeyError(last)
-        parent[last] = value
-    else:
-        raise KeyError(last)
-
-
-def _remove(document: Json, path: list[str]) -> None:
-    parent, last = _at(document, path[:-1]), path[-1]
-    if isinstance(parent, list):
-        del parent[int(last)]
-    elif isinstance(parent, dict):
-        del parent[last]
-    else:
-        raise KeyError(last)
+            parent[key] = operation["value"]
 
 
 def applied(schema: Schema, struct: str, before: Json, wanted: Json) -> Json:

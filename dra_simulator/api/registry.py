@@ -35,14 +35,6 @@ class Target:
     name: str = ""
     subresource: str = ""
 
-    def missing(self) -> ApiError:
-        """Return 404 for this object."""
-        return failures.not_found(self.kind.plural, self.kind.group, self.name)
-
-    def conflict(self, why: str) -> ApiError:
-        """Return 409 for this object."""
-        return failures.conflict(self.kind.plural, self.kind.group, self.name, why)
-
     def check(self, errors: list[FieldError]) -> None:
         """Raise 422 if there are errors in this object."""
         if errors:
@@ -75,20 +67,14 @@ class Target:
             return
         uid = part(before.document, "metadata")["uid"]
         if metadata.get("uid") not in {None, "", uid}:
-            raise self.conflict(
+            why = (
                 f"StorageError: invalid object, Code: 4, Key: /registry/{self.kind.plural}/"
                 f"{self.name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID"
                 f" in precondition: {metadata['uid']}, UID in object meta: {uid}"
             )
+            raise failures.conflict(self.kind.plural, self.kind.group, self.name, why)
         if metadata.get("resourceVersion") not in {None, "", str(before.version)}:
             raise failures.modified(self.kind.plural, self.kind.group, self.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """The parameters of a write."""
-
-    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +128,10 @@ class Registry:
         """Return an object; raise 404 if it does not exist."""
         found = self.store.get(target.kind.storage, target.namespace, target.name)
         if found is None:
-            raise target.missing()
+            raise failures.not_found(target.kind.plural, target.kind.group, target.name)
         return found
 
-    def create(self, target: Target, decoded: Json, options: WriteOptions) -> Stored:
+    def create(self, target: Target, decoded: Json, *, dry_run: bool = False) -> Stored:
         """Create an object.
 
         Raises:
@@ -172,9 +158,9 @@ class Registry:
             if kind.has_generation:
                 metadata["generation"] = 1
             document = self.schema.stored(kind.struct, document)
-            return self._put(target, document, options)
+            return self._put(target, document, dry_run=dry_run)
 
-    def change(self, target: Target, changed: Change, options: WriteOptions) -> Stored:
+    def change(self, target: Target, changed: Change, *, dry_run: bool) -> Stored:
         """Update or patch an object; changed() returns its new document.
 
         Raises:
@@ -183,9 +169,9 @@ class Registry:
         with self.store.lock:
             before = self.existing(target)
             document = self._checked(target, copy.deepcopy(changed(before)), before)
-            return self._replace(target, document, before, options)
+            return self._replace(target, document, before, dry_run=dry_run)
 
-    def apply(self, target: Target, wanted: Json, options: WriteOptions) -> tuple[Stored, bool]:
+    def apply(self, target: Target, wanted: Json, *, dry_run: bool) -> tuple[Stored, bool]:
         """Apply an object server-side; return it, and True if it is new.
 
         Raises:
@@ -196,7 +182,7 @@ class Registry:
             before = self.store.get(kind.storage, target.namespace, target.name)
             if before is None and not target.subresource:
                 metadata = {**part(wanted, "metadata"), "name": target.name}
-                return self.create(target, {**wanted, "metadata": metadata}, options), True
+                return self.create(target, {**wanted, "metadata": metadata}, dry_run=dry_run), True
             before = self.existing(target)
             target.check_identity(part(wanted, "metadata"), before)
             if target.subresource:
@@ -205,9 +191,9 @@ class Registry:
                 wanted = {name: value for name, value in wanted.items() if name != "status"}
             document = patches.applied(self.schema, kind.struct, before.document, wanted)
             document = self._checked(target, copy.deepcopy(document), before)
-            return self._replace(target, document, before, options), False
+            return self._replace(target, document, before, dry_run=dry_run), False
 
-    def bind(self, target: Target, node: str, options: WriteOptions) -> None:
+    def bind(self, target: Target, node: str, *, dry_run: bool) -> None:
         """Set the pod's spec.nodeName and its condition PodScheduled, as through pods/binding.
 
         Raises:
@@ -238,10 +224,10 @@ class Registry:
                 "status": {**status, "conditions": [*others, scheduled]},
             }
             document = self.schema.stored(pod.kind.struct, document)
-            self._put(pod, document, options, before=before)
+            self._put(pod, document, before=before, dry_run=dry_run)
 
-    def delete(self, target: Target, options: DeleteOptions) -> tuple[Stored, bool]:
-        """Delete an object; return its last state, and True if it is gone.
+    def delete(self, target: Target, options: DeleteOptions) -> Stored:
+        """Delete an object; return its last state.
 
         An object with finalizers and a pod on a node only get a deletionTimestamp.
 
@@ -257,20 +243,20 @@ class Registry:
             grace = self._strategies(kind).grace_seconds(document, options.grace_seconds)
             stays = bool(grace) or bool(metadata.get("finalizers"))
             if options.dry_run:
-                return before, not stays
+                return before
             if stays or grace is not None:
                 marked = meta.mark(metadata, grace or 0, counts=kind.has_generation)
                 if stays and not marked:
-                    return before, False
+                    return before
             version = self.store.next_version()
             metadata["resourceVersion"] = str(version)
             stored = replace(before, version=version, document=document)
             if stays:
-                return self.store.put(kind.storage, stored), False
+                return self.store.put(kind.storage, stored)
             self.store.remove(kind.storage, stored)
             if kind.plural == "namespaces":
                 self.store.remove_namespace(target.name)
-            return stored, True
+            return stored
 
     def delete_collection(
         self, target: Target, chooses: Callable[[Json], bool], options: DeleteOptions
@@ -283,7 +269,7 @@ class Registry:
                 for stored in found
                 if chooses(stored.document)
             ]
-            return [self.delete(each, options)[0] for each in chosen]
+            return [self.delete(each, options) for each in chosen]
 
     def _checked(self, target: Target, document: Json, before: Stored) -> Json:
         """Return the document as it would be stored.
@@ -320,9 +306,7 @@ class Registry:
         target.check(errors)
         return document
 
-    def _replace(
-        self, target: Target, document: Json, before: Stored, options: WriteOptions
-    ) -> Stored:
+    def _replace(self, target: Target, document: Json, before: Stored, *, dry_run: bool) -> Stored:
         """Store the document; a write that changes nothing keeps the version."""
         metadata = part(document, "metadata")
         metadata["resourceVersion"] = str(before.version)
@@ -330,26 +314,26 @@ class Registry:
             return before
         if target.kind.has_generation and document.get("spec") != before.document.get("spec"):
             metadata["generation"] = meta.as_int(metadata.get("generation")) + 1
-        return self._put(target, document, options, before=before)
+        return self._put(target, document, before=before, dry_run=dry_run)
 
     def _put(
         self,
         target: Target,
         document: Json,
-        options: WriteOptions,
         *,
+        dry_run: bool,
         before: Stored | None = None,
     ) -> Stored:
         version = self.store.next_version()
         metadata = part(document, "metadata")
-        if options.dry_run:
+        if dry_run:
             version = before.version if before else 0
         else:
             metadata["resourceVersion"] = str(version)
         # The schema puts the fields in order again.
         document["metadata"] = self.schema.stored("ObjectMeta", metadata)
         stored = Stored(target.namespace, target.name, version, document)
-        if options.dry_run:
+        if dry_run:
             return stored
         if before is not None and meta.can_be_removed(metadata):
             self.store.remove(target.kind.storage, stored)

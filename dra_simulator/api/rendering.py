@@ -17,7 +17,7 @@ from typing import Final
 from dra_simulator.api import kinds
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import ADMISSION_GROUP, MUTATING, RESOURCE_GROUP, VALIDATING, Kind
-from dra_simulator.api.requests import Request, Selector
+from dra_simulator.api.requests import Request
 from dra_simulator.api.schema import Json, Schema, elements, part
 from dra_simulator.api.store import Event, Store, Stored
 from tensorfusion_dra.core.names import TENSOR_FUSION_GROUP
@@ -62,10 +62,6 @@ class Columns:
     columns: tuple[Column, ...]
     cells: Callable[[Json], Sequence[object]]
 
-    def definitions(self) -> list[Json]:
-        """Return the TableColumnDefinitions."""
-        return [asdict(column) for column in self.columns]
-
     def row(self, document: Json) -> Json:
         """Return an object's row; clients use its conditions to hide completed pods."""
         cells: Json = {"cells": self.cells(document)}
@@ -75,11 +71,6 @@ class Columns:
         text = _COMPLETED[phase]
         condition = {"type": "Completed", "status": "True", "reason": phase, "message": text}
         return {**cells, "conditions": [condition]}
-
-
-def of(kind: Kind) -> Columns:
-    """Return the columns of a kind."""
-    return _COLUMNS[kind.group, kind.plural]
 
 
 def age(timestamp: object) -> str:
@@ -388,13 +379,13 @@ class View:
         return f'{{"kind":"{self.kind.kind}","apiVersion":"{self._api_version}",{fields}'
 
     def _table(self, found: Sequence[Stored], version: str) -> str:
-        shown = of(self.kind)
+        shown = _COLUMNS[self.kind.group, self.kind.plural]
         return text(
             {
                 "kind": "Table",
                 "apiVersion": "meta.k8s.io/v1",
                 "metadata": {"resourceVersion": version} if version else {},
-                "columnDefinitions": shown.definitions(),
+                "columnDefinitions": [asdict(column) for column in shown.columns],
                 "rows": [
                     {**shown.row(stored.document), "object": self._included(stored)}
                     for stored in found
@@ -436,7 +427,7 @@ class Watch:
     schema: Schema
     view: View
     namespace: str
-    selector: Selector
+    chooses: Callable[[Json], bool]
     since: int | None
     seconds: float
     bookmarks: bool
@@ -454,7 +445,7 @@ class Watch:
         if cursor is None:
             found, cursor = self.store.listed(kind.storage, self.namespace or None)
             for stored in found:
-                if self.selector.chooses(stored.document):
+                if self.chooses(stored.document):
                     yield _event("ADDED", self.view.one(stored))
             if self.bookmarks:
                 yield self._bookmark(cursor, first=True)
@@ -499,8 +490,8 @@ class Watch:
         """Yield the event as the selector sees it: an object that no longer matches is DELETED."""
         if self.namespace and event.stored.namespace != self.namespace:
             return
-        is_chosen = event.change != "DELETED" and self.selector.chooses(event.stored.document)
-        was_chosen = event.before is not None and self.selector.chooses(event.before.document)
+        is_chosen = event.change != "DELETED" and self.chooses(event.stored.document)
+        was_chosen = event.before is not None and self.chooses(event.before.document)
         if not is_chosen and not was_chosen:
             return
         shown = event.stored

@@ -12,7 +12,7 @@ import yaml
 from dra_simulator.api import failures, kinds
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import Kind
-from dra_simulator.api.registry import DeleteOptions, WriteOptions
+from dra_simulator.api.registry import DeleteOptions
 from dra_simulator.api.schema import DecodeError, Json, Schema, part
 from tensorfusion_dra.core.kubernetes.field_errors import not_supported, required
 
@@ -76,10 +76,16 @@ class Route:
         verb = _VERBS.get(request.method, request.method.lower())
         return "deletecollection" if verb == "delete" and not self.name else verb
 
-    @property
-    def resource(self) -> str:
-        """The resource as in RBAC, such as ``resourceclaims/status``."""
-        return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
+    def asked(self, request: Request) -> "Asked":
+        """Return the request in terms of RBAC."""
+        return Asked(
+            agent=request.headers.get("user-agent", ""),
+            verb=self.verb(request),
+            group=self.group,
+            resource="/".join(filter(None, (self.plural, self.subresource))),
+            namespace=self.namespace,
+            name=self.name,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,7 @@ class Asked:
 
     Attributes:
         agent: User-Agent of the client; "" if it sends none.
+        resource: With the subresource, such as ``resourceclaims/status``.
         namespace, name: "" if the request has none.
     """
 
@@ -97,18 +104,6 @@ class Asked:
     resource: str
     namespace: str
     name: str
-
-    @classmethod
-    def of(cls, request: Request, found: Route) -> "Asked":
-        """Return a request for this resource in terms of RBAC."""
-        return cls(
-            agent=request.headers.get("user-agent", ""),
-            verb=found.verb(request),
-            group=found.group,
-            resource=found.resource,
-            namespace=found.namespace,
-            name=found.name,
-        )
 
 
 def route(path: str) -> Route | None:
@@ -142,11 +137,14 @@ _VALIDATIONS: Final = ("", "Ignore", "Strict", "Warn")
 _YAML_TYPES: Final = {"application/yaml", "application/apply-patch+yaml"}
 
 
-def write_options(request: Request, kind: str) -> WriteOptions:
-    """Parse the parameters of a create, update or patch; kind names them in errors.
+def is_dry_run(request: Request, kind: str) -> bool:
+    """Check the parameters of a create, update or patch; return True if it stores nothing.
+
+    Args:
+        kind: Name of the parameters in errors.
 
     Raises:
-        ApiError: 422 if one has an unknown value or is too long.
+        ApiError: 422 if one has an unknown value.
     """
     errors = []
     dry_run = request.query.get("dryRun", "")
@@ -157,19 +155,7 @@ def write_options(request: Request, kind: str) -> WriteOptions:
         errors.append(not_supported("fieldValidation", validation, _VALIDATIONS))
     if errors:
         raise failures.invalid(kind, "meta.k8s.io", "", errors)
-    return WriteOptions(dry_run=dry_run == "All")
-
-
-def apply_options(request: Request) -> WriteOptions:
-    """Parse the parameters of a server-side apply.
-
-    Raises:
-        ApiError: 422 if fieldManager is missing, or if one has an unknown value or is too long.
-    """
-    if not request.query.get("fieldManager"):
-        error = required("fieldManager", "is required for apply patch")
-        raise failures.invalid("PatchOptions", "meta.k8s.io", "", [error])
-    return write_options(request, "PatchOptions")
+    return dry_run == "All"
 
 
 def check_version(text: str, latest: int | None) -> None:
@@ -259,8 +245,12 @@ def applied(known: Schema, request: Request, kind: Kind, version: str) -> Json:
     """Decode an applied object, like decode; it must name its type and may not own its owners.
 
     Raises:
-        ApiError: As for decode; 500 for an unknown field, whatever the validation.
+        ApiError: As for decode; 422 without a fieldManager, 500 for an unknown field, whatever the
+            validation.
     """
+    if not request.query.get("fieldManager"):
+        error = required("fieldManager", "is required for apply patch")
+        raise failures.invalid("PatchOptions", "meta.k8s.io", "", [error])
     body = document(request, kind.kind)
     if not (body.get("apiVersion") and body.get("kind")):
         raise failures.bad_request("invalid object type: /, Kind=")
@@ -303,18 +293,6 @@ def checked(
     return decoded, complaints if validation == "Warn" else ()
 
 
-def binding_node(request: Request) -> str:
-    """Return the name of the node in a Binding.
-
-    Raises:
-        ApiError: 400 if the body is no object, 500 if it names no node.
-    """
-    name = part(document(request, "Binding"), "target").get("name")
-    if not isinstance(name, str) or not name:
-        raise ApiError(500, "", str(required("target.name")))
-    return name
-
-
 def delete_options(known: Schema, request: Request) -> DeleteOptions:
     """Parse the DeleteOptions in the body, completed by the query parameters.
 
@@ -351,24 +329,19 @@ _EQUAL: Final = re.compile(r"(?P<key>[^!=\s]+)\s*(?P<op>==|!=|=)\s*(?P<value>\S*
 _EXISTS: Final = re.compile(r"(?P<not>!?)\s*(?P<key>[A-Za-z0-9][\w./-]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """A selector of objects; one without tests selects all."""
-
-    tests: tuple[Test, ...] = ()
-
-    def chooses(self, document: Mapping[str, object]) -> bool:
-        """Return True if the object is selected."""
-        return all(test(document) for test in self.tests)
-
-
-def parse(kind: Kind, version: str, *, fields: str, labels: str) -> Selector:
-    """Parse the selectors of a request.
+def selector(kind: Kind, version: str, query: Mapping[str, str]) -> Test:
+    """Return a function that returns True for the objects that a request selects.
 
     Raises:
         ApiError: 400 if a selector cannot be parsed or names a field that is not selectable.
     """
-    return Selector((*_field_tests(kind, version, fields), *_label_tests(labels)))
+    # A comma in parentheses separates values, not requirements.
+    labels = re.findall(r"(?:[^,(]|\([^)]*\))+", query.get("labelSelector", ""))
+    tests = [
+        *_field_tests(kind, version, query.get("fieldSelector", "")),
+        *(_label_test(part.strip()) for part in labels if part.strip()),
+    ]
+    return lambda document: all(test(document) for test in tests)
 
 
 def _field_tests(kind: Kind, version: str, text: str) -> list[Test]:
@@ -400,15 +373,6 @@ def field_text(document: Mapping[str, object], path: str) -> str:
     if isinstance(found, bool) or path in _SWITCHES:
         return str(bool(found)).lower()
     return str(found) if found is not None else ""
-
-
-def _label_tests(text: str) -> list[Test]:
-    return [_label_test(part.strip()) for part in _split(text) if part.strip()]
-
-
-def _split(text: str) -> list[str]:
-    """Split into requirements; a comma in parentheses separates values, not requirements."""
-    return re.findall(r"(?:[^,(]|\([^)]*\))+", text)
 
 
 def _label_test(part: str) -> Test:

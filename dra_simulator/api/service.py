@@ -4,8 +4,7 @@ import contextlib
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
@@ -17,10 +16,11 @@ from dra_simulator.api.faults import Action, Faults, RequestCounts
 from dra_simulator.api.kinds import Kind, Served
 from dra_simulator.api.registry import Registry, Target
 from dra_simulator.api.rendering import View, Watch
-from dra_simulator.api.requests import Asked, Request, Route, route
+from dra_simulator.api.requests import Request, Route, route
 from dra_simulator.api.schema import Json, Schema, part
 from dra_simulator.api.store import Store, Stored
 from dra_simulator.api.webhooks import Admitting, Write
+from tensorfusion_dra.core.kubernetes.field_errors import required
 
 JSON_TYPE: Final = "application/json"
 _WATCH_SECONDS: Final = 1800.0
@@ -38,9 +38,8 @@ class Answer:
 
 def answer_of(error: ApiError) -> Answer:
     """Return the response for an error."""
-    headers = _warning_headers(error.warnings)
-    if error.retry_after_seconds is not None:
-        headers = (*headers, ("Retry-After", str(error.retry_after_seconds)))
+    seconds = error.retry_after_seconds
+    headers = () if seconds is None else (("Retry-After", str(seconds)),)
     return Answer(error.code, _text(error.status()), headers=headers)
 
 
@@ -118,47 +117,37 @@ class Service:
 
     def _list(self, request: Request, target: Target, view: View) -> Answer:
         kind = target.kind
-        selector = self._selector(request, view)
+        chooses = requests.selector(kind, view.version, request.query)
         found, latest = self.store.listed(kind.storage, target.namespace or None)
         requests.check_version(request.query.get("resourceVersion", ""), latest)
-        chosen = [stored for stored in found if selector.chooses(stored.document)]
+        chosen = [stored for stored in found if chooses(stored.document)]
         return Answer(200, view.many(chosen, latest).encode())
-
-    def _selector(self, request: Request, view: View) -> requests.Selector:
-        return requests.parse(
-            view.kind,
-            view.version,
-            fields=request.query.get("fieldSelector", ""),
-            labels=request.query.get("labelSelector", ""),
-        )
 
     def _watch(self, request: Request, target: Target, view: View) -> Watch:
         since = request.query.get("resourceVersion", "")
         requests.check_version(since, latest=None)
         seconds = request.query.get("timeoutSeconds", "")
-        bookmarks = request.flag("allowWatchBookmarks")
         return Watch(
             store=self.store,
             schema=self.schema,
             view=view,
             namespace=target.namespace,
-            selector=self._selector(request, view),
+            chooses=requests.selector(view.kind, view.version, request.query),
             since=None if since in {"", "0"} or request.flag("sendInitialEvents") else int(since),
             seconds=float(seconds) if seconds.isdigit() else _WATCH_SECONDS,
-            bookmarks=bookmarks,
+            bookmarks=request.flag("allowWatchBookmarks"),
             bookmark_seconds=self.bookmark_seconds,
         )
 
     def _create(self, request: Request, target: Target, view: View) -> Answer:
-        options = requests.write_options(request, "CreateOptions")
+        dry_run = requests.is_dry_run(request, "CreateOptions")
         decoded, complaints = requests.decode(self.schema, request, target.kind, view.version)
         warnings = list(complaints)
-        with _warned(warnings):
-            stored = self.admitting.create(Write(target, view.version, options, warnings), decoded)
+        stored = self.admitting.create(Write(target, view.version, dry_run, warnings), decoded)
         return _object(stored, view, code=201, warnings=warnings)
 
     def _update(self, request: Request, target: Target, view: View) -> Answer:
-        options = requests.write_options(request, "UpdateOptions")
+        dry_run = requests.is_dry_run(request, "UpdateOptions")
         decoded, complaints = requests.decode(self.schema, request, target.kind, view.version)
         if not part(decoded, "metadata").get("name"):
             raise failures.bad_request(
@@ -167,16 +156,15 @@ class Service:
             )
         target.check_identity(part(decoded, "metadata"), None)
         warnings = list(complaints)
-        with _warned(warnings):
-            write = Write(target, view.version, options, warnings)
-            stored = self.admitting.change(write, lambda _: decoded)
+        write = Write(target, view.version, dry_run, warnings)
+        stored = self.admitting.change(write, lambda _: decoded)
         return _object(stored, view, warnings=warnings)
 
     def _patch(self, request: Request, target: Target, view: View) -> Answer:
-        options = requests.write_options(request, "PatchOptions")
+        dry_run = requests.is_dry_run(request, "PatchOptions")
         content_type = request.headers.get("content-type", "").partition(";")[0]
         if content_type == patches.APPLY_PATCH:
-            return self._apply(request, target, view)
+            return self._apply(request, target, view, dry_run=dry_run)
         kind = target.kind
         patch = patches.parse(request.body, content_type, schema=self.schema, kind=kind)
         warnings: list[str] = []
@@ -189,58 +177,39 @@ class Service:
             warnings.extend(complaints)
             return decoded
 
-        with _warned(warnings):
-            stored = self.admitting.change(Write(target, view.version, options, warnings), changed)
+        stored = self.admitting.change(Write(target, view.version, dry_run, warnings), changed)
         return _object(stored, view, warnings=warnings)
 
-    def _apply(self, request: Request, target: Target, view: View) -> Answer:
-        options = requests.apply_options(request)
+    def _apply(self, request: Request, target: Target, view: View, *, dry_run: bool) -> Answer:
         decoded = requests.applied(self.schema, request, target.kind, view.version)
         warnings: list[str] = []
-        with _warned(warnings):
-            write = Write(target, view.version, options, warnings)
-            stored, is_new = self.admitting.apply(write, decoded)
+        write = Write(target, view.version, dry_run, warnings)
+        stored, is_new = self.admitting.apply(write, decoded)
         return _object(stored, view, code=201 if is_new else 200, warnings=warnings)
 
     def _bind(self, request: Request, target: Target, _: View) -> Answer:
-        options = requests.write_options(request, "CreateOptions")
-        self.registry.bind(target, requests.binding_node(request), options)
-        return Answer(201, _text(failures.success({}, 201)))
+        dry_run = requests.is_dry_run(request, "CreateOptions")
+        name = part(requests.document(request, "Binding"), "target").get("name")
+        if not isinstance(name, str) or not name:
+            raise ApiError(500, "", str(required("target.name")))
+        self.registry.bind(target, name, dry_run=dry_run)
+        success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return Answer(201, _text({**success, "code": 201}))
 
     def _delete(self, request: Request, target: Target, view: View) -> Answer:
-        kind = target.kind
         options = requests.delete_options(self.schema, request)
-        stored, gone = self.registry.delete(target, options)
-        if not gone or kind.answers_deleted:
-            return _object(stored, view)
-        details: Json = {"name": target.name, "group": kind.group, "kind": kind.plural}
-        details["uid"] = part(stored.document, "metadata")["uid"]
-        shown = {name: value for name, value in details.items() if value}
-        return Answer(200, _text(failures.success(shown)))
+        return _object(self.registry.delete(target, options), view)
 
     def _delete_collection(self, request: Request, target: Target, view: View) -> Answer:
         options = requests.delete_options(self.schema, request)
-        selector = self._selector(request, view)
-        found = self.registry.delete_collection(target, selector.chooses, options)
+        chooses = requests.selector(view.kind, view.version, request.query)
+        found = self.registry.delete_collection(target, chooses, options)
         return Answer(200, view.many(found, self.store.version).encode())
 
 
 def _object(stored: Stored, view: View, *, code: int = 200, warnings: Sequence[str] = ()) -> Answer:
-    return Answer(code, view.one(stored).encode(), headers=_warning_headers(warnings))
-
-
-def _warning_headers(warnings: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple(("Warning", f"299 - {rendering.text(warning)}") for warning in warnings)
-
-
-@contextmanager
-def _warned(warnings: Sequence[str]) -> Iterator[None]:
-    """Add these warnings to an error that is raised in the block."""
-    try:
-        yield
-    except ApiError as error:
-        error.warnings = tuple(warnings)
-        raise
+    headers = tuple(("Warning", f"299 - {rendering.text(warning)}") for warning in warnings)
+    return Answer(code, view.one(stored).encode(), headers=headers)
 
 
 def _text(document: Json) -> bytes:
@@ -343,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = Request.of(self.command, self.path, dict(self.headers.items()), body)
         found = route(request.path)
         action: Action | None = None
-        asked = None if found is None else Asked.of(request, found)
+        asked = None if found is None else found.asked(request)
         if asked is not None:
             self.server.counts.add(asked)
             action = self.server.faults.take(asked.verb, asked.resource, asked.name)

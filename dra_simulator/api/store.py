@@ -74,6 +74,9 @@ class Store:
     """All objects, by resource, namespace and name.
 
     One lock guards everything. A change and the reads it depends on share one `with store.lock`.
+
+    Attributes:
+        closed: Waiting for changes has ended.
     """
 
     def __init__(self, *, history: int) -> None:
@@ -81,7 +84,7 @@ class Store:
         self._limit: Final = history
         self._version = FIRST_VERSION
         self._shelves: dict[str, _Shelf] = defaultdict(_Shelf)
-        self._closed = False
+        self.closed = False
 
     @property
     def version(self) -> int:
@@ -168,23 +171,12 @@ class Store:
                     raise failures.expired(version, shelf.forgotten)
                 start = bisect_right(shelf.history, version, key=lambda event: event.version)
                 left = until - time.monotonic()
-                if start < len(shelf.history) or left <= 0 or self._closed:
+                if start < len(shelf.history) or left <= 0 or self.closed:
                     return shelf.history[start:], self._version
                 self.lock.wait(left)
-
-    @property
-    def closed(self) -> bool:
-        """Return True if waiting for changes has ended."""
-        with self.lock:
-            return self._closed
-
-    def open(self) -> None:
-        """Allow waiting for changes again."""
-        with self.lock:
-            self._closed = False
 
     def close(self) -> None:
         """End all waits for changes at once."""
         with self.lock:
-            self._closed = True
+            self.closed = True
             self.lock.notify_all()

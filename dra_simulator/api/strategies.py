@@ -335,13 +335,9 @@ class NodeStrategy(Strategy):
     """Strategy of nodes, which may be created with a status."""
 
     def prepare(self, document: Json, old: Json | None) -> None:
-        """Default the allocatable resources of a new node to its capacity."""
+        """Keep the status of a new node."""
         if old is not None:
             super().prepare(document, old)
-            return
-        status = document.get("status")
-        if isinstance(status, dict) and "capacity" in status:
-            status.setdefault("allocatable", status["capacity"])
 
 
 class EventStrategy(Strategy):

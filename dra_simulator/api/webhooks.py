@@ -11,16 +11,15 @@ import http.client
 import json
 import ssl
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from dra_simulator.api import failures, kinds
+from dra_simulator.api import failures, kinds, patches
 from dra_simulator.api.failures import ApiError
 from dra_simulator.api.kinds import MUTATING, VALIDATING
-from dra_simulator.api.patches import JsonPatch
-from dra_simulator.api.registry import Change, Registry, Target, WriteOptions
+from dra_simulator.api.registry import Change, Registry, Target
 from dra_simulator.api.schema import DecodeError, Json, part
 from dra_simulator.api.store import Store, Stored
 from tensorfusion_dra.core.errors import DriverError
@@ -52,26 +51,16 @@ class Write:
     Attributes:
         version: API version of the request.
         warnings: Warnings for the client; those of the webhooks are appended.
+        document: The object that webhooks have to admit, with its kind and apiVersion.
+        old: The object before the write; None for a create.
     """
 
     target: Target
     version: str
-    options: WriteOptions
+    dry_run: bool
     warnings: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A write that webhooks have to admit.
-
-    Attributes:
-        document: The object, with its kind and apiVersion.
-        old: The object before the write; None for a create.
-    """
-
-    write: Write
-    document: Json
-    old: Json | None
+    document: Json = field(default_factory=dict)
+    old: Json | None = None
 
     @property
     def operation(self) -> str:
@@ -90,13 +79,13 @@ class Admitting:
     def create(self, write: Write, decoded: Json) -> Stored:
         """Create an object after admission, like Registry.create."""
         admitted = self._admitted(write, decoded, None)
-        return self._registry.create(write.target, admitted, write.options)
+        return self._registry.create(write.target, admitted, dry_run=write.dry_run)
 
     def apply(self, write: Write, wanted: Json) -> tuple[Stored, bool]:
         """Apply an object, after admission if it is new, like Registry.apply."""
         if self._find(write) is None:
             wanted = self._admitted(write, wanted, None)
-        return self._registry.apply(write.target, wanted, write.options)
+        return self._registry.apply(write.target, wanted, dry_run=write.dry_run)
 
     def change(self, write: Write, change: Change) -> Stored:
         """Update or patch an object after admission, like Registry.change.
@@ -105,7 +94,7 @@ class Admitting:
         """
         before = self._find(write)
         if before is None or not self._needs_admission(write):
-            return self._registry.change(write.target, change, write.options)
+            return self._registry.change(write.target, change, dry_run=write.dry_run)
         admitted = self._admitted(write, change(before), before)
 
         def pinned(now: Stored) -> Json:
@@ -114,7 +103,7 @@ class Admitting:
                 raise failures.modified(kind.plural, kind.group, write.target.name)
             return admitted
 
-        return self._registry.change(write.target, pinned, write.options)
+        return self._registry.change(write.target, pinned, dry_run=write.dry_run)
 
     def _find(self, write: Write) -> Stored | None:
         target = write.target
@@ -147,35 +136,35 @@ class Admitting:
         if kind.namespaced:
             metadata["namespace"] = write.target.namespace
         document: Json = {**marks, **decoded, "metadata": metadata}
-        attempt = Attempt(write, document, {**marks, **old.document} if old else None)
+        write = replace(write, old={**marks, **old.document} if old else None)
         for webhook in self._webhooks(MUTATING):
-            document = self._called(webhook, replace(attempt, document=document))
+            document = self._called(webhook, replace(write, document=document))
         for webhook in self._webhooks(VALIDATING):
-            self._called(webhook, replace(attempt, document=document), may_change=False)
+            self._called(webhook, replace(write, document=document), may_change=False)
         return {name: value for name, value in document.items() if name not in marks}
 
-    def _called(self, webhook: Webhook, attempt: Attempt, *, may_change: bool = True) -> Json:
+    def _called(self, webhook: Webhook, write: Write, *, may_change: bool = True) -> Json:
         """Return the object after a webhook; as it is if that does not match, or may fail."""
         name = webhook["name"]
         try:
-            if not _matches(webhook, attempt, self._store, self._holds):
-                return attempt.document
-            review = _review(attempt)
+            if not _matches(webhook, write, self._store, self._holds):
+                return write.document
+            review = _review(write)
             response = _response(_posted(webhook, review), review, may_change=may_change)
         except WebhookError as error:
             if webhook.get("failurePolicy", "Fail") == "Fail":
                 raise _internal(f'failed calling webhook "{name}": {error}') from error
-            return attempt.document
-        attempt.write.warnings.extend(text[:256] for text in response.get("warnings") or ())
+            return write.document
+        write.warnings.extend(text[:256] for text in response.get("warnings") or ())
         if not response.get("allowed"):
             raise _denied(name, response.get("status") or {})
         if not response.get("patch"):
-            return attempt.document
+            return write.document
         try:
-            patch = JsonPatch(tuple(json.loads(base64.b64decode(str(response["patch"])))))
-            changed = patch.applied(attempt.document)
+            operations = json.loads(base64.b64decode(str(response["patch"])))
+            changed = patches.operated(write.document, operations)
             marks = {field: changed.pop(field, None) for field in ("apiVersion", "kind")}
-            struct = attempt.write.target.kind.struct
+            struct = write.target.kind.struct
             decoded, complaints = self._registry.schema.decode(struct, changed)
         except (ApiError, DecodeError, ValueError, TypeError) as error:
             raise _internal(f'webhook "{name}": patch: {error}') from error
@@ -184,61 +173,47 @@ class Admitting:
         return {**marks, **decoded}
 
 
-def _matches(webhook: Webhook, attempt: Attempt, store: Store, holds: Condition) -> bool:
+def _matches(webhook: Webhook, write: Write, store: Store, holds: Condition) -> bool:
     """Return True if the webhook has to be called.
 
     Raises:
-        WebhookError: A condition cannot be evaluated, and no other one is false.
+        WebhookError: A condition cannot be evaluated, and none before it is false.
     """
-    if not any(_rule_matches(rule, attempt) for rule in webhook.get("rules") or ()):
+    if not any(_rule_matches(rule, write) for rule in webhook.get("rules") or ()):
         return False
-    if not _selects(webhook.get("namespaceSelector"), _namespace_labels(attempt, store)):
+    if not _selects(webhook.get("namespaceSelector"), _namespace_labels(write, store)):
         return False
-    labelled = [attempt.document, *([attempt.old] if attempt.old else [])]
+    labelled = [write.document, *([write.old] if write.old else [])]
     if not any(_selects(webhook.get("objectSelector"), _labels(found)) for found in labelled):
         return False
-    return _conditions_hold(webhook.get("matchConditions") or (), attempt, holds)
+    variables: dict[str, object] = {
+        "object": write.document,
+        "oldObject": write.old,
+        "request": {"operation": write.operation, "namespace": write.target.namespace},
+    }
+    conditions = webhook.get("matchConditions") or ()
+    return all(holds(condition["expression"], variables) for condition in conditions)
 
 
-def _rule_matches(rule: Mapping[str, Any], attempt: Attempt) -> bool:
-    kind = attempt.write.target.kind
+def _rule_matches(rule: Mapping[str, Any], write: Write) -> bool:
+    kind = write.target.kind
     scope = "Namespaced" if kind.namespaced else "Cluster"
     wanted = (
         ("apiGroups", kind.group),
-        ("apiVersions", attempt.write.version),
+        ("apiVersions", write.version),
         ("resources", kind.plural),
-        ("operations", attempt.operation),
+        ("operations", write.operation),
     )
     return rule.get("scope", "*") in {"*", scope} and all(
         {"*", value} & set(rule.get(field) or ()) for field, value in wanted
     )
 
 
-def _conditions_hold(
-    conditions: Iterable[Mapping[str, str]], attempt: Attempt, holds: Condition
-) -> bool:
-    variables: dict[str, object] = {
-        "object": attempt.document,
-        "oldObject": attempt.old,
-        "request": {"operation": attempt.operation, "namespace": attempt.write.target.namespace},
-    }
-    error: WebhookError | None = None
-    for condition in conditions:
-        try:
-            if not holds(condition["expression"], variables):
-                return False
-        except WebhookError as found:
-            error = found
-    if error is not None:
-        raise error
-    return True
-
-
-def _namespace_labels(attempt: Attempt, store: Store) -> Json | None:
+def _namespace_labels(write: Write, store: Store) -> Json | None:
     """Return the namespace's labels; None for a cluster-scoped object, which is always selected."""
-    if not attempt.write.target.kind.namespaced:
+    if not write.target.kind.namespaced:
         return None
-    stored = store.get("namespaces", "", attempt.write.target.namespace)
+    stored = store.get("namespaces", "", write.target.namespace)
     return _labels(stored.document) if stored else {}
 
 
@@ -258,24 +233,22 @@ def _selects(selector: Mapping[str, Any] | None, labels: Json | None) -> bool:
 
 def _requirement_holds(requirement: Mapping[str, Any], labels: Json) -> bool:
     key, values = requirement["key"], requirement.get("values") or ()
-    match requirement["operator"]:
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case _:
-            return key not in labels
+    holds = {
+        "In": labels.get(key) in values,
+        "NotIn": labels.get(key) not in values,
+        "Exists": key in labels,
+        "DoesNotExist": key not in labels,
+    }
+    return holds[requirement["operator"]]
 
 
-def _review(attempt: Attempt) -> Json:
-    kind = attempt.write.target.kind
-    gvk = {"group": kind.group, "version": attempt.write.version, "kind": kind.kind}
-    gvr = {"group": kind.group, "version": attempt.write.version, "resource": kind.plural}
-    metadata = attempt.document.get("metadata")
+def _review(write: Write) -> Json:
+    kind = write.target.kind
+    gvk = {"group": kind.group, "version": write.version, "kind": kind.kind}
+    gvr = {"group": kind.group, "version": write.version, "resource": kind.plural}
+    metadata = write.document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    options = "CreateOptions" if attempt.operation == "CREATE" else "UpdateOptions"
+    options = "CreateOptions" if write.operation == "CREATE" else "UpdateOptions"
     request: Json = {
         "uid": str(uuid.uuid4()),
         "kind": gvk,
@@ -283,12 +256,12 @@ def _review(attempt: Attempt) -> Json:
         "resource": gvr,
         "requestResource": gvr,
         **({"name": name} if name else {}),
-        **({"namespace": attempt.write.target.namespace} if kind.namespaced else {}),
-        "operation": attempt.operation,
+        **({"namespace": write.target.namespace} if kind.namespaced else {}),
+        "operation": write.operation,
         "userInfo": {"username": "system:admin", "groups": ["system:masters"]},
-        "object": attempt.document,
-        "oldObject": attempt.old,
-        "dryRun": attempt.write.options.dry_run,
+        "object": write.document,
+        "oldObject": write.old,
+        "dryRun": write.dry_run,
         "options": {"kind": options, "apiVersion": "meta.k8s.io/v1"},
     }
     return {**_REVIEW, "request": request}

@@ -158,7 +158,11 @@ class DeviceHealth:
 
 
 class Plugin:
-    """Kubelet's client of a plugin; it keeps a connection from `open` until `close`."""
+    """Kubelet's client of a plugin; it keeps a connection from `open` until `close`.
+
+    Attributes:
+        is_connected: True while the plugin can be expected to receive calls.
+    """
 
     def __init__(
         self,
@@ -183,7 +187,7 @@ class Plugin:
         self._health_messages: Final = HEALTH_SERVICES[self._health_service]
         self._timings: Final = timings
         self._changed: Final = changed
-        self._is_connected = False
+        self.is_connected = False
         self._closing: Final = Event()
         self._lock: Final = Lock()  # guards _health and _stream
         self._health: dict[tuple[str, str], DeviceHealth] = {}
@@ -212,11 +216,6 @@ class Plugin:
         if self._health_thread.ident is not None:
             self._health_thread.join(_JOIN_SECONDS)
         self._channel.close()
-
-    @property
-    def is_connected(self) -> bool:
-        """True while the plugin can be expected to receive calls."""
-        return self._is_connected
 
     @property
     def health(self) -> dict[tuple[str, str], DeviceHealth]:
@@ -328,8 +327,8 @@ class Plugin:
         return call, ended
 
     def _set_connected(self, *, connected: bool) -> None:
-        if connected is not self._is_connected and not self._closing.is_set():
-            self._is_connected = connected
+        if connected is not self.is_connected and not self._closing.is_set():
+            self.is_connected = connected
             self._changed()
 
     def _store_health(self, response: Any) -> None:
@@ -441,7 +440,7 @@ class Plugins:
             endpoint,
             services=chosen_services(driver, endpoint, versions),
             timings=self._setting.timings,
-            changed=lambda: self._connection_changed(driver),
+            changed=lambda: self._schedule_wipe(driver),
         )
         with self._changed:
             if self._is_stopping:
@@ -501,18 +500,15 @@ class Plugins:
             for device, reported in plugin.health.items()
         }
 
-    def _connection_changed(self, driver: str) -> None:
-        with self._changed:
-            self._schedule_wipe(driver)
-
     def _schedule_wipe(self, driver: str) -> None:
-        """Schedule or cancel the deletion of a driver's slices; the caller holds the lock."""
-        if any(plugin.is_connected for plugin in self._plugins.get(driver, ())):
-            self._wipes.pop(driver, None)
-        else:
-            due = time.monotonic() + self._setting.timings.wipe_delay_seconds
-            self._wipes.setdefault(driver, due)
-        self._changed.notify_all()
+        """Schedule or cancel the deletion of a driver's slices."""
+        with self._changed:
+            if any(plugin.is_connected for plugin in self._plugins.get(driver, ())):
+                self._wipes.pop(driver, None)
+            else:
+                due = time.monotonic() + self._setting.timings.wipe_delay_seconds
+                self._wipes.setdefault(driver, due)
+            self._changed.notify_all()
 
     def _wipe_when_due(self) -> None:
         while True:
@@ -585,11 +581,9 @@ class PluginSockets:
         self._plugins: Final = plugins
         self._setting: Final = setting
         self._stopping: Final = Event()
-        self._lock: Final = Lock()  # guards _channels
-        self._channels: Final[set[grpc.Channel]] = set()
         # By path: a socket's identity, the event of its end, and its thread.
         self._watched: Final[dict[Path, tuple[Identity, Event, Thread]]] = {}
-        self._ending: Final[list[Thread]] = []
+        self._threads: Final[list[Thread]] = []
         self._thread: Final = Thread(target=self._run, name="plugin-sockets")
 
     def start(self) -> None:
@@ -604,11 +598,7 @@ class PluginSockets:
             self._thread.join(_JOIN_SECONDS)
         for _, gone, _ in self._watched.values():
             gone.set()
-        with self._lock:
-            channels = list(self._channels)
-        for channel in channels:
-            channel.close()
-        for thread in (*self._ending, *(found[2] for found in self._watched.values())):
+        for thread in self._threads:
             thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
@@ -618,14 +608,12 @@ class PluginSockets:
 
     def _scan(self) -> None:
         present = dict(_sockets(self._folder))
-        self._ending[:] = [thread for thread in self._ending if thread.is_alive()]
         ended: dict[Path, Thread] = {}
         for path, (identity, gone, thread) in list(self._watched.items()):
             if present.get(path) != identity:
                 gone.set()
                 ended[path] = thread
                 del self._watched[path]
-        self._ending.extend(ended.values())
         for path, identity in present.items():
             if path not in self._watched:
                 gone = Event()
@@ -635,6 +623,7 @@ class PluginSockets:
                     name=f"register-{path.name}",
                 )
                 self._watched[path] = identity, gone, thread
+                self._threads.append(thread)
                 thread.start()
 
     def _keep_registered(self, path: Path, gone: Event, before: Thread | None) -> None:
@@ -670,17 +659,11 @@ class PluginSockets:
             ("grpc.default_authority", quote(str(path), safe="")),
             *((f"grpc.{name}_reconnect_backoff_ms", _DIAL_POLL_MS) for name in BACKOFFS),
         ]
-        channel = grpc.insecure_channel(f"unix:{path}", options=options)
-        with self._lock:
-            self._channels.add(channel)
-        try:
-            return self._handshake(channel, path)
-        except (grpc.RpcError, ValueError) as error:
-            raise PluginError(f"{_ERROR} socket {path}: {rpc_text(error)}") from error
-        finally:
-            with self._lock:
-                self._channels.discard(channel)
-            channel.close()
+        with grpc.insecure_channel(f"unix:{path}", options=options) as channel:
+            try:
+                return self._handshake(channel, path)
+            except grpc.RpcError as error:
+                raise PluginError(f"{_ERROR} socket {path}: {rpc_text(error)}") from error
 
     def _handshake(self, channel: grpc.Channel, path: Path) -> tuple[str, str]:
         plugin = self._info(channel, path)
@@ -693,7 +676,7 @@ class PluginSockets:
             raise PluginError(text) from error
         try:
             self._notify(channel, pb.RegistrationStatus(plugin_registered=True))
-        except (grpc.RpcError, ValueError):
+        except grpc.RpcError:
             self._plugins.deregister(plugin.name, endpoint)
             raise
         return plugin.name, endpoint

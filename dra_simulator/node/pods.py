@@ -16,7 +16,7 @@ from typing import Any, Final
 from dra_simulator import podclaims
 from dra_simulator.loop import Loop, Recorder, Watched
 from dra_simulator.node.plugin import ClaimRef, KubeletContext, PluginError, Plugins, PreparedDevice
-from dra_simulator.rest import CLAIMS, PODS, ApiError, Client, Conditions, Json, RestError
+from dra_simulator.rest import CLAIMS, PODS, Client, Json, RestError
 from dra_simulator.runtime import ContainerError, Runtime
 from tensorfusion_dra.core.errors import DriverError
 
@@ -276,7 +276,6 @@ class _Pod:
     Attributes:
         document: Latest state in the API; None once the pod is gone from there.
         job: Current or last job of a worker for the pod.
-        outcome: Phase in which the pod has to end; "" as long as it may run.
         next_try: Earliest time of the next job, on the monotonic clock.
         tried_version: resourceVersion at the last job. A pod with another one does not wait for
             next_try.
@@ -286,7 +285,6 @@ class _Pod:
     document: Document | None
     stage: Stage = Stage.WAITING
     job: "Future[None] | None" = None
-    outcome: str = ""
     next_try: float = 0.0
     tried_version: str = ""
 
@@ -300,7 +298,7 @@ class _Pod:
         """True if the pod may not run any more."""
         if self.document is None or "deletionTimestamp" in self.document["metadata"]:
             return True
-        return bool(self.outcome) or podclaims.is_done(self.document)
+        return podclaims.is_done(self.document)
 
     @property
     def has_work(self) -> bool:
@@ -339,25 +337,13 @@ class Pods:
         self._loop.stop()
         self._workers.shutdown(cancel_futures=True)
 
-    def finish(self, namespace: str, name: str, *, succeeded: bool = True) -> None:
-        """End the processes of a running pod, as if they had exited by themselves."""
-        with self._lock:
-            pod = self._find(namespace, name)
-            if pod is not None:
-                pod.outcome = "Succeeded" if succeeded else "Failed"
-        self._loop.wake()
-
     def uid(self, namespace: str, name: str) -> str | None:
         """Return the UID of a pod of this node; None if there is no pod of that name."""
         with self._lock:
-            pod = self._find(namespace, name)
-            return pod.uid if pod else None
-
-    def _find(self, namespace: str, name: str) -> _Pod | None:
-        for pod in self._pods.values():
-            if pod.document and podclaims.text(pod.document) == f"{namespace}/{name}":
-                return pod
-        return None
+            for pod in self._pods.values():
+                if pod.document and podclaims.text(pod.document) == f"{namespace}/{name}":
+                    return pod.uid
+            return None
 
     def _sync(self) -> float | None:
         """Submit jobs for pods; return the seconds until the next pod is due, or None."""
@@ -374,7 +360,6 @@ class Pods:
                 pod.document = present.get(uid)
                 if pod.document is None and pod.stage is Stage.ENDED and not pod.is_busy:
                     del self._pods[uid]
-                    self._recorder.forget(uid)
             return self._submit_jobs()
 
     def _submit_jobs(self) -> float | None:
@@ -443,7 +428,11 @@ class Pods:
                     pod_uid,
                     container["name"],
                     cdi_ids=self._preparation.cdi_ids(document, container),
-                    env=_env(document, container),
+                    env={
+                        entry["name"]: entry.get("value", "")
+                        for entry in container.get("env") or ()
+                        if "valueFrom" not in entry
+                    },
                 )
             except ContainerError as error:
                 self._recorder.record(document, "Failed", f"Error: {error}", field_path=path)
@@ -463,32 +452,19 @@ class Pods:
                 return self._setting.timings.unprepare_retry_seconds
             self._setting.note("pod_ended", pod=name)
         if document is not None and _is_deleted(document):
-            self._delete(document)
-        elif document is not None and pod.outcome:
-            code, reason = (0, "Completed") if pod.outcome == "Succeeded" else (1, "Error")
-            ended = {"exitCode": code, "reason": reason, "finishedAt": podclaims.now()}
-            self._write_status(document, _status(document, pod.outcome, {"terminated": ended}))
+            # The API server keeps a deleted pod until its kubelet removes it.
+            metadata = document["metadata"]
+            name, namespace = metadata["name"], metadata["namespace"]
+            self._client.delete(PODS, name, namespace, uid=pod.uid, grace_seconds=0)
         pod.stage = Stage.ENDED
         return 0.0
 
     def _stop_containers(self, pod: _Pod, document: Document | None) -> None:
-        if document is not None and not pod.outcome and self._runtime.containers(pod.uid):
+        if document is not None and self._runtime.containers(pod.uid):
             for path, container in _containers(document):
                 message = f"Stopping container {container['name']}"
                 self._recorder.record(document, "Killing", message, warning=False, field_path=path)
         self._runtime.stop(pod.uid)
-
-    def _delete(self, document: Document) -> None:
-        """Remove a deleted pod from the API, which keeps it until the kubelet does so."""
-        metadata = document["metadata"]
-        conditions = Conditions(uid=metadata["uid"], grace_seconds=0)
-        try:
-            self._client.delete(
-                PODS, metadata["name"], metadata["namespace"], conditions=conditions
-            )
-        except ApiError as error:
-            if error.status not in {404, 409}:
-                raise
 
     def _write_status(self, document: Document, status: Json) -> Json:
         return self._client.patch(PODS, document, {"status": status}, subresource="status")
@@ -524,24 +500,3 @@ def _status(pod: Document, phase: str, state: Json) -> Json:
             for container in pod["spec"]["containers"]
         ],
     }
-
-
-def _env(pod: Document, container: Document) -> dict[str, str]:
-    """Return the variables that a pod sets for a container, except those from other objects."""
-    metadata = pod["metadata"]
-    fields = {
-        "metadata.name": metadata["name"],
-        "metadata.namespace": metadata["namespace"],
-        "metadata.uid": metadata["uid"],
-        "spec.nodeName": pod["spec"].get("nodeName", ""),
-    }
-    found: dict[str, str] = {}
-    for entry in container.get("env") or ():
-        source = entry.get("valueFrom")
-        if source is None:
-            found[entry["name"]] = entry.get("value", "")
-            continue
-        path = (source.get("fieldRef") or {}).get("fieldPath")
-        if path in fields:
-            found[entry["name"]] = fields[path]
-    return found

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmark.counters import VARIABLE, Counters
+from benchmark.counters import DECODED_RECORD, TRANSACTION, Counters
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tests.faults import fault_points
 
 
 def count_transactions(counters: Counters) -> None:
@@ -25,7 +26,7 @@ def count_transactions(counters: Counters) -> None:
 
     def traced(statement: str) -> None:
         if statement.startswith("BEGIN"):
-            counters.add_transaction()
+            counters.add(TRANSACTION)
 
     def counted(*arguments: Any, **named: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = connect(*arguments, **named)
@@ -40,14 +41,14 @@ def count_decoded_records(counters: Counters) -> None:
     decode = PreparedClaim.from_json
 
     def counted(_: type[PreparedClaim], kept: Mapping[str, Any]) -> PreparedClaim:
-        counters.add_decoded_record()
+        counters.add(DECODED_RECORD)
         return decode(kept)
 
     PreparedClaim.from_json = classmethod(counted)  # type: ignore[assignment]
 
 
 def main() -> None:
-    counters = Counters(Path(os.environ[VARIABLE]))
+    counters = Counters(fault_points.trace_of(Path(os.environ[fault_points.VARIABLE])))
     count_transactions(counters)
     count_decoded_records(counters)
     runpy.run_module("tensorfusion_dra", run_name="__main__", alter_sys=True)

@@ -4,7 +4,7 @@ The real process runs under the simulated API server, with counters (counters.py
 on a card; one more claim after the other is prepared on it, prepared again and unprepared, one call
 at a time. The work of a call is all that happens until the process is quiet again: also what it
 does after its answer, such as the write of the claim's status. The periodic work of a node, which
-no claim causes, is turned off by its settings.
+no claim causes, is turned off by its settings. `cpu_ms` includes what the counting itself takes.
 
 The API server delays its answers, so `api_requests_before_answer` are the requests for which the
 driver waited: a request that it sends beside its answer has none yet. Such requests are writes, and
@@ -13,10 +13,9 @@ those take longest, so that a busy machine does not change the count.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Final
 
-from benchmark import counters, node, process, target
+from benchmark import node, process, target
 from benchmark.counters import Counters
 from benchmark.figures import CALLS
 from benchmark.node import BareNode
@@ -24,6 +23,8 @@ from benchmark.target import Claims
 from dra_simulator.api.faults import ANY, Delay
 from dra_simulator.node.plugin import ClaimRef, Plugin
 from tensorfusion_dra.cluster.api import USER_AGENT
+from tests.faults import fault_points
+from tests.faults.fault_points import FaultPoints
 
 FIGURES: Final = (
     "flushes",
@@ -51,16 +52,15 @@ Counts = Mapping[str, float]
 class Meter:
     """Everything that is counted of one node plugin."""
 
-    def __init__(self, cluster: BareNode, page: Counters, pid: int) -> None:
+    def __init__(self, cluster: BareNode, counters: Counters, pid: int) -> None:
         self._requests = cluster.server.requests
-        self._page = page
+        self._counters = counters
         self._clock = process.cpu_clock(pid)
 
     def read(self) -> dict[str, float]:
         """Return each figure since the start of the process."""
-        work = asdict(self._page.work())
         return {
-            **work,
+            **self._counters.work(),
             "api_requests_before_answer": self._requests.answered(USER_AGENT),
             "api_requests": self._requests.received(USER_AGENT),
             "cpu_ms": time.clock_gettime(self._clock) * 1000,
@@ -106,12 +106,12 @@ def measured(*, claims: int, held: int) -> Mapping[str, Counts]:
         CompilerError: There is no C compiler.
     """
     with node.running(_GPUS) as cluster:
-        page = cluster.folder / "counters"
-        inside = Counters(page)
-        library = counters.build(cluster.folder)
-        environment = {"LD_PRELOAD": str(library), counters.VARIABLE: str(page)}
+        page = cluster.folder / "fault-points"
+        points = FaultPoints(page, fault_points.build(cluster.folder))
+        points.watch(cluster.folder)
+        points.trace()
         cluster.plugin_flags.extend(_NO_PERIODIC_WORK)
-        with node.plugins_as("benchmark.counted_plugin", environment):
+        with node.plugins_as("benchmark.counted_plugin", points.environment):
             pid = cluster.start_plugin()
         written = Claims(target.api_of(cluster.kubeconfig), cluster.target)
         plugin = target.connected(cluster.target)
@@ -120,7 +120,7 @@ def measured(*, claims: int, held: int) -> Mapping[str, Counts]:
                 plugin.prepare([ref])
             refs = written.create(claims)
             time.sleep(_SETTLE_SECONDS)  # until the imports and first readings of a start are over
-            meter = Meter(cluster, inside, pid)
+            meter = Meter(cluster, Counters(fault_points.trace_of(page)), pid)
             meter.wait_quiet()
             for verb in _WRITES:
                 cluster.server.faults.add(verb, ANY, Delay(_WRITE_SECONDS))

@@ -2,14 +2,15 @@
  * A libcuda.so.1 for machines without a GPU: the part of CUDA's driver API that limiters hook and
  * that the test program uses (tenant.c). Cards, and what processes share of them: gpus.h.
  *
- * Memory is only counted, and an address is a number that leads nowhere: an allocation fails with CUDA_ERROR_OUT_OF_MEMORY once all processes
- * together have more than the card. Kernels take time on a card, one after the other in the order
- * of their launches, and compute nothing; a process may be QUEUE_NS ahead of the card.
+ * Memory is only counted, and its address is that of a record of its size: an allocation fails with
+ * CUDA_ERROR_OUT_OF_MEMORY once all processes together have more than the card. Kernels take time
+ * on a card, one after the other in the order of their launches, and compute nothing; a process may
+ * be QUEUE_NS ahead of the card.
  *
- * CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER work as in CUDA. Without PCI_BUS_ID as the order, the
- * card with the most multiprocessors comes first. If the folder CUDA_MPS_PIPE_DIRECTORY (or else
- * /tmp/nvidia-mps) has a file `control`, a process is limited by CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
- * and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, as under MPS.
+ * CUDA_VISIBLE_DEVICES, by index, and CUDA_DEVICE_ORDER work as in CUDA. Without PCI_BUS_ID as the
+ * order, the card with the most multiprocessors comes first. If CUDA_MPS_PIPE_DIRECTORY has a file
+ * `control`, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE limit a process
+ * as under MPS, memory on the first device only.
  *
  * Numbers and layouts: cuda.h.
  */
@@ -35,20 +36,14 @@ enum {
     INVALID_CONTEXT = 201,
     NOT_FOUND = 500,
 };
-enum { CUDA_VERSION = 12040, RESERVED_HIGH = 6, USED_HIGH = 8 };
+enum { CUDA_VERSION = 12040 };
 #define QUEUE_NS 20000000ULL /* 20 ms */
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int Result;
 typedef unsigned long long Pointer;
 typedef struct { int device; } Context;
-typedef struct { uint64_t at_ns; } Event;
-typedef struct Chunk {
-    Pointer address;
-    uint64_t bytes;
-    int device, is_async;
-    struct Chunk *next;
-} Chunk;
+typedef struct { uint64_t bytes; int device; } Chunk;
 
 static Machine machine;
 static Process *self;
@@ -56,11 +51,10 @@ static int devices[MAX_CARDS], device_count; /* the process's devices, as indice
 static Context primary[MAX_CARDS];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below but the context */
-static Chunk *chunks;
 static int retained[MAX_CARDS];
-static uint64_t end_ns[MAX_CARDS], mps_bytes[MAX_CARDS];
-static uint64_t pool_bytes[MAX_CARDS], pool_high_bytes[MAX_CARDS];
-static uint64_t mps_percent = 100;
+static uint64_t end_ns[MAX_CARDS];
+static uint64_t pool_bytes[MAX_CARDS]; /* from cuMemAllocAsync; nothing is given back */
+static uint64_t mps_bytes, mps_percent = 100;
 
 static _Thread_local Context *context; /* of this thread */
 
@@ -80,64 +74,42 @@ static int fastest_first(const void *left, const void *right)
     return difference ? difference : by_bus(left, right);
 }
 
-static int named(const char *name, const int *all, int count)
-{
-    char *end;
-    long index = strtol(name, &end, 10);
-
-    if (*name && *end == '\0')
-        return index >= 0 && index < count ? all[index] : -1;
-    for (int i = 0; i < count; i++)
-        if (*name && strncasecmp(machine.cards[all[i]].uuid, name, strlen(name)) == 0)
-            return all[i];
-    return -1;
-}
-
 static void find_devices(void)
 {
     const char *order = getenv("CUDA_DEVICE_ORDER"), *wanted = getenv("CUDA_VISIBLE_DEVICES");
     int all[MAX_CARDS], count = machine.visible_count;
-    char *copy, *rest = NULL;
+    char *end;
 
     memcpy(all, machine.visible, sizeof all);
     qsort(all, (size_t)count, sizeof *all,
           order && strcmp(order, "PCI_BUS_ID") == 0 ? by_bus : fastest_first);
     device_count = 0;
-    if (!wanted) {
-        memcpy(devices, all, sizeof all);
-        device_count = count;
-        return;
-    }
-    copy = strdup(wanted);
-    for (char *name = strtok_r(copy, ",", &rest); name; name = strtok_r(NULL, ",", &rest)) {
-        int card = named(name, all, count);
+    for (int i = 0; i < count && !wanted; i++)
+        devices[device_count++] = all[i];
+    for (; wanted && *wanted; wanted = *end ? end + 1 : end) {
+        long index = strtol(wanted, &end, 10);
 
-        if (card < 0)
+        if (end == wanted || index < 0 || index >= count)
             break; /* CUDA ignores the names after a wrong one */
-        devices[device_count++] = card;
+        devices[device_count++] = all[index];
     }
-    free(copy);
 }
 
 static void read_mps_limits(void)
 {
-    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY"), *percent, *limits;
-    char path[4096], *copy, *rest = NULL;
-    unsigned device;
+    const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY"), *memory, *percent;
+    char path[4096];
     unsigned long long mib;
 
-    snprintf(path, sizeof path, "%s/control", folder && *folder ? folder : "/tmp/nvidia-mps");
-    if (access(path, F_OK) != 0)
+    snprintf(path, sizeof path, "%s/control", folder ? folder : "");
+    if (!folder || access(path, F_OK) != 0)
         return;
+    memory = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
     percent = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
-    limits = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
-    if (percent && atoi(percent) > 0 && atoi(percent) < 100)
+    if (memory && sscanf(memory, "0=%lluM", &mib) == 1)
+        mps_bytes = mib * MIB;
+    if (percent)
         mps_percent = (uint64_t)atoi(percent);
-    copy = strdup(limits ? limits : "");
-    for (char *each = strtok_r(copy, ",", &rest); each; each = strtok_r(NULL, ",", &rest))
-        if (sscanf(each, "%u=%lluM", &device, &mib) == 2 && device < MAX_CARDS)
-            mps_bytes[device] = mib * MIB;
-    free(copy);
 }
 
 EXPORT Result cuInit(unsigned flags)
@@ -146,17 +118,12 @@ EXPORT Result cuInit(unsigned flags)
 
     pthread_mutex_lock(&lock);
     if (!self) {
-        if (machine_read(&machine) && machine_map(&machine, O_CREAT)) {
+        if (machine_read(&machine) && machine_lock(&machine, O_CREAT)) {
             find_devices();
             read_mps_limits();
-            if (device_count) {
-                machine_lock(&machine);
-                self = machine_enter(&machine);
-                machine_unlock(&machine);
-            }
+            self = device_count ? machine_enter(&machine) : NULL;
+            machine_unlock(&machine);
         }
-        for (int i = 0; i < MAX_CARDS; i++)
-            primary[i].device = i;
         result = self ? SUCCESS : NO_DEVICE;
     }
     pthread_mutex_unlock(&lock);
@@ -202,21 +169,6 @@ EXPORT Result cuDeviceGetName(char *name, int length, int device)
     return check(device);
 }
 
-EXPORT Result cuDeviceGetUuid(unsigned char *uuid, int device)
-{
-    Result result = check(device);
-    const char *text = result == SUCCESS ? card_of(device)->uuid + strlen("GPU-") : "";
-    unsigned byte;
-
-    for (int i = 0; i < 16 && result == SUCCESS; i++) {
-        text += *text == '-';
-        sscanf(text, "%2x", &byte);
-        uuid[i] = (unsigned char)byte;
-        text += 2;
-    }
-    return result;
-}
-
 EXPORT Result cuDeviceGetPCIBusId(char *text, int length, int device)
 {
     if (check(device) == SUCCESS)
@@ -238,12 +190,9 @@ EXPORT Result cuDeviceGetAttribute(int *value, int attribute, int device)
     if (result != SUCCESS)
         return result;
     switch (attribute) {
-    case 1: *value = 1024; break;                            /* threads of a block */
-    case 10: *value = 32; break;                             /* threads of a warp */
     case 16: *value = card_of(device)->multiprocessors; break;
     case 39: *value = 2048; break;                           /* threads of a multiprocessor */
     case 75: *value = 8; break;                              /* compute capability, major */
-    case 83: case 102: case 115: *value = 1; break;          /* managed, virtual, pools */
     default: *value = 0;
     }
     return SUCCESS;
@@ -261,9 +210,9 @@ static Result take(int device, uint64_t bytes)
     int card = devices[device];
     Result result = SUCCESS;
 
-    machine_lock(&machine);
+    machine_lock(&machine, 0);
     if (machine_bytes(&machine, card) + bytes > machine.cards[card].bytes
-        || (mps_bytes[device] && self->bytes[card] + bytes > mps_bytes[device]))
+        || (device == 0 && mps_bytes && self->bytes[card] + bytes > mps_bytes))
         result = OUT_OF_MEMORY;
     else
         self->bytes[card] += bytes;
@@ -273,7 +222,7 @@ static Result take(int device, uint64_t bytes)
 
 static void give_back(int device, uint64_t bytes)
 {
-    machine_lock(&machine);
+    machine_lock(&machine, 0);
     self->bytes[devices[device]] -= bytes;
     machine_unlock(&machine);
 }
@@ -289,6 +238,7 @@ EXPORT Result cuDevicePrimaryCtxRetain(Context **found, int device)
         result = take(device, machine.context_bytes);
     if (result == SUCCESS) {
         retained[device]++;
+        primary[device].device = device;
         *found = &primary[device];
     }
     pthread_mutex_unlock(&lock);
@@ -332,72 +282,55 @@ EXPORT Result cuCtxGetDevice(int *device)
 
 /* Memory. */
 
-static Result allocate(Pointer *address, uint64_t bytes, int device, int is_async)
+static Result allocate(Pointer *address, uint64_t bytes, int device)
 {
-    static Pointer next = 1ULL << 40;
-    Chunk *chunk;
     Result result = device < 0 ? INVALID_CONTEXT : bytes ? take(device, bytes) : INVALID_VALUE;
+    Chunk *chunk;
 
     if (result != SUCCESS)
         return result;
     chunk = malloc(sizeof *chunk);
-    pthread_mutex_lock(&lock);
-    *chunk = (Chunk){next, bytes, device, is_async, chunks};
-    next += bytes;
-    chunks = chunk;
-    if (is_async && (pool_bytes[device] += bytes) > pool_high_bytes[device])
-        pool_high_bytes[device] = pool_bytes[device];
-    pthread_mutex_unlock(&lock);
-    *address = chunk->address;
-    return SUCCESS;
-}
-
-static Result release(Pointer address)
-{
-    Chunk *found = NULL;
-
-    pthread_mutex_lock(&lock);
-    for (Chunk **each = &chunks; *each; each = &(*each)->next)
-        if ((*each)->address == address) {
-            found = *each;
-            *each = found->next;
-            if (found->is_async)
-                pool_bytes[found->device] -= found->bytes;
-            break;
-        }
-    pthread_mutex_unlock(&lock);
-    if (!found)
-        return address ? INVALID_VALUE : SUCCESS;
-    give_back(found->device, found->bytes);
-    free(found);
+    *chunk = (Chunk){bytes, device};
+    *address = (Pointer)(uintptr_t)chunk;
     return SUCCESS;
 }
 
 EXPORT Result cuMemAlloc_v2(Pointer *address, size_t bytes)
 {
-    return allocate(address, bytes, current(), 0);
+    return allocate(address, bytes, current());
 }
 
 EXPORT Result cuMemAllocManaged(Pointer *address, size_t bytes, unsigned flags)
 {
-    return allocate(address, bytes, current(), 0);
+    return allocate(address, bytes, current());
 }
 
 EXPORT Result cuMemAllocPitch_v2(Pointer *address, size_t *pitch, size_t width, size_t height,
                                  unsigned element)
 {
     *pitch = (width + 511) / 512 * 512;
-    return allocate(address, *pitch * height, current(), 0);
+    return allocate(address, *pitch * height, current());
 }
 
 EXPORT Result cuMemAllocAsync(Pointer *address, size_t bytes, void *stream)
 {
-    return allocate(address, bytes, current(), 1);
+    Result result = allocate(address, bytes, current());
+
+    pthread_mutex_lock(&lock);
+    if (result == SUCCESS)
+        pool_bytes[current()] += bytes;
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 EXPORT Result cuMemFree_v2(Pointer address)
 {
-    return release(address);
+    Chunk *chunk = (Chunk *)(uintptr_t)address;
+
+    if (chunk)
+        give_back(chunk->device, chunk->bytes);
+    free(chunk);
+    return SUCCESS;
 }
 
 EXPORT Result cuMemGetInfo_v2(size_t *available, size_t *total)
@@ -407,7 +340,7 @@ EXPORT Result cuMemGetInfo_v2(size_t *available, size_t *total)
 
     if (device < 0)
         return INVALID_CONTEXT;
-    machine_lock(&machine);
+    machine_lock(&machine, 0);
     bytes = machine_bytes(&machine, devices[device]);
     machine_unlock(&machine);
     *total = card_of(device)->bytes;
@@ -422,7 +355,7 @@ EXPORT Result cuMemCreate(Pointer *handle, size_t bytes, const Properties *prope
 {
     Result result = check(properties->device);
 
-    return result == SUCCESS ? allocate(handle, bytes, properties->device, 0) : result;
+    return result == SUCCESS ? allocate(handle, bytes, properties->device) : result;
 }
 
 EXPORT Result cuDeviceGetMemPool(int **pool, int device)
@@ -433,10 +366,7 @@ EXPORT Result cuDeviceGetMemPool(int **pool, int device)
 
 EXPORT Result cuMemPoolGetAttribute(int *pool, int attribute, uint64_t *value)
 {
-    int device = (int)(pool - devices);
-
-    *value = attribute == RESERVED_HIGH || attribute == USED_HIGH ? pool_high_bytes[device]
-                                                                  : pool_bytes[device];
+    *value = pool_bytes[pool - devices];
     return SUCCESS;
 }
 
@@ -466,12 +396,17 @@ static void count_busy(int card, uint64_t moment_ns, uint64_t busy_ns)
 }
 
 /* Appends a kernel to the card's work. Under MPS it has a part of the card for a longer time. */
-static void launch(int device, uint64_t blocks)
+EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                             void *stream, void **params, void **extra)
 {
-    int card = devices[device];
-    uint64_t now, end, busy_ns = machine.block_ns * blocks;
+    uint64_t now, end, busy_ns = machine.block_ns * grid_x * grid_y * grid_z;
+    int device = current(), card;
 
-    machine_lock(&machine);
+    if (device < 0)
+        return INVALID_CONTEXT;
+    card = devices[device];
+    machine_lock(&machine, 0);
     now = machine_now_ns();
     end = later(now, machine.state->busy_until_ns[card]) + busy_ns;
     machine.state->busy_until_ns[card] = end;
@@ -483,17 +418,6 @@ static void launch(int device, uint64_t blocks)
     pthread_mutex_unlock(&lock);
     if (end > now + QUEUE_NS)
         sleep_until(end - QUEUE_NS);
-}
-
-EXPORT Result cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                             void *stream, void **params, void **extra)
-{
-    if (!function)
-        return INVALID_VALUE;
-    if (!context)
-        return self ? INVALID_CONTEXT : NOT_INITIALIZED;
-    launch(current(), (uint64_t)grid_x * grid_y * grid_z);
     return SUCCESS;
 }
 
@@ -515,23 +439,23 @@ EXPORT Result cuCtxSynchronize(void)
     return SUCCESS;
 }
 
-EXPORT Result cuEventCreate(Event **event, unsigned flags)
+EXPORT Result cuEventCreate(uint64_t **event, unsigned flags)
 {
     *event = calloc(1, sizeof **event);
     return context ? SUCCESS : INVALID_CONTEXT;
 }
 
-EXPORT Result cuEventRecord(Event *event, void *stream)
+EXPORT Result cuEventRecord(uint64_t *event, void *stream)
 {
     if (!context)
         return INVALID_CONTEXT;
-    event->at_ns = later(machine_now_ns(), end_of(current()));
+    *event = later(machine_now_ns(), end_of(current()));
     return SUCCESS;
 }
 
-EXPORT Result cuEventSynchronize(Event *event)
+EXPORT Result cuEventSynchronize(uint64_t *event)
 {
-    sleep_until(event->at_ns);
+    sleep_until(*event);
     return SUCCESS;
 }
 
@@ -549,38 +473,20 @@ EXPORT Result cuModuleGetFunction(void **function, void *module, const char *nam
     return module ? SUCCESS : INVALID_VALUE;
 }
 
-/* Errors and addresses. */
-
 EXPORT Result cuGetErrorName(Result result, const char **name)
 {
-    switch (result) {
-    case SUCCESS: *name = "CUDA_SUCCESS"; break;
-    case INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
-    case OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
-    case NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
-    case NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
-    case INVALID_DEVICE: *name = "CUDA_ERROR_INVALID_DEVICE"; break;
-    case INVALID_CONTEXT: *name = "CUDA_ERROR_INVALID_CONTEXT"; break;
-    default: *name = "CUDA_ERROR_UNKNOWN";
-    }
+    *name = result == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : NULL;
     return SUCCESS;
 }
 
-/* Base names, as callers of cuGetProcAddress have them. */
+/* What tenant.c looks up, by the base names that callers of cuGetProcAddress have. */
 #define SAME(name) {#name, (void *)name}
 #define SECOND(name) {#name, (void *)name##_v2}
-Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
-                           int *status);
 static const struct { const char *name; void *function; } entries[] = {
-    SAME(cuInit), SAME(cuDriverGetVersion), SAME(cuDeviceGetCount), SAME(cuDeviceGet),
-    SAME(cuDeviceGetName), SAME(cuDeviceGetUuid), SAME(cuDeviceGetPCIBusId),
-    SECOND(cuDeviceTotalMem), SAME(cuDeviceGetAttribute), SAME(cuDevicePrimaryCtxRetain),
-    SECOND(cuDevicePrimaryCtxRelease), SAME(cuCtxSetCurrent), SAME(cuCtxGetCurrent),
-    SAME(cuCtxGetDevice), SAME(cuCtxSynchronize), SECOND(cuMemAlloc), SAME(cuMemAllocManaged),
-    SECOND(cuMemAllocPitch), SAME(cuMemAllocAsync), SECOND(cuMemFree), SECOND(cuMemGetInfo),
-    SAME(cuMemCreate), SAME(cuDeviceGetMemPool), SAME(cuMemPoolGetAttribute), SAME(cuLaunchKernel),
-    SAME(cuEventCreate), SAME(cuEventRecord), SAME(cuEventSynchronize), SAME(cuModuleLoadData),
-    SAME(cuModuleGetFunction), SAME(cuGetErrorName), SECOND(cuGetProcAddress),
+    SAME(cuDeviceGetCount), SAME(cuDeviceGetPCIBusId), SECOND(cuDeviceTotalMem), SAME(cuInit),
+    SAME(cuDevicePrimaryCtxRetain), SAME(cuCtxSetCurrent), SAME(cuCtxSynchronize),
+    SECOND(cuMemAlloc), SAME(cuMemAllocManaged), SECOND(cuMemAllocPitch), SAME(cuMemAllocAsync),
+    SAME(cuMemCreate), SECOND(cuMemGetInfo), SAME(cuLaunchKernel),
 };
 
 EXPORT Result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,

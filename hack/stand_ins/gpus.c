@@ -31,9 +31,7 @@ int machine_find(const Machine *machine, const char *scope, const char *query, c
     for (const char *line = machine->text, *end; *line; line = end + 1) {
         value[0] = '\0';
         if (sscanf(line, "%15s %31s %255[^\n]", line_scope, line_query, value) >= 2
-            && strcmp(line_query, query) == 0
-            && (strcmp(line_scope, scope) == 0
-                || (strcmp(line_scope, "*") == 0 && strcmp(scope, "system") != 0))) {
+            && strcmp(line_query, query) == 0 && strcmp(line_scope, scope) == 0) {
             strcpy(answer, value);
             found = 1;
         }
@@ -53,20 +51,15 @@ static uint64_t number(const Machine *machine, const char *scope, const char *qu
 
 static int read_card(const Machine *machine, int index, Card *card)
 {
-    char scope[16], uuid[MAX_ANSWER], bus_id[MAX_ANSWER] = "", name[MAX_ANSWER] = "";
+    char scope[16], uuid[MAX_ANSWER];
 
     snprintf(scope, sizeof scope, "%d", index);
-    if (!machine_find(machine, scope, "uuid", uuid))
-        return 0;
-    machine_find(machine, scope, "pci", bus_id);
-    machine_find(machine, scope, "name", name);
-    snprintf(card->uuid, sizeof card->uuid, "%.63s", uuid);
-    snprintf(card->bus_id, sizeof card->bus_id, "%.31s", bus_id);
-    snprintf(card->name, sizeof card->name, "%.63s", name);
+    machine_find(machine, scope, "pci", card->bus_id);
+    machine_find(machine, scope, "name", card->name);
     card->minor = (int)number(machine, scope, "minor", 0);
     card->multiprocessors = (int)number(machine, scope, "multiprocessors", 0);
     card->bytes = number(machine, scope, "memory", 0);
-    return 1;
+    return machine_find(machine, scope, "uuid", uuid);
 }
 
 static void find_visible(Machine *machine, int in_container)
@@ -101,7 +94,8 @@ int machine_read(Machine *machine)
     return 1;
 }
 
-int machine_map(Machine *machine, int flag)
+/* Maps the state, if not done yet; 0 if that fails. */
+static int map(Machine *machine, int flag)
 {
     char path[4096];
     State *state;
@@ -132,11 +126,16 @@ static int byte_lock(int file, int command, short type, int byte)
     return range.l_type == F_UNLCK ? 0 : 1;
 }
 
-void machine_lock(Machine *machine)
+int machine_lock(Machine *machine, int flag)
 {
     pthread_mutex_lock(&lock);
+    if (!map(machine, flag)) {
+        pthread_mutex_unlock(&lock);
+        return 0;
+    }
     while (byte_lock(machine->file, F_OFD_SETLKW, F_WRLCK, 0) < 0)
         ;
+    return 1;
 }
 
 void machine_unlock(Machine *machine)

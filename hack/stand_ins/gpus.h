@@ -6,8 +6,8 @@
  *
  *     <scope> <query> <answer>
  *
- * scope is the index of a card, `*` for every card, or `system`. The last matching line counts. NVML
- * gives these answers (nvml.c). Of a card, CUDA uses its uuid, pci, minor, name, memory (bytes) and
+ * scope is the index of a card, or `system`. The last matching line counts. NVML gives these
+ * answers (nvml.c). Of a card, CUDA uses its pci, minor, name, memory (bytes) and
  * multiprocessors, and of the system
  *
  *     block_ns     time on the card of one block of a kernel; 20 without this line
@@ -37,7 +37,7 @@ enum { MAX_CARDS = 64, MAX_PROCESSES = 128, BUCKETS = 16, MAX_ANSWER = 256 };
 #define BUCKET_NS 100000000ULL /* 0.1 s */
 
 typedef struct {
-    char uuid[64], bus_id[32], name[64];
+    char bus_id[MAX_ANSWER], name[MAX_ANSWER];
     int minor, multiprocessors;
     uint64_t bytes;
 } Card;
@@ -77,11 +77,11 @@ int machine_read(Machine *machine);
 /* Copies the answer of the last matching line into MAX_ANSWER bytes; 0 without one. */
 int machine_find(const Machine *machine, const char *scope, const char *query, char *answer);
 
-/* Maps the state, if not done yet; 0 if that fails. It is created with O_CREAT as the flag. */
-int machine_map(Machine *machine, int flag);
-
-/* Takes or drops the lock that guards the state against all threads and processes. */
-void machine_lock(Machine *machine);
+/*
+ * Takes the lock that guards the state against all threads and processes; 0 if there is no state.
+ * It is created with O_CREAT as the flag.
+ */
+int machine_lock(Machine *machine, int flag);
 void machine_unlock(Machine *machine);
 
 /* Returns a new place for this process; NULL if all are taken. Call it under the lock. */

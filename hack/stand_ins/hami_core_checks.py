@@ -97,8 +97,8 @@ def outcomes(library: Path, *, runc: str = "runc") -> Iterator[Outcome]:
 
 def _cards_are_those_of_the_claim(scene: _Scene) -> Outcome:
     ended = scene.runc.run(scene.pod, "tenant", "device", "0", "device", "1", "nvml", "0")
-    seen = [(each.get("uuid"), each["total_mib"]) for each in ended.printed]
-    expected = [*((card.uuid, _LIMIT_MIB) for card in _CARDS), (None, _LIMIT_MIB)]
+    seen = [(each.get("bus"), each["total_mib"]) for each in ended.printed]
+    expected = [*((card.pci_bus_id, _LIMIT_MIB) for card in _CARDS), (None, _LIMIT_MIB)]
     totals = ", ".join(str(total) for _, total in seen)
     return Outcome(
         name="CUDA and NVML show the limits as the cards' memory, in the order of the PCI bus",

@@ -1,21 +1,16 @@
 /*
- * A limiter: a library to preload that limits memory and compute as the enforcers' own libraries
- * do, by what the driver puts into a container. Without any of it, it lets no work pass, so a
- * variable or mount that is missing or wrong shows.
+ * A limiter: a library to preload that limits memory and compute as HAMi-core does, by what the
+ * driver puts into a container. Without any of it, it lets no work pass, so a variable or mount
+ * that is missing or wrong shows.
  *
- * As HAMi-core (the default), it takes its limits by the index of a card, from
- * CUDA_DEVICE_MEMORY_LIMIT_<index> and CUDA_DEVICE_SM_LIMIT_<index>, or without an index, and counts
- * in the file CUDA_DEVICE_MEMORY_SHARED_CACHE. GPU_CORE_UTILIZATION_POLICY has to be `force`. A value
- * of a bypass variable turns it off.
- *
- * With -DBY_UUID, it takes the limit of memory from the JSON map TENSOR_FUSION_CUDA_MEM_LIMIT and
- * counts in a file in the folder SHM_PATH. With -DLIMITS_NOTHING it is a library without functions.
+ * It takes its limits by the index of a card, from CUDA_DEVICE_MEMORY_LIMIT_<index> and
+ * CUDA_DEVICE_SM_LIMIT_<index>, and counts in the file CUDA_DEVICE_MEMORY_SHARED_CACHE.
+ * GPU_CORE_UTILIZATION_POLICY has to be `force`. A value of a bypass variable turns it off. With
+ * -DLIMITS_NOTHING it is a library without functions.
  *
  * Its functions come before libcuda's in a program that is linked with libcuda, and nowhere else.
  */
-#ifdef LIMITS_NOTHING
-int limits_nothing;
-#else
+#ifndef LIMITS_NOTHING
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -50,50 +45,18 @@ static Result current_device(int *device)
     return get(device);
 }
 
+static int is_set(const char *name)
+{
+    const char *found = getenv(name);
+
+    return found && *found;
+}
+
 static int is_off(void)
 {
-    static const char *const bypasses[] = {"CUDA_REDIRECT", "CUDA_DISABLE_CONTROL",
-                                           "DISABLE_GPU_LIMITER", "TF_DISABLE_MEMORY_MANAGER"};
-
-    for (size_t i = 0; i < sizeof bypasses / sizeof *bypasses; i++)
-        if (getenv(bypasses[i]) && *getenv(bypasses[i]))
-            return 1;
-    return 0;
+    return is_set("CUDA_REDIRECT") || is_set("CUDA_DISABLE_CONTROL");
 }
 
-#ifdef BY_UUID
-static uint64_t limit_of(int device)
-{
-    Result (*get_uuid)(unsigned char *, int) = real("cuDeviceGetUuid");
-    const char *limits = getenv("TENSOR_FUSION_CUDA_MEM_LIMIT"), *found;
-    unsigned char bytes[16];
-    char name[64] = "\"GPU-", *end = name + 5;
-
-    if (!limits || get_uuid(bytes, device) != SUCCESS)
-        return 0;
-    for (int i = 0; i < 16; i++)
-        end += sprintf(end, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", bytes[i]);
-    strcpy(end, "\":");
-    found = strcasestr(limits, name);
-    return found ? strtoull(found + strlen(name), NULL, 10) : 0;
-}
-
-static const char *counter_path(char *room, size_t size)
-{
-    const char *folder = getenv("SHM_PATH");
-
-    if (!folder || !*folder)
-        return "";
-    snprintf(room, size, "%s/counter", folder);
-    return room;
-}
-
-/* The hypervisor limits compute, so nothing is kept back here. */
-static int percent_of(int device)
-{
-    return getenv("TF_SHM_PATH") && getenv("POD_NAME") && getenv("POD_NAMESPACE") ? 100 : 0;
-}
-#else
 static const char *value(const char *name, int device)
 {
     char indexed[64];
@@ -101,8 +64,6 @@ static const char *value(const char *name, int device)
 
     snprintf(indexed, sizeof indexed, "%s_%d", name, device);
     found = getenv(indexed);
-    if (!found)
-        found = getenv(name);
     return found ? found : "";
 }
 
@@ -115,33 +76,24 @@ static uint64_t limit_of(int device)
     return unit == 'm' ? mib << 20 : 0;
 }
 
-static const char *counter_path(char *room, size_t size)
-{
-    const char *path = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
-
-    snprintf(room, size, "%s", path ? path : "");
-    return room;
-}
-
 static int percent_of(int device)
 {
     const char *policy = getenv("GPU_CORE_UTILIZATION_POLICY");
 
     return policy && !strcmp(policy, "force") ? atoi(value("CUDA_DEVICE_SM_LIMIT", device)) : 0;
 }
-#endif
 
 /* Memory on each card of all processes of the container. */
 static _Atomic uint64_t *counters(void)
 {
     static _Atomic uint64_t *mapped;
-    char room[4096];
+    const char *path = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     void *found;
     int file;
 
     if (mapped)
         return mapped;
-    file = open(counter_path(room, sizeof room), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    file = open(path ? path : "", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (file < 0 || ftruncate(file, MAX_CARDS * sizeof *mapped) != 0)
         return NULL;
     found = mmap(NULL, MAX_CARDS * sizeof *mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

@@ -10,11 +10,10 @@
  *     ~<path> <answer>       blocks until the path exists, then returns the answer
  *
  * As in the real library, the cards are counted when NVML is initialised, and not again until it is
- * shut down as often as it was initialised. The query `count` of the system replaces the number of
- * visible cards.
+ * shut down as often as it was initialised.
  *
- * Events are the lines `<card> <type> <data>` that are added to the file <file>.events while an
- * event set waits. The query `events` of a card is the mask of types that it supports; `event_wait`
+ * Events are the lines `<card> <type> <data>` that are added to the file <file>.events while there
+ * is an event set. The query `events` of a card is the mask of types that it supports; `event_wait`
  * of the system is queried before each wait.
  *
  * The file <file>.open has the indices of the cards that the process keeps open.
@@ -27,6 +26,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ typedef struct {
     unsigned long long type, data;
     unsigned gpu_instance, compute_instance;
 } EventData;
-typedef struct { unsigned long long types[MAX_CARDS]; long offset; } *EventSet;
+typedef struct { unsigned long long types[MAX_CARDS]; FILE *file; } *EventSet;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below but the answers */
 static Machine machine;
@@ -113,10 +113,16 @@ static void write_open(void)
         fclose(file);
 }
 
-static Return ask(const char *scope, const char *query, char *answer)
+/* Returns the answer to a query of a card, or of the system without one. */
+static Return ask(Device device, const char *query, char *answer)
 {
+    char scope[16] = "system";
     int known, found;
 
+    if (!started)
+        return UNINITIALIZED;
+    if (device)
+        snprintf(scope, sizeof scope, "%d", device->index);
     pthread_mutex_lock(&lock);
     known = is_known_thread();
     found = machine_find(&machine, scope, query, answer);
@@ -134,23 +140,19 @@ static Return ask(const char *scope, const char *query, char *answer)
     return answer[0] == '!' ? atoi(answer + 1) : SUCCESS;
 }
 
-static Return ask_system(const char *query, char *answer)
-{
-    return started ? ask("system", query, answer) : UNINITIALIZED;
-}
-
-static Return ask_card(Device device, const char *query, char *answer)
-{
-    char scope[16];
-
-    snprintf(scope, sizeof scope, "%d", device->index);
-    return started ? ask(scope, query, answer) : UNINITIALIZED;
-}
-
-static Return card_text(Device device, const char *query, char *text, unsigned length)
+/* The result of a query that only makes a call fail; without a line the call succeeds. */
+static Return failure(Device device, const char *query)
 {
     char answer[MAX_ANSWER];
-    Return result = ask_card(device, query, answer);
+    Return result = ask(device, query, answer);
+
+    return result == NOT_SUPPORTED ? SUCCESS : result;
+}
+
+static Return ask_text(Device device, const char *query, char *text, unsigned length)
+{
+    char answer[MAX_ANSWER];
+    Return result = ask(device, query, answer);
 
     if (result != SUCCESS)
         return result;
@@ -160,36 +162,37 @@ static Return card_text(Device device, const char *query, char *text, unsigned l
     return SUCCESS;
 }
 
-static Return card_number(Device device, const char *query, unsigned *number)
+/* Reads what an answer has, as sscanf does. */
+static Return ask_values(Device device, const char *query, const char *format, ...)
 {
     char answer[MAX_ANSWER];
-    Return result = ask_card(device, query, answer);
+    va_list values;
+    Return result = ask(device, query, answer);
 
+    va_start(values, format);
     if (result == SUCCESS)
-        *number = (unsigned)strtoul(answer, NULL, 0);
+        vsscanf(answer, format, values);
+    va_end(values);
     return result;
 }
 
 EXPORT Return nvmlInitWithFlags(unsigned flags)
 {
-    char answer[MAX_ANSWER];
+    Return result = DRIVER_NOT_LOADED;
     int is_read;
-    Return result;
 
     pthread_mutex_lock(&lock);
     is_read = machine_read(&machine);
-    pthread_mutex_unlock(&lock);
-    result = is_read ? ask("system", "init", answer) : DRIVER_NOT_LOADED;
-    if (result != NOT_SUPPORTED && result != SUCCESS)
-        return result;
-    pthread_mutex_lock(&lock);
-    if (started++ == 0) {
+    if (started++ == 0)
         counted = (unsigned)machine.visible_count;
-        if (machine_find(&machine, "system", "count", answer))
-            counted = answer[0] == '!' ? 0 : (unsigned)atoi(answer);
-    }
     pthread_mutex_unlock(&lock);
-    return SUCCESS;
+    if (is_read)
+        result = failure(NULL, "init");
+    pthread_mutex_lock(&lock);
+    if (result != SUCCESS)
+        started--;
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 EXPORT Return nvmlInit_v2(void)
@@ -219,37 +222,22 @@ EXPORT const char *nvmlErrorString(Return result)
 
 EXPORT Return nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_system("driver", answer);
-
-    if (result == SUCCESS)
-        snprintf(version, length, "%s", answer);
-    return result;
+    return ask_text(NULL, "driver", version, length);
 }
 
-EXPORT Return nvmlSystemGetCudaDriverVersion_v2(int *version)
+EXPORT Return nvmlSystemGetCudaDriverVersion_v2(unsigned *version)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_system("cuda", answer);
-
-    if (result == SUCCESS)
-        *version = atoi(answer);
-    return result;
+    return ask_values(NULL, "cuda", "%i", version);
 }
 
 EXPORT Return nvmlDeviceGetCount_v2(unsigned *count)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_system("count", answer);
-
     *count = counted;
-    return result == NOT_SUPPORTED ? SUCCESS : result;
+    return started ? SUCCESS : UNINITIALIZED;
 }
 
 EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
 {
-    char answer[MAX_ANSWER];
-    Return result;
     int card;
 
     if (index >= MAX_CARDS)
@@ -263,8 +251,7 @@ EXPORT Return nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *device)
     }
     pthread_mutex_unlock(&lock);
     *device = (Device)&cards[card];
-    result = ask_card(*device, "handle", answer);
-    return result == NOT_SUPPORTED ? SUCCESS : result;
+    return failure(*device, "handle");
 }
 
 EXPORT Return nvmlDeviceGetHandleByIndex(unsigned index, Device *device)
@@ -281,15 +268,15 @@ EXPORT Return nvmlDeviceGetIndex(Device device, unsigned *index)
 }
 
 /* Functions that return one answer of the card. */
-#define TEXT(function, query)                                                                     \
-    EXPORT Return function(Device device, char *text, unsigned length)                            \
-    {                                                                                             \
-        return card_text(device, query, text, length);                                            \
+#define TEXT(function, query)                                          \
+    EXPORT Return function(Device device, char *text, unsigned length) \
+    {                                                                  \
+        return ask_text(device, query, text, length);                  \
     }
-#define NUMBER(function, query)                                                                   \
-    EXPORT Return function(Device device, unsigned *number)                                       \
-    {                                                                                             \
-        return card_number(device, query, number);                                                \
+#define NUMBER(function, query)                             \
+    EXPORT Return function(Device device, unsigned *number) \
+    {                                                       \
+        return ask_values(device, query, "%i", number);     \
     }
 TEXT(nvmlDeviceGetUUID, "uuid")
 TEXT(nvmlDeviceGetName, "name")
@@ -302,7 +289,7 @@ NUMBER(nvmlDeviceGetNumGpuCores, "cores")
 
 EXPORT Return nvmlDeviceGetPciInfo_v3(Device device, PciInfo *pci)
 {
-    Return result = card_text(device, "pci", pci->bus_id, sizeof pci->bus_id);
+    Return result = ask_text(device, "pci", pci->bus_id, sizeof pci->bus_id);
 
     if (result == SUCCESS)
         sscanf(pci->bus_id, "%x:%x:%x", &pci->domain, &pci->bus, &pci->device);
@@ -311,89 +298,51 @@ EXPORT Return nvmlDeviceGetPciInfo_v3(Device device, PciInfo *pci)
 
 EXPORT Return nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_card(device, "compute_capability", answer);
-
-    if (result == SUCCESS)
-        sscanf(answer, "%d %d", major, minor);
-    return result;
+    return ask_values(device, "compute_capability", "%d %d", major, minor);
 }
 
 EXPORT Return nvmlDeviceGetMaxClockInfo(Device device, int type, unsigned *clock)
 {
-    return card_number(device, "clock", clock);
+    return ask_values(device, "clock", "%i", clock);
 }
 
 /* The query `nvlink<number>` is `<active> <type of the other end> <its PCI bus ID>`. */
-static Return link_answer(Device device, unsigned link, unsigned *active, unsigned *type, char *bus)
+static Return ask_link(Device device, unsigned link, const char *format, void *value)
 {
-    char query[32], answer[MAX_ANSWER];
-    Return result;
+    char query[32];
 
     snprintf(query, sizeof query, "nvlink%u", link);
-    result = ask_card(device, query, answer);
-    if (result == SUCCESS && sscanf(answer, "%u %u %31s", active, type, bus) != 3)
-        result = UNKNOWN;
-    return result;
+    return ask_values(device, query, format, value);
 }
 
 EXPORT Return nvmlDeviceGetNvLinkState(Device device, unsigned link, unsigned *active)
 {
-    unsigned type;
-    char bus[32];
-
-    return link_answer(device, link, active, &type, bus);
+    return ask_link(device, link, "%u", active);
 }
 
 EXPORT Return nvmlDeviceGetNvLinkRemoteDeviceType(Device device, unsigned link, unsigned *type)
 {
-    unsigned active;
-    char bus[32];
-
-    return link_answer(device, link, &active, type, bus);
+    return ask_link(device, link, "%*u %u", type);
 }
 
 EXPORT Return nvmlDeviceGetNvLinkRemotePciInfo_v2(Device device, unsigned link, PciInfo *pci)
 {
-    unsigned active, type;
-
-    return link_answer(device, link, &active, &type, pci->bus_id);
+    return ask_link(device, link, "%*u %*u %31s", pci->bus_id);
 }
 
 /* Memory, and the processes that use it. Before the first of them there is no state to map. */
 
-static int lock_state(void)
-{
-    int is_mapped;
-
-    pthread_mutex_lock(&lock);
-    is_mapped = machine_map(&machine, 0);
-    pthread_mutex_unlock(&lock);
-    if (is_mapped)
-        machine_lock(&machine);
-    return is_mapped;
-}
-
-static unsigned long long used_bytes(Device device)
-{
-    unsigned long long bytes = 0;
-
-    if (lock_state()) {
-        bytes = machine_bytes(&machine, device->index);
-        machine_unlock(&machine);
-    }
-    return bytes;
-}
-
 EXPORT Return nvmlDeviceGetMemoryInfo(Device device, Memory *memory)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_card(device, "memory", answer);
+    Return result = ask_values(device, "memory", "%lli", &memory->total);
 
     if (result != SUCCESS)
         return result;
-    memory->total = strtoull(answer, NULL, 0);
-    memory->used = used_bytes(device);
+    memory->used = 0;
+    if (machine_lock(&machine, 0)) {
+        memory->used = machine_bytes(&machine, device->index);
+        machine_unlock(&machine);
+    }
     memory->free = memory->total - memory->used;
     return SUCCESS;
 }
@@ -403,7 +352,7 @@ EXPORT Return nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *room
 {
     unsigned count = 0, had = *room;
 
-    if (lock_state()) {
+    if (machine_lock(&machine, 0)) {
         for (int i = 0; i < MAX_PROCESSES; i++) {
             const Process *process = &machine.state->processes[i];
             unsigned long long bytes = process->bytes[device->index];
@@ -426,7 +375,7 @@ EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, un
         *room = MAX_PROCESSES;
         return INSUFFICIENT_SIZE;
     }
-    if (lock_state()) {
+    if (machine_lock(&machine, 0)) {
         for (int i = 0; i < MAX_PROCESSES && count < *room; i++) {
             const Process *process = &machine.state->processes[i];
             unsigned percent = process->pid ? machine_percent(process, device->index) : 0;
@@ -442,84 +391,60 @@ EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, un
 }
 
 #ifndef NO_EVENTS
+/* Lines that are in the file already are past events. */
 EXPORT Return nvmlEventSetCreate(EventSet *set)
 {
+    char path[4096];
+
     if (!started)
         return UNINITIALIZED;
+    snprintf(path, sizeof path, "%s.events", machine_path());
     *set = calloc(1, sizeof **set);
-    (*set)->offset = -1;
+    (*set)->file = fopen(path, "r");
+    if ((*set)->file)
+        fseek((*set)->file, 0, SEEK_END);
     return SUCCESS;
 }
 
 EXPORT Return nvmlEventSetFree(EventSet set)
 {
+    if (set->file)
+        fclose(set->file);
     free(set);
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetSupportedEventTypes(Device device, unsigned long long *types)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_card(device, "events", answer);
-
-    if (result == SUCCESS)
-        *types = strtoull(answer, NULL, 0);
-    return result;
-}
-
-/* Lines that are in the file already are past events. */
-static FILE *open_events(EventSet set)
-{
-    char path[4096];
-    FILE *file;
-
-    snprintf(path, sizeof path, "%s.events", machine_path());
-    file = fopen(path, "r");
-    if (set->offset < 0) {
-        set->offset = 0;
-        if (file && fseek(file, 0, SEEK_END) == 0)
-            set->offset = ftell(file);
-    }
-    return file;
+    return ask_values(device, "events", "%lli", types);
 }
 
 EXPORT Return nvmlDeviceRegisterEvents(Device device, unsigned long long types, EventSet set)
 {
-    FILE *file = open_events(set);
-    int known;
-
-    if (file)
-        fclose(file);
     set->types[device->index] |= types;
-    pthread_mutex_lock(&lock);
-    known = is_known_thread();
-    pthread_mutex_unlock(&lock);
-    return known ? SUCCESS : UNKNOWN;
+    return failure(device, "register");
 }
 
 static int next_event(EventSet set, EventData *event)
 {
-    FILE *file = open_events(set);
-    int found = 0, index;
+    int index;
 
-    if (!file)
+    if (!set->file)
         return 0;
-    fseek(file, set->offset, SEEK_SET);
-    while (!found && fscanf(file, "%d %llu %llu\n", &index, &event->type, &event->data) == 3) {
-        event->device = (Device)&cards[index];
-        found = (set->types[index] & event->type) != 0;
-    }
-    set->offset = ftell(file);
-    fclose(file);
-    return found;
+    clearerr(set->file); /* it may have grown */
+    while (fscanf(set->file, "%d %llu %llu\n", &index, &event->type, &event->data) == 3)
+        if (set->types[index] & event->type) {
+            event->device = (Device)&cards[index];
+            return 1;
+        }
+    return 0;
 }
 
 EXPORT Return nvmlEventSetWait_v2(EventSet set, EventData *event, unsigned timeout_ms)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_system("event_wait", answer);
+    Return result = failure(NULL, "event_wait");
 
-    if (result != NOT_SUPPORTED && result != SUCCESS)
+    if (result != SUCCESS)
         return result;
     for (unsigned waited_ms = 0; waited_ms < timeout_ms; waited_ms += 5) {
         if (next_event(set, event))
@@ -537,15 +462,15 @@ EXPORT Return nvmlDeviceGetFieldValues(Device device, int count, FieldValue *val
         values[i].result = NOT_SUPPORTED;
         values[i].value_type = UNSIGNED_INT;
         if (values[i].field == RECOVERY_ACTION)
-            values[i].result = (unsigned)card_number(device, "recovery", &values[i].value.number);
+            values[i].result =
+                (unsigned)ask_values(device, "recovery", "%i", &values[i].value.number);
     }
     return SUCCESS;
 }
 
 EXPORT Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
 {
-    char answer[MAX_ANSWER];
-    Memory found;
+    Memory found = {0, 0, 0};
     Return result = nvmlDeviceGetMemoryInfo(device, &found);
 
     if (memory->version != MEMORY_V2)
@@ -555,20 +480,12 @@ EXPORT Return nvmlDeviceGetMemoryInfo_v2(Device device, MemoryV2 *memory)
     memory->total = found.total;
     memory->used = found.used;
     memory->free = found.free;
-    result = ask_card(device, "reserved", answer);
-    if (result == SUCCESS)
-        memory->reserved = strtoull(answer, NULL, 0);
-    return result;
+    return ask_values(device, "reserved", "%lli", &memory->reserved);
 }
 
 EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending)
 {
-    char answer[MAX_ANSWER];
-    Return result = ask_card(device, "mig", answer);
-
-    if (result == SUCCESS)
-        sscanf(answer, "%u %u", current, pending);
-    return result;
+    return ask_values(device, "mig", "%u %u", current, pending);
 }
 
 #endif

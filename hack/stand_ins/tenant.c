@@ -1,5 +1,6 @@
 /*
- * A program that uses a GPU as a tenant does, and prints what it got. It links libcuda.so.1 only.
+ * A program that uses the stand-in cards as a tenant does, and prints what it got. It links
+ * libcuda.so.1 only.
  *
  *     tenant [--by link|dlsym|getproc] COMMAND...
  *
@@ -8,13 +9,12 @@
  * prints one JSON object on a line; `result` is the CUresult, 2 is CUDA_ERROR_OUT_OF_MEMORY.
  *
  *     count                       number of devices
- *     device CARD                 UUID, PCI bus ID and total memory
+ *     device CARD                 PCI bus ID and total memory
  *     alloc CARD MIB              cuMemAlloc
  *     managed CARD MIB            cuMemAllocManaged
  *     pitch CARD MIB              cuMemAllocPitch
  *     async CARD MIB              cuMemAllocAsync
  *     create CARD MIB             cuMemCreate
- *     free                        frees the memory of the last alloc, managed or pitch
  *     info CARD                   cuMemGetInfo
  *     nvml CARD                   nvmlDeviceGetMemoryInfo; as the first command, before cuInit
  *     launch CARD SECONDS BLOCKS  launches kernels for that time; how many ended
@@ -33,13 +33,11 @@
 
 typedef int Result;
 typedef unsigned long long Pointer;
-enum { MAX_CARDS = 16, THREADS = 256, MIB_SHIFT = 20, AT_ONCE = 16 };
+enum { THREADS = 256, MIB_SHIFT = 20, AT_ONCE = 16 };
 
 #define FUNCTIONS(X)                                                                              \
     X(cuInit, cuInit, (unsigned))                                                                 \
     X(cuDeviceGetCount, cuDeviceGetCount, (int *))                                                \
-    X(cuDeviceGet, cuDeviceGet, (int *, int))                                                     \
-    X(cuDeviceGetUuid, cuDeviceGetUuid, (unsigned char *, int))                                   \
     X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, (char *, int, int))                               \
     X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, int))                                     \
     X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (void **, int))                         \
@@ -50,33 +48,15 @@ enum { MAX_CARDS = 16, THREADS = 256, MIB_SHIFT = 20, AT_ONCE = 16 };
     X(cuMemAllocPitch, cuMemAllocPitch_v2, (Pointer *, size_t *, size_t, size_t, unsigned))       \
     X(cuMemAllocAsync, cuMemAllocAsync, (Pointer *, size_t, void *))                              \
     X(cuMemCreate, cuMemCreate, (Pointer *, size_t, const void *, unsigned long long))            \
-    X(cuMemFree, cuMemFree_v2, (Pointer))                                                         \
     X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *, size_t *))                                        \
-    X(cuModuleLoadData, cuModuleLoadData, (void **, const void *))                                \
-    X(cuModuleGetFunction, cuModuleGetFunction, (void **, void *, const char *))                  \
     X(cuLaunchKernel, cuLaunchKernel,                                                             \
       (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,      \
        void **, void **))
 
 #define DECLARE(name, symbol, parameters)                                                         \
     extern Result symbol parameters;                                                              \
-    static Result(*p_##name) parameters;
+    static Result(*p_##name) parameters = symbol;
 FUNCTIONS(DECLARE)
-extern Result cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
-
-/* A kernel that computes for a while. PTX, so the driver compiles it for every card. */
-static const char kernel[] =
-    ".version 6.3\n.target sm_52\n.address_size 64\n"
-    ".visible .entry busy(.param .u64 out, .param .u32 rounds)\n{\n"
-    ".reg .pred %p<2>;\n.reg .f32 %f<3>;\n.reg .b32 %r<3>;\n.reg .b64 %d<2>;\n"
-    "ld.param.u64 %d1, [out];\nld.param.u32 %r1, [rounds];\n"
-    "mov.f32 %f1, 0f3F800000;\nmov.u32 %r2, 0;\n"
-    "L:\nfma.rn.f32 %f1, %f1, 0f3F800001, 0f3F000000;\nadd.u32 %r2, %r2, 1;\n"
-    "setp.lt.u32 %p1, %r2, %r1;\n@%p1 bra L;\n"
-    "setp.eq.f32 %p1, %f1, 0f00000000;\n@%p1 st.global.f32 [%d1], %f1;\nret;\n}\n";
-
-static void *contexts[MAX_CARDS], *functions[MAX_CARDS];
-static Pointer last;
 
 static void fail(const char *what)
 {
@@ -84,65 +64,55 @@ static void fail(const char *what)
     exit(3);
 }
 
-static void *address(void *library, const char *by, const char *name, const char *symbol)
+static void *found(void *address, const char *name)
 {
-    static Result (*get)(const char *, void **, int, uint64_t, int *);
-    void *found = NULL;
-
-    if (strcmp(by, "dlsym") == 0) {
-        found = dlsym(library, symbol);
-    } else {
-        if (!get)
-            *(void **)&get = dlsym(library, "cuGetProcAddress_v2");
-        if (get)
-            get(name, &found, 12000, 0, NULL);
-    }
-    if (!found)
-        fail(symbol);
-    return found;
+    if (!address)
+        fail(name);
+    return address;
 }
 
 static void find_functions(const char *by)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    void *library = found(dlopen("libcuda.so.1", RTLD_NOW), "libcuda.so.1"), *address;
+    Result (*get)(const char *, void **, int, uint64_t, int *);
 
-    if (!library)
-        fail("no libcuda.so.1");
-#define LINK(name, symbol, parameters) p_##name = symbol;
-    FUNCTIONS(LINK)
-    if (strcmp(by, "link") == 0)
-        return;
-#define FIND(name, symbol, parameters) *(void **)&p_##name = address(library, by, #name, #symbol);
+    *(void **)&get = found(dlsym(library, "cuGetProcAddress_v2"), "cuGetProcAddress_v2");
+#define FIND(name, symbol, parameters)                                                            \
+    if (strcmp(by, "dlsym") == 0)                                                                 \
+        address = dlsym(library, #symbol);                                                        \
+    else                                                                                          \
+        get(#name, &address, 12000, 0, NULL);                                                     \
+    *(void **)&p_##name = found(address, #symbol);
     FUNCTIONS(FIND)
-}
-
-static void init(void)
-{
-    static int done;
-    Result result;
-
-    if (done++)
-        return;
-    result = p_cuInit(0);
-    if (result == 0)
-        return;
-    printf("{\"command\": \"init\", \"result\": %d}\n", result);
-    exit(2);
 }
 
 static Result use(int card)
 {
-    int device;
-    Result result;
+    void *context;
+    Result result = p_cuDevicePrimaryCtxRetain(&context, card);
 
-    if (card < 0 || card >= MAX_CARDS)
-        fail("no such card");
-    if (contexts[card])
-        return p_cuCtxSetCurrent(contexts[card]);
-    result = p_cuDeviceGet(&device, card);
+    return result == 0 ? p_cuCtxSetCurrent(context) : result;
+}
+
+static void count(char **words)
+{
+    int number = 0;
+    Result result = p_cuDeviceGetCount(&number);
+
+    printf("{\"command\": \"%s\", \"result\": %d, \"count\": %d}\n", words[0], result, number);
+}
+
+static void show_device(char **words)
+{
+    char bus[32] = "";
+    size_t bytes = 0;
+    int card = atoi(words[1]);
+    Result result = p_cuDeviceGetPCIBusId(bus, sizeof bus, card);
+
     if (result == 0)
-        result = p_cuDevicePrimaryCtxRetain(&contexts[card], device);
-    return result == 0 ? p_cuCtxSetCurrent(contexts[card]) : result;
+        result = p_cuDeviceTotalMem(&bytes, card);
+    printf("{\"command\": \"%s\", \"result\": %d, \"bus\": \"%s\", \"total_mib\": %zu}\n", words[0],
+           result, bus, bytes >> MIB_SHIFT);
 }
 
 static Result create(int card, size_t bytes)
@@ -154,10 +124,12 @@ static Result create(int card, size_t bytes)
     return p_cuMemCreate(&handle, bytes, &what, 0);
 }
 
-static void allocate(const char *how, int card, unsigned long mib)
+static void allocate(char **words)
 {
-    size_t bytes = (size_t)mib << MIB_SHIFT, pitch;
-    Pointer memory = 0;
+    const char *how = words[0];
+    int card = atoi(words[1]);
+    size_t mib = strtoul(words[2], NULL, 10), bytes = mib << MIB_SHIFT, pitch;
+    Pointer memory;
     Result result = use(card);
 
     if (result == 0) {
@@ -172,64 +144,41 @@ static void allocate(const char *how, int card, unsigned long mib)
         else
             result = create(card, bytes);
     }
-    if (result == 0 && memory && strcmp(how, "async") != 0)
-        last = memory;
-    printf("{\"command\": \"%s\", \"card\": %d, \"mib\": %lu, \"result\": %d}\n", how, card, mib,
-           result);
+    printf("{\"command\": \"%s\", \"result\": %d}\n", how, result);
 }
 
-static void print_device(int card)
-{
-    unsigned char uuid[16] = {0};
-    char bus[32] = "", text[48] = "GPU-", *end = text + 4;
-    size_t bytes = 0;
-    int device;
-    Result result = p_cuDeviceGet(&device, card);
-
-    if (result == 0)
-        result = p_cuDeviceGetUuid(uuid, device);
-    if (result == 0)
-        result = p_cuDeviceGetPCIBusId(bus, sizeof bus, device);
-    if (result == 0)
-        result = p_cuDeviceTotalMem(&bytes, device);
-    for (int i = 0; i < 16; i++)
-        end += sprintf(end, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
-    printf("{\"command\": \"device\", \"card\": %d, \"result\": %d, \"uuid\": \"%s\", "
-           "\"bus\": \"%s\", \"total_mib\": %zu}\n", card, result, text, bus, bytes >> MIB_SHIFT);
-}
-
-static void print_info(int card)
+static void show_memory(char **words)
 {
     size_t available = 0, total = 0;
-    Result result = use(card);
+    Result result = use(atoi(words[1]));
 
     if (result == 0)
         result = p_cuMemGetInfo(&available, &total);
-    printf("{\"command\": \"info\", \"card\": %d, \"result\": %d, \"free_mib\": %zu, "
-           "\"total_mib\": %zu}\n", card, result, available >> MIB_SHIFT, total >> MIB_SHIFT);
+    printf("{\"command\": \"%s\", \"result\": %d, \"free_mib\": %zu, \"total_mib\": %zu}\n",
+           words[0], result, available >> MIB_SHIFT, total >> MIB_SHIFT);
 }
 
-static void print_nvml(int card)
+static void *in_nvml(const char *name)
 {
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device = NULL;
+    return found(dlsym(found(dlopen("libnvidia-ml.so.1", RTLD_NOW), "NVML"), name), name);
+}
+
+static void ask_nvml(char **words)
+{
     struct { unsigned long long total, available, used; } memory = {0, 0, 0};
     int (*init)(void), (*by_index)(unsigned, void **), (*get)(void *, void *), result;
+    void *device;
 
-    if (!library)
-        fail("no libnvidia-ml.so.1");
-    *(void **)&init = dlsym(library, "nvmlInit_v2");
-    *(void **)&by_index = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
-    *(void **)&get = dlsym(library, "nvmlDeviceGetMemoryInfo");
-    if (!init || !by_index || !get)
-        fail("an NVML without functions");
+    *(void **)&init = in_nvml("nvmlInit_v2");
+    *(void **)&by_index = in_nvml("nvmlDeviceGetHandleByIndex_v2");
+    *(void **)&get = in_nvml("nvmlDeviceGetMemoryInfo");
     result = init();
     if (result == 0)
-        result = by_index((unsigned)card, &device);
+        result = by_index((unsigned)atoi(words[1]), &device);
     if (result == 0)
         result = get(device, &memory);
-    printf("{\"command\": \"nvml\", \"card\": %d, \"result\": %d, \"used_mib\": %llu, "
-           "\"total_mib\": %llu}\n", card, result, memory.used >> MIB_SHIFT,
-           memory.total >> MIB_SHIFT);
+    printf("{\"command\": \"%s\", \"result\": %d, \"used_mib\": %llu, \"total_mib\": %llu}\n",
+           words[0], result, memory.used >> MIB_SHIFT, memory.total >> MIB_SHIFT);
 }
 
 static double now(void)
@@ -240,98 +189,80 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-static void launch(int card, double seconds, unsigned blocks)
+/* The stand-in does not look at the function, so no module is loaded. */
+static void launch(char **words)
 {
-    unsigned rounds = 20000, count = 0;
-    Pointer out = 0;
-    void *module = NULL, *params[] = {&out, &rounds};
-    double start;
-    Result result = use(card);
+    double seconds = atof(words[2]), start;
+    unsigned blocks = (unsigned)atoi(words[3]), ended = 0;
+    Result result = use(atoi(words[1]));
 
-    if (result == 0 && !functions[card]) {
-        result = p_cuModuleLoadData(&module, kernel);
-        if (result == 0)
-            result = p_cuModuleGetFunction(&functions[card], module, "busy");
-    }
     start = now();
     while (result == 0 && now() - start < seconds) {
         for (int i = 0; i < AT_ONCE && result == 0; i++)
-            result = p_cuLaunchKernel(functions[card], blocks, 1, 1, THREADS, 1, 1, 0, NULL, params,
-                                      NULL);
+            result = p_cuLaunchKernel(words, blocks, 1, 1, THREADS, 1, 1, 0, NULL, NULL, NULL);
         if (result == 0)
             result = p_cuCtxSynchronize();
-        count += result == 0 ? AT_ONCE : 0;
+        ended += result == 0 ? AT_ONCE : 0;
     }
-    printf("{\"command\": \"launch\", \"card\": %d, \"result\": %d, \"count\": %u, "
-           "\"seconds\": %.3f}\n", card, result, count, now() - start);
+    printf("{\"command\": \"%s\", \"result\": %d, \"count\": %u, \"seconds\": %.3f}\n", words[0],
+           result, ended, now() - start);
 }
 
-static void print_count(void)
-{
-    int count = 0;
-    Result result = p_cuDeviceGetCount(&count);
-
-    printf("{\"command\": \"count\", \"result\": %d, \"count\": %d}\n", result, count);
-}
-
-static void print_free(void)
-{
-    printf("{\"command\": \"free\", \"result\": %d}\n", p_cuMemFree(last));
-    last = 0;
-}
-
-static void wait_for_line(void)
+static void wait_for_line(char **words)
 {
     char line[256];
 
-    printf("{\"command\": \"wait\", \"result\": 0}\n");
+    printf("{\"command\": \"%s\", \"result\": 0}\n", words[0]);
     if (!fgets(line, sizeof line, stdin))
         exit(0);
 }
 
-static int run(char **words)
+static void end(char **words)
 {
-    const char *name = words[0];
-    int card = words[1] ? atoi(words[1]) : -1;
-
-    if (strcmp(name, "count") == 0)
-        return init(), print_count(), 1;
-    if (strcmp(name, "free") == 0)
-        return print_free(), 1;
-    if (strcmp(name, "wait") == 0)
-        return wait_for_line(), 1;
-    if (strcmp(name, "kill") == 0)
-        return kill(getpid(), SIGKILL), 1;
-    if (!words[1])
-        fail("a command lacks a card");
-    if (strcmp(name, "nvml") == 0)
-        return print_nvml(card), 2;
-    init();
-    if (strcmp(name, "device") == 0)
-        return print_device(card), 2;
-    if (strcmp(name, "info") == 0)
-        return print_info(card), 2;
-    if (!words[2])
-        fail("a command lacks a number");
-    if (strcmp(name, "launch") == 0 && words[3])
-        return launch(card, atof(words[2]), (unsigned)atoi(words[3])), 4;
-    if (strstr("alloc managed pitch async create", name))
-        return allocate(name, card, strtoul(words[2], NULL, 10)), 3;
-    fail(name);
-    return 0;
+    raise(SIGKILL);
 }
 
-int main(int count, char **words)
-{
-    const char *by = "link";
+static const struct {
+    const char *name;
+    int words, uses_cuda;
+    void (*run)(char **words);
+} commands[] = {
+    {"count", 1, 1, count},       {"device", 2, 1, show_device}, {"alloc", 3, 1, allocate},
+    {"managed", 3, 1, allocate},  {"pitch", 3, 1, allocate},     {"async", 3, 1, allocate},
+    {"create", 3, 1, allocate},   {"info", 2, 1, show_memory},   {"nvml", 2, 0, ask_nvml},
+    {"launch", 4, 1, launch},     {"wait", 1, 0, wait_for_line}, {"kill", 1, 0, end},
+};
 
+/* Runs the first command; returns how many words it has. */
+static int run(char **words)
+{
+    static int is_initialized;
+    size_t i = 0;
+    Result result = 0;
+
+    while (i < sizeof commands / sizeof *commands && strcmp(commands[i].name, words[0]) != 0)
+        i++;
+    if (i == sizeof commands / sizeof *commands)
+        fail(words[0]);
+    if (commands[i].uses_cuda && !is_initialized++)
+        result = p_cuInit(0);
+    if (result != 0) {
+        printf("{\"command\": \"init\", \"result\": %d}\n", result);
+        exit(2);
+    }
+    commands[i].run(words);
+    return commands[i].words;
+}
+
+int main(int number, char **words)
+{
     setvbuf(stdout, NULL, _IOLBF, 0);
     words++;
-    if (count > 2 && strcmp(words[0], "--by") == 0) {
-        by = words[1];
+    if (number > 2 && strcmp(words[0], "--by") == 0) {
+        if (strcmp(words[1], "link") != 0)
+            find_functions(words[1]);
         words += 2;
     }
-    find_functions(by);
     while (*words)
         words += run(words);
     return 0;

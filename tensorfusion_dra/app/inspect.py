@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +37,7 @@ from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
-from tensorfusion_dra.driver.providers import Kind, Outcome, Registered, Report
+from tensorfusion_dra.driver.providers import Outcome, ProviderKind, Registered, Report
 from tensorfusion_dra.driver.providers import State as ProviderState
 from tensorfusion_dra.state import ledger_reading
 
@@ -79,7 +80,7 @@ def run(flags: argparse.Namespace) -> int:
     logging.configure(level="error", form="console")
     with node_parts.discovery(settings) as discovery:
         if flags.raw:
-            sys.stdout.write(json.dumps(discovery.raw(), indent=2) + "\n")
+            sys.stdout.write(json.dumps(asdict(discovery.raw()), indent=2) + "\n")
             return 0
         with streams.own_output():
             read = _read_providers if flags.providers else _read
@@ -237,7 +238,10 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
     return {
         "node": settings.node_name,
         "providers": [
-            _as_json(each) for kind in Kind for each in reports if each.registered.kind is kind
+            _as_json(each)
+            for kind in ProviderKind
+            for each in reports
+            if each.registered.kind is kind
         ],
         "unknownDisabled": list(providers.unknown_names(settings, every)),
     }, troubles
@@ -245,8 +249,10 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
 
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
     """Yield the enforcers; only that of the settings is loaded."""
-    own = (Registered(kind=Kind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items())
-    for each in (*own, *(other for other in every if other.kind is Kind.ENFORCER)):
+    own = (
+        Registered(kind=ProviderKind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items()
+    )
+    for each in (*own, *(other for other in every if other.kind is ProviderKind.ENFORCER)):
         outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
         if each.name == settings.enforcer and not each.unused:
             began, errors = time.monotonic(), {}
@@ -295,7 +301,7 @@ def _provider_row(each: Json) -> tuple[object, ...]:
     given = sorted({name for names in each["given"].values() for name in names})
     devices = len(each["given"])
     gives = f"{', '.join(given)} on {devices} device{'' if devices == 1 else 's'}" if given else "-"
-    if each["kind"] == Kind.ENFORCER.value and each["state"] == ProviderState.OK.value:
+    if each["kind"] == ProviderKind.ENFORCER.value and each["state"] == ProviderState.OK.value:
         gives = "limits of new claims"
     return (
         each["kind"],

@@ -129,15 +129,18 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
         wait_seconds: float = READ_SECONDS,
+        right: str = "",
     ) -> dict[str, Any]:
         """Send a request and return the JSON object of the answer.
 
         Args:
             content_type: The media type of the body. It selects the kind of PATCH.
             wait_seconds: For the whole call: connection, headers and body.
+            right: The right that the call needs; the error names it if it is missing.
 
         Raises:
             StatusError: The API server answered with an error.
+            MissingRightError: It answered 403 Forbidden, and the needed right is given.
             UnreadableError: The answer is not a JSON object, or is too large.
             RetryableError: The API server did not answer within the time.
         """
@@ -152,9 +155,9 @@ class Api:
                 wait_seconds=wait_seconds,
             )
             if answer.status >= 400:
-                raise self._status_error(subject, answer)
+                raise self._status_error(subject, answer, right)
             text = answer.body()
-            self._note_answer(subject, answer.status)
+            self._report_answer(subject, answer.status)
         except (OSError, ValueError) as error:
             raise self._unanswered(subject, error) from error
         try:
@@ -189,12 +192,12 @@ class Api:
             try:
                 if answer.status >= 400:
                     raise self._status_error(subject, answer)
-                self._note_answer(subject, answer.status)
+                self._report_answer(subject, answer.status)
                 yield WatchStream(
                     answer,
                     subject=subject,
                     silent_seconds=silent_seconds,
-                    on_event=self._note_event,
+                    on_event=self._report_event,
                 )
             finally:
                 answer.close()
@@ -238,7 +241,7 @@ class Api:
             login.close()
         return answer
 
-    def _status_error(self, subject: str, answer: "Answer") -> StatusError:
+    def _status_error(self, subject: str, answer: "Answer", right: str = "") -> RetryableError:
         """Return the error that the API server answered with."""
         secrets = self._secrets()
         text = answer.body(cut_at=_MOST_ERROR_BYTES)
@@ -248,7 +251,9 @@ class Api:
             answered = {}
         message = error_text.one_line(answered.get("message", _excerpt(text)), secrets)
         message = f"{subject}: {answer.status}: {message}"
-        self._note_answer(subject, answer.status, message)
+        self._report_answer(subject, answer.status, message)
+        if answer.status == 403 and right:
+            return MissingRightError(f"expected the right to {right}: {message}", right)
         return StatusError(
             message,
             answer.status,
@@ -264,12 +269,12 @@ class Api:
             each.unanswered(method, text, path=path)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
 
-    def _note_answer(self, subject: str, status: int, error: str = "") -> None:
+    def _report_answer(self, subject: str, status: int, error: str = "") -> None:
         method, _, path = subject.partition(" ")
         for each in self._exchanges:
             each.answered(method, status, error, path=path)
 
-    def _note_event(self) -> None:
+    def _report_event(self) -> None:
         for each in self._exchanges:
             each.watch_event()
 
@@ -434,28 +439,20 @@ class RetriedReads:
                 callers are waiting already.
         """
         with self._waiting.slot(subject):
-            return _answered(subject, ask, wait_seconds=wait_seconds)
-
-
-def _answered(subject: str, ask: Callable[[float], Result], *, wait_seconds: float) -> Result:
-    deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
-    backoff = Backoff(first_seconds=0.2, longest_seconds=2)
-    answer: StatusError | None = None  # the last one of the API server
-    while True:
-        try:
-            return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
-        except UnreadableError as error:
-            raise UnreadableError(f"{subject}: {error}") from error
-        except RetryableError as error:
-            answer = error if isinstance(error, StatusError) else answer
-            delay = backoff.failed(at_least=error.after_seconds)
-            if _is_lasting(error) or time.monotonic() + delay >= deadline:
-                # An answer says more than the silence of a last try for which no time was left.
-                raise RetryableError(f"{subject}: {answer or error}") from error
-            time.sleep(delay)
-
-
-def _is_lasting(error: RetryableError) -> bool:
-    if isinstance(error, StatusError):
-        return error.status in _LASTING
-    return isinstance(error, MissingRightError)
+            deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
+            backoff = Backoff(first_seconds=0.2, longest_seconds=2)
+            answer: RetryableError | None = None  # the last one of the API server
+            while True:
+                try:
+                    return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
+                except UnreadableError as error:
+                    raise UnreadableError(f"{subject}: {error}") from error
+                except RetryableError as error:
+                    is_lasting = isinstance(error, MissingRightError)
+                    if isinstance(error, StatusError):
+                        answer, is_lasting = error, error.status in _LASTING
+                    delay = backoff.failed(at_least=error.after_seconds)
+                    if is_lasting or time.monotonic() + delay >= deadline:
+                        # An answer says more than the silence of a last try without time.
+                        raise RetryableError(f"{subject}: {answer or error}") from error
+                    time.sleep(delay)

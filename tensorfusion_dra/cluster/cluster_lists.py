@@ -14,8 +14,6 @@ from tensorfusion_dra.core.doctor.rights import Answer, Right
 from tensorfusion_dra.core.errors import RetryableError
 
 _PAGE: Final = "500"
-_NOT_FOUND: Final = 404
-_FORBIDDEN: Final = 403
 _EXPIRED: Final = 410
 _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 """The first one that has DeviceTaintRules by default, and in v1."""
@@ -88,7 +86,7 @@ class ClusterLists:
             try:
                 listed = self._get(path, asked)
             except StatusError as error:
-                if error.status == _NOT_FOUND:
+                if error.status == 404:
                     return None
                 if error.status == _EXPIRED and page:  # the list took longer than etcd keeps it
                     return list(self._get(path, query).get("items") or [])
@@ -107,7 +105,7 @@ class ClusterLists:
         try:
             return self._get(path, {})
         except StatusError as error:
-            if error.status == _NOT_FOUND:
+            if error.status == 404:
                 return None
             raise
 
@@ -123,7 +121,7 @@ class ClusterLists:
         try:
             return self.find(path)
         except StatusError as error:
-            if error.status != _FORBIDDEN:
+            if error.status != 403:
                 raise
             self._note(f"{what} (no right to get them)")
             return None
@@ -140,7 +138,7 @@ class ClusterLists:
         try:
             return self.items(path, **query)
         except StatusError as error:
-            if error.status != _FORBIDDEN:
+            if error.status != 403:
                 raise
             self._note(f"{what} (no right to list them)")
             return None

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -98,7 +98,7 @@ class Events:
                 "uid": pod.uid,
             }
             try:
-                self._create(pod.namespace, self._event(kind, reason, message, regarding))
+                self._create(pod.namespace, kind, reason, message, regarding)
             except StatusError as error:
                 if error.status == HTTPStatus.NOT_FOUND or _TERMINATING in str(error):
                     return  # the namespace goes, and the pod with it
@@ -115,23 +115,17 @@ class Events:
             "uid": self._nodes.uid(),
         }
         text = message if pod is None else f"pod {pod}: {message}"
-        self._create(_NODES_NAMESPACE, self._event(kind, reason, text, regarding))
+        self._create(_NODES_NAMESPACE, kind, reason, text, regarding)
 
-    def _create(self, namespace: str, event: dict[str, Any]) -> None:
-        event["metadata"]["namespace"] = namespace
-        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        self._api.call("POST", path, body=event, wait_seconds=_WAIT_SECONDS)
-
-    def _event(
-        self, kind: str, reason: str, message: str, regarding: dict[str, str]
-    ) -> dict[str, Any]:
+    def _create(
+        self, namespace: str, kind: str, reason: str, message: str, regarding: Mapping[str, str]
+    ) -> None:
         note = printable.one_line(message)
-        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return {
+        event = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{names.DRIVER}-"},
-            "eventTime": moment,
+            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "reportingController": names.DRIVER,
             "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
             "action": _ACTION,
@@ -140,3 +134,5 @@ class Events:
             "regarding": regarding,
             "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
         }
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        self._api.call("POST", path, body=event, wait_seconds=_WAIT_SECONDS)

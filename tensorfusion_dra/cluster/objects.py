@@ -1,4 +1,4 @@
-"""Single ResourceClaims: reads on behalf of the kubelet's calls, and writes of their status."""
+"""Single objects at the API server: ResourceClaims and their status, Pods, and the Node."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,23 +97,16 @@ class ClaimStatus:
                 wait_seconds=_WAIT_SECONDS,
             )
         except StatusError as error:
-            return self._refused(ref, devices, error)
+            right = _RIGHT_STATUS if error.status == 403 else ""
+            if error.status == 422 and _DRIVER_RESOURCE in str(error):
+                right = _RIGHT_DRIVER if _ASSOCIATED in str(error) else _RIGHT_TOKEN
+            if right:
+                raise MissingRightError(f"claim {ref}: {error}", right) from error
+            if error.status == 404 or (error.status in {409, 422} and not self._has(ref, devices)):
+                return False
+            text = f"claim {ref}: {error}"
+            raise RetryableError(text, after_seconds=error.after_seconds) from error
         return True
-
-    def _refused(
-        self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]], error: StatusError
-    ) -> bool:
-        """Return False if the claim or its allocation is gone; otherwise raise the right error."""
-        if error.status == 404:
-            return False
-        if error.status == 403:
-            raise MissingRightError(f"claim {ref}: {error}", _RIGHT_STATUS) from error
-        if error.status == 422 and _DRIVER_RESOURCE in str(error):
-            right = _RIGHT_DRIVER if _ASSOCIATED in str(error) else _RIGHT_TOKEN
-            raise MissingRightError(f"claim {ref}: {error}", right) from error
-        if error.status in {409, 422} and not self._has(ref, devices):
-            return False
-        raise RetryableError(f"claim {ref}: {error}", after_seconds=error.after_seconds) from error
 
     def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Return True if the claim with this UID still exists and is allocated these devices."""
@@ -158,16 +151,15 @@ class Pods:
     def _read_once(self, pod: PodRef, wait_seconds: float) -> Mapping[str, Any] | None:
         path = f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
         try:
-            stored = self._api.call("GET", path, wait_seconds=wait_seconds)
+            stored = self._api.call(
+                "GET",
+                path,
+                wait_seconds=wait_seconds,
+                right="get pods or, in a node plugin, --read-pods turned off",
+            )
         except StatusError as error:
             if error.status == 404:
                 return None
-            if error.status == 403:
-                raise MissingRightError(
-                    "expected the right to get pods or, in a node plugin, --read-pods turned off: "
-                    f"{error}",
-                    "get on pods",
-                ) from error
             raise
         return stored if (stored.get("metadata") or {}).get("uid") == pod.uid else None
 
@@ -223,13 +215,9 @@ class WorkerPods:
                 body={"metadata": metadata},
                 content_type=_MERGE,
                 wait_seconds=wait_seconds,
+                right="patch pods of this node",
             )
         except StatusError as error:
-            if error.status == 403:
-                raise MissingRightError(
-                    f"pod {pod}: expected the right to patch pods of this node: {error}",
-                    "patch on pods",
-                ) from error
             raise RetryableError(
                 f"pod {pod}: {error}", after_seconds=error.after_seconds
             ) from error
@@ -239,14 +227,9 @@ class WorkerPods:
             "fieldSelector": self._of_node,
             "labelSelector": names.TENSOR_FUSION_WORKER,
         }
-        try:
-            found = self._api.call("GET", _PODS, query=query, wait_seconds=wait_seconds)
-        except StatusError as error:
-            if error.status == 403:
-                raise MissingRightError(
-                    f"expected the right to list pods: {error}", "list on pods"
-                ) from error
-            raise
+        found = self._api.call(
+            "GET", _PODS, query=query, wait_seconds=wait_seconds, right="list pods"
+        )
         return found.get("items") or ()
 
 

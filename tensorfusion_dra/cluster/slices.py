@@ -25,11 +25,7 @@ from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError
 
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
-_SERVER_ERRORS: Final = 500
-_RIGHT: Final = "get, list, watch, create, update and delete on resourceslices"
+_RIGHT: Final = "get, list, watch, create, update and delete resourceslices"
 
 
 class Slices:
@@ -51,7 +47,7 @@ class Slices:
         with self._guard:
             if self._must_list:
                 path = self._resource_api.slices()
-                listed = self._call("GET", path, query=self._query)
+                listed = self._resource_api.api.call("GET", path, query=self._query, right=_RIGHT)
                 found = api.items(listed, f"GET {path}")
                 # Slices of others must never be changed or deleted.
                 of_node = (item for item in found if slices.is_of_node(item, self._node_name))
@@ -77,9 +73,11 @@ class Slices:
         path = self._resource_api.slices(metadata["name"])
         with self._writing():
             try:
-                self._call("DELETE", path, body={"preconditions": preconditions})
+                self._resource_api.api.call(
+                    "DELETE", path, body={"preconditions": preconditions}, right=_RIGHT
+                )
             except StatusError as error:
-                if error.status != _NOT_FOUND:
+                if error.status != 404:
                     raise
             self._known.pop(metadata["name"], None)
 
@@ -132,7 +130,9 @@ class Slices:
             try:
                 yield
             except RetryableError as error:
-                if not _was_refused(error):
+                status = error.status if isinstance(error, StatusError) else 0
+                is_refused = 400 <= status < 500 and status not in {404, 409}
+                if not is_refused and not isinstance(error, MissingRightError):
                     self._must_list = True
                 raise
 
@@ -146,33 +146,10 @@ class Slices:
             "kind": "ResourceSlice",
         }
         with self._writing():
-            stored = self._call(method, path, query=query, body=body)
+            stored = self._resource_api.api.call(method, path, query=query, body=body, right=_RIGHT)
             if not trial:
                 self._known[stored["metadata"]["name"]] = stored
         return stored
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        try:
-            return self._resource_api.api.call(method, path, query=query, body=body)
-        except StatusError as error:
-            if error.status == _FORBIDDEN:
-                raise MissingRightError(str(error), _RIGHT) from error
-            raise
-
-
-def _was_refused(error: RetryableError) -> bool:
-    """Return True if a write was surely not carried out, and not because of a conflict."""
-    if isinstance(error, StatusError):
-        is_conflict = error.status in (_NOT_FOUND, _CONFLICT)
-        return error.status < _SERVER_ERRORS and not is_conflict
-    return isinstance(error, MissingRightError)
 
 
 class PublishedSlices:

@@ -49,8 +49,6 @@ _RETURN_SECONDS: Final = 10.0
 _WATCH_SECONDS: Final = 300
 _SILENT_SECONDS: Final = 90.0
 """An API server sends a bookmark every minute."""
-_FORBIDDEN: Final = 403
-_NOT_FOUND: Final = 404
 _TOO_LARGE_VERSION: Final = 504
 _GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
@@ -146,12 +144,10 @@ class Watch:
         status = error.status if isinstance(error, StatusError) else None
         if self._is_open and self._ended_early and status is None:
             delay = max(delay, random.uniform(0, _RETURN_SECONDS))  # noqa: S311 - spreads load
-        if status == _NOT_FOUND and self._on_absent:
+        if status == 404 and self._on_absent:
             self._on_absent()
         elif error is not None and not self._stop.is_set() and self._throttle.is_new(str(error)):
-            event = "watch_retried"
-            if status == _FORBIDDEN:
-                event = "watch_forbidden"
+            event = "watch_forbidden" if status == 403 else "watch_retried"
             log.warning(event, seconds=round(delay, 1), error=str(error))
         return delay
 

@@ -214,7 +214,7 @@ class HostDriverFiles:
         """Yield every library under each of its names."""
         found = {soname: self._required(soname) for soname in _REQUIRED}
         for soname in _OPTIONAL:
-            file = self._library(soname)
+            file = self._find(soname)
             if file is not None:
                 found[soname] = file
         for soname, file in found.items():
@@ -222,7 +222,7 @@ class HostDriverFiles:
                 yield name, file
         version = found[_CUDA].name.removeprefix("libcuda.so.")
         for stem in _VERSIONED:
-            file = self._library(f"{stem}.so.{version}")
+            file = self._find(f"{stem}.so.{version}")
             if file is not None:
                 yield f"{stem}.so.{version}", file
 
@@ -250,7 +250,7 @@ class HostDriverFiles:
         return found
 
     def _required(self, soname: str) -> Path:
-        file = self._library(soname)
+        file = self._find(soname)
         if file is None:
             folders = ", ".join(LIBRARY_FOLDERS)
             raise RetryableError(
@@ -259,10 +259,7 @@ class HostDriverFiles:
             )
         return file
 
-    def _library(self, name: str) -> Path | None:
-        return self._find(name, LIBRARY_FOLDERS)
-
-    def _find(self, name: str, folders: Sequence[str]) -> Path | None:
+    def _find(self, name: str, folders: Sequence[str] = LIBRARY_FOLDERS) -> Path | None:
         """Return the target file, because a package update may redirect a link; None if missing."""
         files = (_target(self._root / folder / name, self._root) for folder in folders)
         return next((file for file in files if file is not None), None)

@@ -4,10 +4,9 @@ Real and simulated discovery both produce a recording. inventory() applies the s
 that a simulated card is published or left out exactly like a real one.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final, TypeVar
 
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
@@ -23,6 +22,9 @@ class Refusal:
     """Error that NVML returned instead of an answer, such as ``NVML_ERROR_NOT_SUPPORTED``."""
 
     error: str
+
+    def __str__(self) -> str:
+        return self.error
 
 
 LOST: Final = frozenset({"NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"})
@@ -113,10 +115,6 @@ class Recording:
     cuda_driver_version: int | Refusal
     gpus: tuple[GpuAnswers, ...]
 
-    def as_json(self) -> dict[str, object]:
-        """Return the recording in JSON types; a refusal is ``{"error": name}``."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PciPlace:
@@ -153,13 +151,12 @@ def inventory(
         trouble = _lost(answers)
         reason = trouble or _unusable(answers)
         rating = rate(answers) if reason is None else None
-        if reason is None and rating is None:
-            reason = (
+        if rating is None:
+            unrated = (
                 f"tflops: found {known(answers.name)!r} in no model table and neither cores nor "
                 f"clock to estimate from, expected a row for it"
             )
-        if reason is not None or rating is None:
-            left_out.append(LeftOut(subject=subject, reason=reason or ""))
+            left_out.append(LeftOut(subject=subject, reason=reason or unrated))
             if trouble is not None:
                 lost.append(
                     LostCard(
@@ -171,7 +168,7 @@ def inventory(
                 )
         else:
             gpu = _gpu(answers, recording, rating, place)
-            gpus.append(dataclasses.replace(gpu, simulated=simulated))
+            gpus.append(replace(gpu, simulated=simulated))
     recovery = {
         known(answers.uuid) or "": answers.recovery_action
         for answers in recording.gpus
@@ -202,7 +199,7 @@ def _unusable(answers: GpuAnswers) -> str | None:
 
 
 def _lost(answers: GpuAnswers) -> str | None:
-    for field in dataclasses.fields(answers):
+    for field in fields(answers):
         answer = getattr(answers, field.name)
         # A lost card still answers some queries from NVML's cache; one such refusal is enough.
         if isinstance(answer, Refusal) and answer.error in LOST:

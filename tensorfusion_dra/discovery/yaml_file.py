@@ -22,7 +22,10 @@ def content(file: Path) -> object:
         return yaml.safe_load(text)
     # PyYAML also lets errors of int(), date() and too deep nesting pass through.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{file}: {_one_line(error)}, expected YAML") from error
+        trouble = " ".join(str(error).split())
+        if mark := getattr(error, "problem_mark", None):  # of yaml.MarkedYAMLError
+            trouble = f"line {mark.line + 1}: {getattr(error, 'problem', None) or 'not understood'}"
+        raise InputError(f"{file}: {trouble}, expected YAML") from error
 
 
 def read(file: Path) -> bytes:
@@ -49,10 +52,3 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:
         return "a number of over 64 bits"
     return repr(value)[:60]
-
-
-def _one_line(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)  # of yaml.MarkedYAMLError
-    if mark is not None:
-        return f"line {mark.line + 1}: {getattr(error, 'problem', None) or 'not understood'}"
-    return " ".join(str(error).split())

@@ -42,10 +42,10 @@ from tensorfusion_dra.core.devices.gpu import HostResources, Inventory, LeftOut,
 from tensorfusion_dra.core.devices.health import (
     CardEvent,
     HealthRules,
-    Kind,
     Moment,
     Sickness,
     Trouble,
+    TroubleKind,
 )
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tensorfusion_dra.core.errors import RetryableError
@@ -73,9 +73,9 @@ class CardHealthTracker:
 
     Three inputs change what is known, by the rules of core/devices/known_cards.py and health.py:
 
-    - note_reading(): a reading of all cards succeeded.
-    - note_failure(): a reading failed as a whole.
-    - note_event(): the NVIDIA driver reported an event.
+    - record_reading(): a reading of all cards succeeded.
+    - record_failure(): a reading failed as a whole.
+    - on_event(): the NVIDIA driver reported an event.
 
     visible() returns the cards to publish. It returns None as long as too little is known: before
     the first successful reading, unless so many readings failed that the remembered cards count as
@@ -146,7 +146,7 @@ class CardHealthTracker:
             reason, text = "nvml-hung", f"the NVIDIA driver does not answer: {error.call}"
         else:
             reason, text = "unreadable", f"the GPU cannot be read: {error}"
-        trouble = Trouble(kind=Kind.UNREADABLE, reason=reason, text=text)
+        trouble = Trouble(kind=TroubleKind.UNREADABLE, reason=reason, text=text)
         self._remember(known_cards.after_failure(self._known, trouble, self._clock(), self._rules))
 
     def on_event(self, event: CardEvent) -> bool:
@@ -156,7 +156,10 @@ class CardHealthTracker:
         if uuid in self._known.cards:
             self.xids = node_view.count_xid(self.xids, event, self._rules, self._clock().at)
         counts = trouble is not None and uuid in self._known.cards
-        self._log_event(event, counts=counts)
+        # Not each of a storm of equal events, which a broken program can cause.
+        kind, of_card = event.kind.value, f"{uuid} {event.code}"
+        if self._throttle.is_new(of_card, key=f"{kind} {of_card}"):
+            log.info("card_event", device=uuid, kind=kind, code=event.code, counts=counts)
         if trouble is None or uuid is None or not counts:
             return False
         self._remember(known_cards.after_report(self._known, uuid, trouble, self._clock()))
@@ -174,12 +177,6 @@ class CardHealthTracker:
         if any(state.was_away for state in self._known.health.values()):
             self._claimed = self._claimed_devices()
         return known_cards.published(self._known, inventory, self._claimed)
-
-    def _log_event(self, event: CardEvent, *, counts: bool) -> None:
-        """Log an event, but not each of a storm of equal ones, which a broken program can cause."""
-        kind, of_card = event.kind.value, f"{event.gpu_uuid} {event.code}"
-        if self._throttle.is_new(of_card, key=f"{kind} {of_card}"):
-            log.info("card_event", device=event.gpu_uuid, kind=kind, code=event.code, counts=counts)
 
     def _remember(self, known: KnownCards) -> None:
         self._known = known
@@ -327,7 +324,7 @@ class DeviceCatalog:
         with self._building:
             self._tracker.record_reading(inventory, troubles)
             self._read_host_sizes()
-            return self._rebuild(anew=True)
+            return self._rebuild(call_again=True)
 
     def on_event(self, event: CardEvent) -> bool:
         """Take in an event of the NVIDIA driver; return True if the catalog changed."""
@@ -399,17 +396,17 @@ class DeviceCatalog:
         elif not error_text and self._throttle.over():
             log.info("expansion_size_read")
 
-    def _rebuild(self, *, anew: bool = False) -> bool:
+    def _rebuild(self, *, call_again: bool = False) -> bool:
         """Build the catalog; return True if it changed. The caller holds _building.
 
         Args:
-            anew: Call the providers again, even if cards and node are as before.
+            call_again: Call the providers again, even if cards and node are as before.
         """
         cards = self._tracker.visible()
         if self._node is None or cards is None:
             return False
         known = self.current()
-        catalog = self._catalog(cards, self._node, anew=anew)
+        catalog = self._catalog(cards, self._node, call_again=call_again)
         if catalog == known:
             return False
         _log_change(catalog, known)
@@ -418,12 +415,12 @@ class DeviceCatalog:
             self._changed.notify_all()
         return True
 
-    def _catalog(self, cards: PublishedCards, node: Node, *, anew: bool) -> Catalog:
+    def _catalog(self, cards: PublishedCards, node: Node, *, call_again: bool) -> Catalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
         reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
         built = devices.own(reading, node)
-        extended = self._providers.extended(built, reading, anew=anew)
+        extended = self._providers.extended(built, reading, call_again=call_again)
         effect = self._taint_effect
         for device in (
             devices.with_health(each, cards.sick.get(each.name), effect=effect) for each in extended
@@ -489,7 +486,7 @@ class CardWatch:
         self._on_change = on_change
         self._wakeup = Wakeup()
         self._throttle = LogThrottle(quiet_seconds=math.inf)
-        catalog.providers.on_wake(self._wakeup.wake)
+        catalog.providers.wake = self._wakeup.wake
 
     def stop(self) -> None:
         """End run() and run_events()."""
@@ -534,8 +531,10 @@ class CardWatch:
                 log.warning("gpus_awaited", error=str(error))
         else:
             self._throttle.over()
-            if self._events is not None:
-                self._events.watch(self._healthy())
+            catalog = self._catalog.current()
+            if self._events is not None and catalog is not None:
+                healthy = (d.gpu.uuid for d in catalog.devices if d.name not in catalog.sick)
+                self._events.watch(frozenset(healthy))
         if self._catalog.current() is not before:
             self._on_change()
 
@@ -544,9 +543,3 @@ class CardWatch:
             self._on_change()
         # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.
         self._wakeup.wake()
-
-    def _healthy(self) -> frozenset[str]:
-        catalog = self._catalog.current()
-        if catalog is None:
-            return frozenset()
-        return frozenset(d.gpu.uuid for d in catalog.devices if d.name not in catalog.sick)

@@ -1,25 +1,25 @@
 """Watch over the limits of all prepared claims: does an enforcer keep them now?
 
 A thread reads the evidence about each claim every ten seconds, from files and local sockets alone.
-What they mean is decided in core/claims/verdicts.py. The verdicts that stand are those of the
-claim's status; they are replaced when state or reason of one changes, not when only a text does.
+What they mean is decided in core/claims/verdicts.py. The current verdicts are those in the
+claim's status. They are replaced when a state or a reason changes, not when only a text does.
 
 - A new claim: note(). Its first verdict is made when its status is written for the first time, and
   goes with that write. So there is no further request for it.
 - A changed verdict: its status is queued (status.py), a line is logged, and its pods get an Event
-  when the limits stop holding and when they hold again (EnforcementAnnouncer). That they hold
-  no longer is told at once, and anything else at most once a minute and claim, so that an enforcer
-  that comes and goes does not fill the API server.
+  when the limits stop holding and when they hold again (EnforcementAnnouncer). Limits that
+  stop holding are reported at once. Other changes are reported at most once a minute and claim, so
+  that an enforcer that comes and goes does not flood the API server.
 - A claim from before this process: follow(). Its current verdicts were kept in a file, so that a
   restart of the driver writes no status again.
 - An unprepared claim: forget().
 
-Shares whose verdict follows from their record alone, such as those of simulated GPUs, are never
-looked at.
+Shares whose verdict follows from their record alone, such as those of simulated GPUs, are not
+checked.
 
-Example: the hypervisor of a node with 30 pods dies. At the next look, the 30 shared memories have
+Example: the hypervisor of a node with 30 pods dies. At the next check, the 30 shared memories have
 no fresh heartbeat: 30 statuses are queued, and as many Events, of which five are written at each
-look. It is started again: the same once more, but not before the minute is over.
+check. When it runs again, the same happens once more, but not before the minute is over.
 """
 
 import math
@@ -70,8 +70,8 @@ class WatchedLimits:
     is_warned: bool = False
 
     @property
-    def is_looked_at(self) -> bool:
-        """True if evidence decides about a share of the claim."""
+    def needs_evidence(self) -> bool:
+        """True if the verdict on a share of the claim depends on evidence."""
         return presence.needs_enforcer(self.claim)
 
     def worst(self) -> Verdict | None:
@@ -79,7 +79,7 @@ class WatchedLimits:
         return verdicts.worst(each.verdict for each in self.current or ())
 
     def begin(self, found: Sequence[Verdict], now: datetime) -> Sequence[CurrentVerdict]:
-        """Have these verdicts stand unless some stand already; return those that stand."""
+        """Make these the current verdicts unless there are some; return the current ones."""
         if self.current is None:
             self.current = tuple(CurrentVerdict(verdict=each, since=now) for each in found)
         return self.current
@@ -109,7 +109,7 @@ def _followed(claim: PreparedClaim, paths: EvidencePaths, kept: object) -> Watch
             status is written again, since nobody knows what it shows.
     """
     watched = WatchedLimits(claim=claim, paths=paths, limits_since=-math.inf)
-    watched.is_shown = not watched.is_looked_at
+    watched.is_shown = not watched.needs_evidence
     if not isinstance(kept, list) or len(kept) != len(claim.shares):
         return watched
     try:
@@ -181,8 +181,8 @@ class EnforcementAnnouncer:
             del self._pending[uid]
 
 
-LOOK_SECONDS: Final = 10.0
-NODE_LOOK_SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 10.0
+NODE_CHECK_SECONDS: Final = 60.0
 
 
 class NodeEnforcer:
@@ -201,21 +201,21 @@ class NodeEnforcer:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look at nothing yet.
+        """Check nothing yet.
 
         Args:
             evidence: Reads what the enforcer leaves.
             enforcer: Its name.
             is_required: True if claims wait for signs of life (require-enforcement).
             now: Returns the wall clock's time.
-            clock: In seconds, for the time of the next look.
+            clock: In seconds, for the time of the next check.
         """
         self._evidence = evidence
         self._enforcer = enforcer
         self._is_required = is_required
         self._now = now
         self._clock = clock
-        self._look_at = -math.inf
+        self._check_at = -math.inf
         self._current: CurrentVerdict | None = (
             None  # replaced as a whole, so that reading needs no lock
         )
@@ -226,40 +226,33 @@ class NodeEnforcer:
         """Return the current verdict; None before the first check."""
         return self._current
 
-    def look(self, events: Events) -> None:
+    def check(self, events: Events) -> None:
         """Check the evidence if it is time, and write the Event that is due.
 
         Args:
             events: Of the caller's thread alone.
         """
-        if self._clock() >= self._look_at:
-            self._look_at = self._clock() + NODE_LOOK_SECONDS
-            self._note_signs()
-        if self._pending and events.warn(names.EVENT_ENFORCER_MISSING, self._pending):
-            self._pending = ""
-
-    def _note_signs(self) -> None:
-        found = presence.of_node_with_cure(
-            self._enforcer, self._evidence.of_node(), is_required=self._is_required
-        )
-        before = self._current or CurrentVerdict(verdict=found, since=self._now())
-        self._current = before.after(found, self._now())
-        is_missing = found.state is State.NOT_ENFORCED
-        if is_missing == self._is_missing:
-            return
-        self._is_missing = is_missing
-        if is_missing:
-            log.warning(
-                "enforcer_not_seen", enforcer=self._enforcer, reason=found.reason, error=found.text
+        if self._clock() >= self._check_at:
+            self._check_at = self._clock() + NODE_CHECK_SECONDS
+            found = presence.of_node_with_cure(
+                self._enforcer, self._evidence.of_node(), is_required=self._is_required
             )
-            self._pending = f"enforcer {self._enforcer}: {found.text}"
-        else:
-            log.info("enforcer_seen", enforcer=self._enforcer, reason=found.reason)
+            before = self._current or CurrentVerdict(verdict=found, since=self._now())
+            self._current = before.after(found, self._now())
+            was_missing, self._is_missing = self._is_missing, found.state is State.NOT_ENFORCED
+            facts = {"enforcer": self._enforcer, "reason": found.reason}
+            if self._is_missing and not was_missing:
+                log.warning("enforcer_not_seen", **facts, error=found.text)
+                self._pending = f"enforcer {self._enforcer}: {found.text}"
+            elif was_missing and not self._is_missing:
+                log.info("enforcer_seen", **facts)
+                self._pending = ""
+        if self._pending and events.warn(names.EVENT_ENFORCER_MISSING, self._pending):
             self._pending = ""
 
 
 class EnforcementWatch:
-    """Loop that looks at all claims' limits; its other methods are safe for all threads."""
+    """Loop that checks all claims' limits; its other methods are safe for all threads."""
 
     def __init__(
         self,
@@ -354,7 +347,7 @@ class EnforcementWatch:
             return {uid: each.current for uid, each in self._watched.items() if each.current}
 
     def node(self) -> CurrentVerdict | None:
-        """Return the verdict about the node's enforcer; None before the first look, or if none."""
+        """Return the verdict about the node's enforcer; None before the first check, or if none."""
         return self._node.current() if self._node else None
 
     def stop(self) -> None:
@@ -362,7 +355,7 @@ class EnforcementWatch:
         self._wakeup.stop()
 
     def run(self, report: Callable[[PreparedClaim], object], events: Events) -> None:
-        """Look until stopped.
+        """Check until stopped.
 
         Args:
             report: Has the status of a claim written.
@@ -371,18 +364,18 @@ class EnforcementWatch:
         announcer = EnforcementAnnouncer(events)
         while self._wakeup.next_round():
             if self._node is not None:
-                self._node.look(events)
-            self.look(report, announcer)
+                self._node.check(events)
+            self.check(report, announcer)
             announcer.write_events()
-            self._wakeup.wait(LOOK_SECONDS)
+            self._wakeup.wait(CHECK_SECONDS)
 
-    def look(
+    def check(
         self, report: Callable[[PreparedClaim], object], announcer: EnforcementAnnouncer
     ) -> None:
-        """Look at every claim once, and tell what changed."""
+        """Check every claim once, and report what changed."""
         with self._lock:
-            watched = [each for each in self._watched.values() if each.is_looked_at]
-        read: dict[str, Evidence] = {}  # by places: a daemon is asked once for all of its claims
+            watched = [each for each in self._watched.values() if each.needs_evidence]
+        read: dict[str, Evidence] = {}  # by paths: a daemon is asked once for all of its claims
         for each in watched:
             claim, paths = each.claim, str(each.paths)
             if paths not in read:
@@ -421,7 +414,7 @@ class EnforcementWatch:
             record = {
                 uid: [current.as_json() for current in each.current]
                 for uid, each in self._watched.items()
-                if each.current is not None and each.is_looked_at
+                if each.current is not None and each.needs_evidence
             }
         if record == self._saved:
             return

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tensorfusion_dra.core.claims import access, device_metadata
-from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims import device_metadata, prepared
 from tensorfusion_dra.core.claims.admit import NodeFacts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import LendingRules
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import CardAccess, PreparedClaim, SharedAccess
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
@@ -151,16 +150,21 @@ class LocalCards:
                 text = catalog.sick[device].worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
-    def with_todays_access(self, record: PreparedClaim, catalog: Catalog | None) -> PreparedClaim:
+    def node_facts(self, catalog: Catalog, devices: set[str]) -> NodeFacts:
+        """Return what admit() has to know of this node for a claim with these devices.
+
+        Raises:
+            RetryableError: A device node or library that a container with these devices needs is
+                missing.
+        """
+        return self.facts.of_devices(catalog, devices)
+
+    def with_todays_access(self, record: PreparedClaim) -> PreparedClaim:
         """Return the record with the device nodes and mounts that its cards have now.
 
         After a reboot a card may have another minor number, or the NVIDIA driver other files. Then
-        the metadata is of today as well: another PCI address, another driver version.
-
-        Args:
-            record: As in the ledger.
-            catalog: None if the cards have not been read yet; then a record of this boot is
-                returned as it is.
+        the metadata is replaced as well: another PCI address, another driver version. As long as
+        the cards have not been read, a record of this boot is returned as it is.
 
         Raises:
             CardsUnreadError: The record is of an earlier boot, and the cards have not been read
@@ -169,6 +173,7 @@ class LocalCards:
                 driver file is missing.
         """
         rebooted = record.boot_id != self.facts.boot_id
+        catalog = self.catalog.current()
         if catalog is None:
             if rebooted:
                 raise CardsUnreadError(f"claim {record.ref}: {self.catalog.reason_missing()}")
@@ -183,4 +188,4 @@ class LocalCards:
         if rebooted and record.metadata is not None:
             metadata = device_metadata.refreshed(record.metadata, facts.devices)
             record = replace(record, metadata=metadata)
-        return access.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
+        return prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)

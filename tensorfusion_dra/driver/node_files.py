@@ -3,7 +3,7 @@
 They depend on the claim's record alone, so they can be rebuilt from it at any time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import documents, presence
@@ -103,7 +103,12 @@ class NodeFiles:
         """
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
-        for name in self._metadata_of(claim_uid, claim):
+        if claim is not None:
+            metadata = documents.metadata_file_names(claim)
+        else:  # without a record, they are looked up
+            found = self._metadata.claim_uids()
+            metadata = tuple(n for n in found if documents.metadata_claim_uid(n) == claim_uid)
+        for name in metadata:
             self._metadata.remove(name)
         needs = plans.needs(claim, self._enforcers) if claim is not None else Needs()
         if needs.folders:
@@ -173,13 +178,6 @@ class NodeFiles:
             yield self._metadata, name, document
         if plan.spec is not None:
             yield self._specs, plan.claim_uid, plan.spec
-
-    def _metadata_of(self, claim_uid: str, claim: PreparedClaim | None) -> Iterable[str]:
-        """Return the names of the claim's files of metadata; looked up only if it has no record."""
-        if claim is not None:
-            return documents.metadata_file_names(claim)
-        found = self._metadata.claim_uids()
-        return [name for name in found if documents.metadata_claim_uid(name) == claim_uid]
 
     def _claims_roots(self) -> list[str]:
         roots = (enforcer.claims_root for enforcer in self._enforcers.values())

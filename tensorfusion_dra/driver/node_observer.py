@@ -27,9 +27,8 @@ from tensorfusion_dra.core.observed.node_view import (
     OperationView,
     PublishingView,
     RegistrationView,
-    ShareView,
 )
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
+from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.status import utc_now
 
 _REUSED_SECONDS: Final = 1.0
@@ -59,18 +58,18 @@ class ApiServerState:
 
     def answered(self, method: str, status: int, error: str, *, path: str = "") -> None:
         if status >= _SERVER_ERRORS or status in _REFUSALS:
-            self._note_error(error)
+            self._record_error(error)
         else:
             self.watch_event()
 
     def unanswered(self, method: str, error: str, *, path: str = "") -> None:
-        self._note_error(error)
+        self._record_error(error)
 
     def watch_event(self) -> None:
         with self._lock:
             self._view = replace(self._view, last_success_at=self._now())
 
-    def _note_error(self, error: str) -> None:
+    def _record_error(self, error: str) -> None:
         with self._lock:
             self._view = replace(self._view, last_error_at=self._now(), last_error=error)
 
@@ -163,6 +162,8 @@ class NodeObserver:
         except DriverError as error:
             trouble = str(error)
         catalog = self.catalog.current()
+        devices = catalog.by_name() if catalog else {}
+        current_verdicts = self.current_verdicts()
         return NodeView(
             node=self.node,
             pool=catalog.node.pool if catalog else "",
@@ -185,16 +186,13 @@ class NodeObserver:
             ),
             cards_missing="" if catalog else self.catalog.reason_missing(),
             left_out=catalog.left_out if catalog else (),
-            shares=self._share_views(catalog),
+            shares=tuple(
+                view
+                for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid))
+                for view in node_view.shares(
+                    claim, devices, current_verdicts.get(claim.ref.uid, ())
+                )
+            ),
             shares_error=trouble,
             operations=tuple(self.operations()),
-        )
-
-    def _share_views(self, catalog: Catalog | None) -> tuple[ShareView, ...]:
-        devices = catalog.by_name() if catalog else {}
-        current_verdicts = self.current_verdicts()
-        return tuple(
-            view
-            for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid))
-            for view in node_view.shares(claim, devices, current_verdicts.get(claim.ref.uid, ()))
         )

@@ -202,23 +202,19 @@ def _log(operation: EndedOperation) -> None:
         },
     }
     if operation.result is Result.SUCCESS:
-        if operation.prepared is not None:
-            facts |= _prepared(operation.prepared) | {"from_record": operation.from_record}
+        claim = operation.prepared
+        if claim is not None:
+            shares = [_share(share) for share in claim.shares]
+            facts |= {"shares": shares, "from_record": operation.from_record}
+        if claim is not None and claim.pods:
+            # The first one is that in whose name the claim has its folders (ADR 12).
+            facts |= {"pod": str(claim.pods[0]), "pods": len(claim.pods)}
         log.info(_DONE[operation.kind], **facts)
         return
     facts |= {"result": operation.result.value, "stage": operation.last_stage.value}
-    if operation.result in (Result.FATAL, Result.UNEXPECTED):
-        log.error(_FAILED[operation.kind], **facts, error=operation.error)
-    else:
-        log.warning(_FAILED[operation.kind], **facts, error=operation.error)
-
-
-def _prepared(claim: PreparedClaim) -> dict[str, object]:
-    """Return what the claim got, and the pod in whose name it has its folders (ADR 12)."""
-    facts: dict[str, object] = {"shares": [_share(share) for share in claim.shares]}
-    if claim.pods:
-        facts |= {"pod": str(claim.pods[0]), "pods": len(claim.pods)}
-    return facts
+    is_defect = operation.result in (Result.FATAL, Result.UNEXPECTED)
+    write = log.error if is_defect else log.warning
+    write(_FAILED[operation.kind], **facts, error=operation.error)
 
 
 def _share(share: PreparedShare) -> dict[str, object]:

@@ -20,11 +20,12 @@ and never asks the API server.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from threading import Event
+from threading import Event, Lock
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -36,8 +37,6 @@ from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
-from tensorfusion_dra.driver.catalog import Catalog
-from tensorfusion_dra.driver.claim_locks import ClaimLocks
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
@@ -50,6 +49,7 @@ from tensorfusion_dra.driver.share_policies import (
 )
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
@@ -123,18 +123,18 @@ class Preparer:
         )
 
     def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Redo what a reboot undid: today's device nodes and mounts, and the files made of them.
+        """Redo what a reboot undid: its device nodes and mounts, and the files made of them.
 
         A claim that is unprepared by now is left alone.
 
         Raises:
-            ClaimError: Its limits cannot be enforced by the settings of today.
+            ClaimError: Its limits cannot be enforced by the present settings.
             RetryableError: The cards are not known yet, one of the claim's is gone, or another
                 call for the claim is running.
             FatalError: A newer release has changed the ledger.
         """
         with self._locks.locked(ref, deadline):
-            self._updated(ref, None, self._cards.catalog.current())
+            self._updated(ref, None)
 
     def release(self, ref: ClaimRef, is_gone: Callable[[], bool], *, deadline: float) -> bool:
         """Unprepare a claim without a call of the kubelet; return False if it is not gone.
@@ -199,7 +199,7 @@ class Preparer:
         pods = ClaimPods(self._pods, claim, deadline=deadline)
         policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
         neighbours = self._neighbours.of_claim(claim, policies, pods)
-        facts = self._cards.facts.of_devices(catalog, devices)
+        facts = self._cards.node_facts(catalog, devices)
         evidence = self._required.of_node() if self._required else None
         operations.enter(Stage.ADMIT)
         with self._ledger.transaction() as transaction:
@@ -236,17 +236,17 @@ class Preparer:
         """Return the record of this allocation, with its files as they should be; None if none.
 
         Raises:
-            ClaimError: Its limits cannot be enforced by the settings of today.
+            ClaimError: Its limits cannot be enforced by the present settings.
             RetryableError: The cards are not known yet, or one of the claim's is gone.
         """
         if self._ledger.get(claim.ref.uid) is None:
             return None
         try:
-            record = self._updated(claim.ref, claim, self._cards.catalog.current())
+            record = self._updated(claim.ref, claim)
         except CardsUnreadError:
             operations.enter(Stage.RESOLVE)  # slow, so outside the transaction
-            catalog = self._cards.wait_for_catalog(claim.ref, deadline)
-            record = self._updated(claim.ref, claim, catalog)
+            self._cards.wait_for_catalog(claim.ref, deadline)
+            record = self._updated(claim.ref, claim)
         if record is None or prepared.describes(record, claim):
             return record
         # The scheduler has given the old share back, and the kubelet will not unprepare it.
@@ -254,9 +254,7 @@ class Preparer:
         self._remove(claim.ref)
         return None
 
-    def _updated(
-        self, ref: ClaimRef, claim: AllocatedClaim | None, catalog: Catalog | None
-    ) -> PreparedClaim | None:
+    def _updated(self, ref: ClaimRef, claim: AllocatedClaim | None) -> PreparedClaim | None:
         """Bring a record and its files up to date; return it, or None if there is none.
 
         After a reboot a card may have other device nodes, and a shared claim may have other pods. A
@@ -265,7 +263,6 @@ class Preparer:
         Args:
             ref: The claim.
             claim: As read from the API server; None after a reboot, whatever its allocation is now.
-            catalog: The node's cards; None if they have not been read yet.
         """
         with self._ledger.transaction() as transaction:
             record = transaction.get(ref.uid)
@@ -276,7 +273,7 @@ class Preparer:
                 self._cards.check_present(ref, (share.device for share in record.shares))
                 if not {*record.pods} & {*claim.pods}:
                     today = replace(record, pods=(*claim.pods,))
-            today = self._cards.with_todays_access(today, catalog)
+            today = self._cards.with_todays_access(today)
             if today != record:
                 transaction.put(today)
                 operations.enter(Stage.FLUSH)
@@ -375,3 +372,42 @@ class Preparer:
             changed = self._limit_changes.remove(transaction, record)
             operations.enter(Stage.FLUSH)
         return changed
+
+
+class ClaimLocks:
+    """Locks that let one call at a time work on a claim; a lock exists only while a call uses it.
+
+    The kubelet may repeat a call while its first try is still running. The call that holds a lock
+    may be waiting for a slow API server, so the number of calls that wait for locks is bounded.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = WaitingCalls(
+            MOST_WAITING_FOR_A_CLAIM, reason="wait for another call's claim"
+        )
+        self._guard = Lock()  # guards _locks
+        self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+
+    @contextmanager
+    def locked(self, ref: ClaimRef, deadline: float) -> Iterator[None]:
+        """Hold the claim's lock inside the block.
+
+        Args:
+            ref: The claim; its UID selects the lock.
+            deadline: On time.monotonic()'s clock.
+
+        Raises:
+            RetryableError: Another call for the claim held the lock until the deadline, or too many
+                calls are waiting for locks.
+        """
+        with self._guard:
+            lock = self._locks.setdefault(ref.uid, Lock())
+        # Only calls that have to wait count against the bound.
+        if not lock.acquire(blocking=False):
+            with self._waiting.slot(f"claim {ref}"):
+                if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    raise RetryableError(f"claim {ref}: another call for it is still running")
+        try:
+            yield
+        finally:
+            lock.release()

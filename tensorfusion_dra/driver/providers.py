@@ -34,7 +34,13 @@ from tensorfusion_dra.core.devices import provider_answers
 from tensorfusion_dra.core.devices.device import Device, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.health import Trouble
-from tensorfusion_dra.core.devices.provider_answers import Offer, Refusal
+from tensorfusion_dra.core.devices.provider_answers import (
+    Offer,
+    Refusal,
+    attribute,
+    capacity,
+    offered,
+)
 from tensorfusion_dra.extend import BUDGET_SECONDS, Begins, Listens
 from tensorfusion_dra.runtime.single_call_thread import SingleCallThread
 
@@ -50,7 +56,7 @@ _REPR: Final = reprlib.Repr()
 _REPR.maxother = LONGEST_TEXT
 
 
-class Kind(StrEnum):
+class ProviderKind(StrEnum):
     """Kinds of what a package can add."""
 
     ATTRIBUTES = "attributes"
@@ -70,7 +76,7 @@ class Registered:
         unused: Why it is never loaded; "" if it is.
     """
 
-    kind: Kind
+    kind: ProviderKind
     name: str
     load: Callable[[], object]
     package: str = ""
@@ -234,7 +240,7 @@ class ProviderRunner(Generic[T]):
         self._logged = texts
 
 
-_KINDS: Final = (Kind.ATTRIBUTES, Kind.CAPACITIES, Kind.HEALTH)
+_KINDS: Final = (ProviderKind.ATTRIBUTES, ProviderKind.CAPACITIES, ProviderKind.HEALTH)
 _NOTHING: Final = Offer()
 
 
@@ -256,7 +262,10 @@ class Report:
 class Providers:
     """The node's providers of attributes and capacities, and its health sources.
 
-    One thread at a time calls troubles(), and one at a time extended(); any may call wake().
+    One thread at a time calls troubles(), and one at a time extended().
+
+    Attributes:
+        wake: Called, from any thread, when a provider has news.
     """
 
     def __init__(
@@ -271,26 +280,22 @@ class Providers:
             registered: In the order in which they give to a device.
             budget_seconds: Time of each for a round of calls.
         """
-        self._wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None
         self._registered = tuple(registered)
-        self._runners: dict[Kind, list[ProviderRunner[Any]]] = {kind: [] for kind in _KINDS}
+        self._runners: dict[ProviderKind, list[ProviderRunner[Any]]] = {kind: [] for kind in _KINDS}
         for each in self._registered:
             if not each.unused:
                 runner = ProviderRunner(
-                    each, _call(each), budget_seconds=budget_seconds, wake=self.wake
+                    each,
+                    _call(each),
+                    budget_seconds=budget_seconds,
+                    wake=lambda: self.wake(),  # noqa: PLW0108  it is set later
                 )
                 self._runners[each.kind].append(runner)
         self._asked: Reading | None = None
         self._reports: dict[Registered, Report] = {}
-        self._logged: frozenset[tuple[Registered, str, Refusal]] = frozenset()
-
-    def on_wake(self, wake: Callable[[], None]) -> None:
-        """Call this function whenever a provider has news."""
-        self._wake = wake
-
-    def wake(self) -> None:
-        """Have the cards read soon."""
-        self._wake()
+        # Each refusal is logged once, until it is over.
+        self._logged: set[tuple[Registered, str, Refusal]] = set()
 
     def troubles(self, inventory: Inventory) -> Mapping[str, Sequence[Trouble]]:
         """Ask the health sources; return the troubles of each card by GPU UUID.
@@ -298,7 +303,7 @@ class Providers:
         A card without troubles is missing if a source has never answered for it.
         """
         reading = Reading(inventory=inventory)
-        sources = self._runners[Kind.HEALTH]
+        sources = self._runners[ProviderKind.HEALTH]
         for source in sources:
             source.start(reading)
         by_source = {source: source.answers() for source in sources}
@@ -323,23 +328,23 @@ class Providers:
         }
 
     def extended(
-        self, built: Sequence[Device], reading: Reading, *, anew: bool = True
+        self, built: Sequence[Device], reading: Reading, *, call_again: bool = True
     ) -> tuple[Device, ...]:
         """Return the devices with what the providers give.
 
         Args:
             built: The driver's own device of each card.
             reading: With the node.
-            anew: False to call none if the reading equals the last one.
+            call_again: False to call none if the reading equals the last one.
         """
         # Capacities take the room of a device before attributes do.
-        runners = (*self._runners[Kind.CAPACITIES], *self._runners[Kind.ATTRIBUTES])
-        if anew or reading != self._asked:
+        runners = (*self._runners[ProviderKind.CAPACITIES], *self._runners[ProviderKind.ATTRIBUTES])
+        if call_again or reading != self._asked:
             self._asked = reading
             # All at the same time, so that several that hang take no longer than one.
             for runner in runners:
                 runner.start(reading)
-        givers: dict[tuple[Kind, str], dict[str, str]] = {}
+        givers: dict[tuple[ProviderKind, str], dict[str, str]] = {}
         refused: set[tuple[Registered, str, Refusal]] = set()
         for runner in runners:
             registered, offers = runner.registered, runner.answers()
@@ -362,7 +367,17 @@ class Providers:
                 for each in extended
                 for refusal in each.refused
             }
-        self._log_refusals(frozenset(refused))
+        for registered, name, refusal in sorted(
+            refused - self._logged, key=lambda each: (each[0].name, each[1], each[2].name)
+        ):
+            log.warning(
+                "attribute_left_out",
+                **registered.log_fields,
+                device=name,
+                attribute=refusal.name,
+                error=refusal.reason,
+            )
+        self._logged = refused
         return tuple(built)
 
     def reports(self) -> Sequence[Report]:
@@ -383,28 +398,14 @@ class Providers:
             for each in runners:
                 each.close()
 
-    def _log_refusals(self, found: frozenset[tuple[Registered, str, Refusal]]) -> None:
-        """Log each refusal once, until it is over."""
-        for registered, device, refusal in sorted(
-            found - self._logged, key=lambda each: (each[0].name, each[1], each[2].name)
-        ):
-            log.warning(
-                "attribute_left_out",
-                **registered.log_fields,
-                device=device,
-                attribute=refusal.name,
-                error=refusal.reason,
-            )
-        self._logged = found
-
 
 def _call(registered: Registered) -> Callable[[Any, Gpu, Reading], Any]:
     """Return how a provider of this kind is called for one card, and its answer checked."""
     match registered.kind:
-        case Kind.ATTRIBUTES:
-            return lambda p, gpu, reading: provider_answers.attributes(p(gpu, reading.node))
-        case Kind.CAPACITIES:
-            return lambda p, gpu, reading: provider_answers.capacities(p(gpu, reading.node))
+        case ProviderKind.ATTRIBUTES:
+            return lambda p, gpu, reading: offered(p(gpu, reading.node), attribute)
+        case ProviderKind.CAPACITIES:
+            return lambda p, gpu, reading: offered(p(gpu, reading.node), capacity)
         case _:
             name = registered.name
             return lambda p, gpu, _reading: provider_answers.troubles(p(gpu), source=name)

@@ -125,7 +125,7 @@ class Publisher:
             catalog: The devices to publish.
             slices_at_server: This node's slices.
             nodes: Gives the UID of the Node, which owns the slices. It is read once, and again
-                after a change of another writer: if the Node was created anew, Kubernetes' garbage
+                after a change of another writer: if the Node was recreated, Kubernetes' garbage
                 collector deletes the slices of the old one.
             events: Of this loop's thread alone.
             right: The right to publish, which instances on this node pass on.
@@ -267,11 +267,7 @@ class Publisher:
         """Return the UID of the Node; read it if it is not known or may have changed."""
         if self._recheck_node.is_set():
             self._recheck_node.clear()
-            try:
-                self._node_uid = self._nodes.uid()
-            except RetryableError:
-                self._recheck_node.set()
-                raise
+            self._node_uid = self._nodes.uid()
         return self._node_uid
 
     def _report_contest(self, plan: SlicePlan) -> None:
@@ -328,7 +324,7 @@ class Publisher:
             sent = next(item for item in plan.update if slices.loses(item, gates))
             if slices.dropped_gates(sent, self._slices.replace(sent, trial=True)) != gates:
                 return False
-            self._note_dropped(gates)
+            self._record_dropped(gates)
             return True
         return False
 
@@ -336,22 +332,19 @@ class Publisher:
         for item in plan.delete:
             self._slices.delete(item)
             self._count_write(reason)
-        for item in plan.update:
-            self._note_stored(item, self._slices.replace(item), reason)
-        for item in plan.create:
-            self._note_stored(item, self._slices.create(item), reason)
-
-    def _note_stored(self, sent: Slice, stored: Slice, reason: WriteReason) -> None:
-        self._count_write(reason)
-        gates = slices.dropped_gates(sent, stored)
-        if gates:
-            self._note_dropped(gates)
+        writes = [(self._slices.replace, item) for item in plan.update]
+        writes += [(self._slices.create, item) for item in plan.create]
+        for write, item in writes:
+            stored = write(item)
+            self._count_write(reason)
+            if gates := slices.dropped_gates(item, stored):
+                self._record_dropped(gates)
 
     def _count_write(self, reason: WriteReason) -> None:
         writes = self._view.writes
         self._view = replace(self._view, writes={**writes, reason: writes[reason] + 1})
 
-    def _note_dropped(self, gates: frozenset[str]) -> None:
+    def _record_dropped(self, gates: frozenset[str]) -> None:
         # Added to the known ones: a slice without a taint does not show that taints are dropped.
         self._dropped |= gates
         self._view = replace(self._view, dropped_gates=tuple(sorted(self._dropped)))

@@ -46,6 +46,7 @@ from tensorfusion_dra.state.ledger import Ledger
 
 log = structlog.get_logger()
 
+
 _FIRST_RETRY_SECONDS: Final = 1.0
 """First delay of a refresh; after a reboot the cards can be read within seconds."""
 
@@ -157,19 +158,14 @@ class Reconciler:
                 backoff.succeeded()
             if self._stop.wait(min(wait_seconds, max(0.0, collect_at - time.monotonic()))):
                 return
-            if self._recover():
+            try:
+                self._ledger.check()
+                self._found = recover(self._ledger, self._files, boot_id=self._boot_id)
+            except RetryableError as error:
+                log.warning("recovery_retried", error=str(error))
+            else:
+                self._log_recovery(self._found)
                 on_recovered(self._found.claims)
-
-    def _recover(self) -> bool:
-        """Run the next recovery; return True if it could read the ledger."""
-        try:
-            self._ledger.check()
-            self._found = recover(self._ledger, self._files, boot_id=self._boot_id)
-        except RetryableError as error:
-            log.warning("recovery_retried", error=str(error))
-            return False
-        self._log_recovery(self._found)
-        return True
 
     def _show_troubles(self, preparer: Preparer) -> None:
         """Show in each claim's status why its limits are not enforced; clear it once they are."""
@@ -268,7 +264,15 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
         with ledger.transaction():
             files.remove_unfinished()
         for uid in sorted(files.claim_uids() - {record.ref.uid for record in found.claims}):
-            _remove_orphan(uid, ledger, files, found)
+            with ledger.transaction() as transaction:
+                if transaction.get(uid) is not None:
+                    continue  # prepared just now
+                ref = files.claim_ref(uid)
+                if ref is not None:
+                    found.unknown.append(ref)
+                    continue
+                files.remove(uid, None)
+                found.claims_removed += 1
     except RetryableError as error:
         found.troubles[""] = str(error)
     found.left.extend(files.delete_removed())  # slow, so outside any transaction
@@ -300,15 +304,3 @@ def _repair(
             found.unenforceable.append(current)
         except RetryableError as error:
             found.troubles[uid] = f"claim {current.ref}: {error}"
-
-
-def _remove_orphan(uid: str, ledger: Ledger, files: NodeFiles, found: RecoveryReport) -> None:
-    with ledger.transaction() as transaction:
-        if transaction.get(uid) is not None:
-            return  # prepared just now
-        ref = files.claim_ref(uid)
-        if ref is not None:
-            found.unknown.append(ref)
-            return
-        files.remove(uid, None)
-        found.claims_removed += 1

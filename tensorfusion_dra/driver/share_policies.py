@@ -98,7 +98,18 @@ class SharePolicyReader:
         """
         annotated = share_policy.annotated(claim)
         if annotated is None and share_policy.leaves_values_open(claim):
-            annotated = share_policy.of_pods(claim, _annotations(claim, pods))
+            # With the webhook they are in the claim already, so pods are read only without it.
+            if pods.can_be_read and len(claim.pods) > 1:
+                log.debug(
+                    "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
+                )
+            annotations = {
+                # Without those that this driver added for Tensor Fusion's hypervisor: they are
+                # results and request nothing.
+                name: {key: str(text) for key, text in workers.original_annotations(stored).items()}
+                for name, stored in pods.stored.items()
+            }
+            annotated = share_policy.of_pods(claim, annotations)
         defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
@@ -110,20 +121,6 @@ class SharePolicyReader:
             share_policy.of_share(claim, allocation, annotated or ShareParameters(), defaults)
             for allocation in claim.allocations
         ]
-
-
-def _annotations(claim: AllocatedClaim, pods: ClaimPods) -> Mapping[str, Mapping[str, str]]:
-    """Return the annotations of the claim's pods, by pod.
-
-    With the webhook they are in the claim already, so pods are read only without it. Those that
-    this driver added, for Tensor Fusion's hypervisor, are results and request nothing.
-    """
-    if pods.can_be_read and len(claim.pods) > 1:
-        log.debug("shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods))
-    return {
-        name: {key: str(text) for key, text in workers.original_annotations(stored).items()}
-        for name, stored in pods.stored.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,24 +164,17 @@ class NeighbourReader:
         if not pods.can_be_read:
             return ContainerNeighbours(is_known=False)
         found: set[str] = set()
-        limited = any(each.limiter and each.isolation is not Isolation.SHARED for each in policies)
+        is_counted = self.counts_by_pid and any(
+            each.limiter and each.isolation is not Isolation.SHARED for each in policies
+        )
         for stored in filter(None, pods.stored.values()):
-            if self.counts_by_pid and limited:
-                _check_pid_namespaces(claim, stored)
+            together = pod_containers.containers_at_once(stored, claim.ref.name)
+            if is_counted and together:
+                raise ClaimError(
+                    f"claim {claim.ref}: found containers {' and '.join(together)} that use it at "
+                    "the same time, expected one, or shareProcessNamespace: true in the pod: "
+                    "otherwise each would have the whole limit, because processes are told apart "
+                    "by their PIDs"
+                )
             found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
         return ContainerNeighbours(frozenset(found))
-
-
-def _check_pid_namespaces(claim: AllocatedClaim, pod: Mapping[str, Any]) -> None:
-    """Refuse a pod in which two containers would count their memory under the same PIDs.
-
-    Raises:
-        ClaimError: Two containers use one request of the claim at the same time.
-    """
-    together = pod_containers.containers_at_once(pod, claim.ref.name)
-    if together:
-        raise ClaimError(
-            f"claim {claim.ref}: found containers {' and '.join(together)} that use it at the same "
-            "time, expected one, or shareProcessNamespace: true in the pod: otherwise each would "
-            "have the whole limit, because processes are told apart by their PIDs"
-        )

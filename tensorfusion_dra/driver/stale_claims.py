@@ -195,13 +195,9 @@ class StaleClaimCollector:
             known.gone_since = now
             log.info("claim_gone", claim=str(ref), claim_uid=ref.uid, error=why)
         if now - known.gone_since >= self._gone_seconds:
-            self._release(each, why)
-
-    def _release(self, each: Recorded, why: str) -> None:
-        ref = _ref(each)
-        deadline = time.monotonic() + _CALL_SECONDS
-        if self._preparer.release(ref, lambda: bool(self._why_gone(each)), deadline=deadline):
-            log.warning("claim_released", claim=str(ref), claim_uid=ref.uid, error=why)
+            deadline = time.monotonic() + _CALL_SECONDS
+            if self._preparer.release(ref, lambda: bool(self._why_gone(each)), deadline=deadline):
+                log.warning("claim_released", claim=str(ref), claim_uid=ref.uid, error=why)
 
     def _why_gone(self, each: Recorded) -> str:
         """Return why the claim has no device of this node any more; "" if it has one."""

@@ -287,36 +287,33 @@ class StatusReporter:
         try:
             written = self._claim_status.write(ref, entries)
         except RetryableError as error:
-            self._retry_later(waiting, error)
+            if isinstance(error, MissingRightError):
+                seconds = _LONGEST_PAUSE_SECONDS
+                if error.right not in self._missing_rights:
+                    self._missing_rights.add(error.right)
+                    log.error(
+                        "status_forbidden",
+                        error=f"expected {error.right}; claims are prepared without a status: "
+                        f"{error}",
+                    )
+            else:
+                seconds = self._outage.failed(at_least=error.after_seconds)
+                if self._throttle.is_new(str(error)):
+                    log.warning(
+                        "status_retried",
+                        claim=str(ref),
+                        claim_uid=ref.uid,
+                        seconds=round(seconds, 1),
+                        error=str(error),
+                    )
+            # Pause, and queue the record again unless the claim was forgotten or a newer one waits.
+            self._paused_until = waiting.due = self._clock() + seconds
+            with self._changed:
+                if ref.uid in self._known:
+                    self._queue.setdefault(ref.uid, waiting)
         else:
             self._outage.succeeded()
             self._throttle.over()
             known.entries = hashed
             event = "status_reported" if written else "status_skipped"
             log.debug(event, claim=str(ref), claim_uid=ref.uid, devices=len(entries))
-
-    def _retry_later(self, waiting: _Waiting, error: RetryableError) -> None:
-        """Pause, and queue the record again unless the claim was forgotten or a newer one waits."""
-        ref = waiting.claim.ref
-        if isinstance(error, MissingRightError):
-            seconds = _LONGEST_PAUSE_SECONDS
-            if error.right not in self._missing_rights:
-                self._missing_rights.add(error.right)
-                log.error(
-                    "status_forbidden",
-                    error=f"expected {error.right}; claims are prepared without a status: {error}",
-                )
-        else:
-            seconds = self._outage.failed(at_least=error.after_seconds)
-            if self._throttle.is_new(str(error)):
-                log.warning(
-                    "status_retried",
-                    claim=str(ref),
-                    claim_uid=ref.uid,
-                    seconds=round(seconds, 1),
-                    error=str(error),
-                )
-        self._paused_until = waiting.due = self._clock() + seconds
-        with self._changed:
-            if ref.uid in self._known:
-                self._queue.setdefault(ref.uid, waiting)

@@ -396,7 +396,7 @@ class Workers:
         """Mark the pod; return its new annotations.
 
         Raises:
-            ClaimError: See worker_conflicts.check_holders().
+            ClaimError: See core.claims.workers.check_holders().
             RetryableError: One of its cards is in use, or the pod may not be marked.
         """
         pod = worker.pod

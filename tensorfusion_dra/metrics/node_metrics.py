@@ -1,19 +1,19 @@
 """The metrics of a node plugin: what it counts from its start, and its page."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from prometheus_client import Histogram
 from prometheus_client.metrics_core import Metric
 
 from tensorfusion_dra.core.claims.operation import STAGES, EndedOperation, OperationKind, Result
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import xids
-from tensorfusion_dra.core.devices.health import Kind
+from tensorfusion_dra.core.devices.health import TroubleKind
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     CardView,
-    LedgerView,
     NodeView,
     PublishingView,
     RegistrationState,
@@ -24,7 +24,7 @@ from tensorfusion_dra.metrics.prometheus import NODE_PLUGIN, ApiRequests, LabelV
 
 _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"
-_HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in Kind))
+_HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in TroubleKind))
 _INFO: Final = ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id")
 
 _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
@@ -45,22 +45,24 @@ class OperationDurations:
 
     def __init__(self) -> None:
         self._totals: Final = {
-            kind: prometheus.new_histogram(
+            kind: prometheus.new(
+                Histogram,
                 f"{kind.value}_duration_seconds",
                 f"Time to {kind.value} one claim, from the arrival of the kubelet's call.",
                 ("result",),
                 [(result.value,) for result in Result],
-                bounds=prometheus.CALL_SECONDS,
+                buckets=prometheus.CALL_SECONDS,
             )
             for kind in OperationKind
         }
         self._stages: Final = {
-            kind: prometheus.new_histogram(
+            kind: prometheus.new(
+                Histogram,
                 f"{kind.value}_stage_duration_seconds",
                 f"Time that one {kind.value} spent in one stage.",
                 ("stage",),
                 [(stage.value,) for stage in STAGES[kind]],
-                bounds=prometheus.STAGE_SECONDS,
+                buckets=prometheus.STAGE_SECONDS,
             )
             for kind in OperationKind
         }
@@ -90,13 +92,13 @@ class NodeMetrics:
         self.api_requests: Final = ApiRequests(NODE_PLUGIN)
 
     def written(
-        self, view: Callable[[], NodeView], *, accept: str, most_shares: int
+        self, accept: str, *, view: Callable[[], NodeView], most_shares: int
     ) -> tuple[str, bytes]:
         """Return all metrics as text, with its content type.
 
         Args:
-            view: Returns the node at the moment.
             accept: The Accept header of the request.
+            view: Returns the node at the moment.
             most_shares: Number of shares that get series of their own.
         """
         return prometheus.written(self._collected(view(), most_shares), accept=accept)
@@ -143,7 +145,16 @@ def _of_view(view: NodeView, *, most_shares: int) -> Iterator[Metric]:
     yield prometheus.single(
         "ledger_readable", "1 if the ledger could be read for this scrape.", not view.shares_error
     )
-    yield _ledger(view.ledger)
+    yield prometheus.counter(
+        "ledger_repairs",
+        "Damage of the ledger that was found.",
+        ("kind",),
+        [
+            (("quarantined",), view.ledger.quarantined),
+            (("restored",), view.ledger.restored),
+            (("lost",), view.ledger.lost),
+        ],
+    )
 
 
 def _publishing(view: PublishingView) -> Iterator[Metric]:
@@ -154,7 +165,7 @@ def _publishing(view: PublishingView) -> Iterator[Metric]:
         "slice_writes",
         "Slices written or deleted, by the reason.",
         ("reason",),
-        {(reason.value,): number for reason, number in view.writes.items()},
+        (((reason.value,), number) for reason, number in view.writes.items()),
     )
     yield prometheus.gauge(
         "slice_fields_dropped",
@@ -169,19 +180,6 @@ def _publishing(view: PublishingView) -> Iterator[Metric]:
         "publishing_failing",
         "1 if the last attempt to compare or write the slices failed.",
         bool(view.error),
-    )
-
-
-def _ledger(view: LedgerView) -> Metric:
-    return prometheus.counter(
-        "ledger_repairs",
-        "Damage of the ledger that was found.",
-        ("kind",),
-        {
-            ("quarantined",): view.quarantined,
-            ("restored",): view.restored,
-            ("lost",): view.lost,
-        },
     )
 
 
@@ -212,10 +210,6 @@ def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
         ("uuid", "resource"),
         (ratio for card in cards for ratio in _ratios(card)),
     )
-    yield from _health(cards)
-
-
-def _health(cards: Sequence[CardView]) -> Iterator[Metric]:
     yield prometheus.states(
         "card_health",
         "1 for the card's state of health.",
@@ -240,7 +234,7 @@ def _health(cards: Sequence[CardView]) -> Iterator[Metric]:
         "card_xids",
         "XIDs that the NVIDIA driver reported about the card.",
         ("uuid", "xid"),
-        {key: number for card in cards for key, number in _xids(card)},
+        (count for card in cards for count in _xids(card)),
     )
 
 
@@ -298,10 +292,6 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
         (*_SHARE, "isolation", "enforcement"),
         ((*key, share.isolation.value, _state(share).value) for key, share in shown.items()),
     )
-    yield from _amounts(shown)
-
-
-def _amounts(shown: Mapping[LabelValues, ShareView]) -> Iterator[Metric]:
     yield prometheus.gauge(
         "share_requested_tflops",
         "Compute that the share counts against its card's capacity, in TFLOPS.",

@@ -9,9 +9,9 @@ and cut to a length that no legal name has.
 
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import Counter, Histogram, disable_created_metrics
 from prometheus_client.exposition import (
@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from tensorfusion_dra.core import printable
 
 LabelValues = tuple[str, ...]
+Kind = TypeVar("Kind", Counter, Histogram)
 
 NAMESPACE: Final = "tensorfusion_dra"
 """Prefix of every metric's name, without its underscore."""
@@ -53,36 +54,23 @@ _PROCESS: Final = ProcessCollector(namespace=NAMESPACE, registry=None)
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for each counter
 
 
-def new_counter(
-    name: str, about: str, labels: Sequence[str], known: Iterable[LabelValues]
-) -> Counter:
-    """Return a counter at 0; its name ends with _total, which is not given here.
-
-    Args:
-        known: Combinations of label values that exist from the start.
-    """
-    made = Counter(name, about, labels, namespace=NAMESPACE, registry=None)
-    for values in known:
-        made.labels(*values)
-    return made
-
-
-def new_histogram(
+def new(
+    kind: type[Kind],
     name: str,
     about: str,
     labels: Sequence[str],
     known: Iterable[LabelValues],
-    *,
-    bounds: Sequence[float],
-) -> Histogram:
-    """Return an empty histogram of durations.
+    **options: Any,
+) -> Kind:
+    """Return a metric at 0.
 
     Args:
+        name: Of a counter without its ending _total.
         known: Combinations of label values that exist from the start.
-        bounds: Upper bounds of the buckets, in seconds and in order; one without a bound comes
-            after them.
+        options: For a histogram, its buckets: their upper bounds in seconds and in order; one
+            without a bound comes after them.
     """
-    made = Histogram(name, about, labels, namespace=NAMESPACE, registry=None, buckets=bounds)
+    made = kind(name, about, labels, namespace=NAMESPACE, registry=None, **options)
     for values in known:
         made.labels(*values)
     return made
@@ -94,23 +82,17 @@ def label(text: str) -> str:
 
 
 def counter(
-    name: str, about: str, labels: Sequence[str], counted: Mapping[LabelValues, int]
+    name: str, about: str, labels: Sequence[str], values: Iterable[tuple[LabelValues, int]]
 ) -> Metric:
     """Return the family of a counter; its name ends with _total, which is not given here."""
-    family = CounterMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels)
-    for values, number in counted.items():
-        family.add_metric(values, number)
-    return family
+    return _filled(CounterMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels), values)
 
 
 def gauge(
     name: str, about: str, labels: Sequence[str], values: Iterable[tuple[LabelValues, float]]
 ) -> Metric:
     """Return the family of a gauge."""
-    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels)
-    for each, value in values:
-        family.add_metric(each, value)
-    return family
+    return _filled(GaugeMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels), values)
 
 
 def single(name: str, about: str, value: float) -> Metric:
@@ -133,18 +115,22 @@ def states(
         present: The state by label values.
         known: All states.
     """
-    family = GaugeMetricFamily(f"{NAMESPACE}_{name}", about, labels=(*labels, "state"))
-    for values, state in present:
-        for each in known:
-            family.add_metric((*values, each), float(each == state))
-    return family
+    is_state = (((*key, each), each == state) for key, state in present for each in known)
+    return gauge(name, about, (*labels, "state"), is_state)
 
 
 def info(name: str, about: str, labels: Sequence[str], each: Iterable[LabelValues]) -> Metric:
     """Return the family of facts that are only labels; its name ends with _info."""
     family = InfoMetricFamily(f"{NAMESPACE}_{name}", about, labels=labels)
-    for values in each:
-        family.add_metric(values, {})
+    return _filled(family, ((values, {}) for values in each))
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily | InfoMetricFamily,
+    samples: Iterable[tuple[LabelValues, Any]],
+) -> Metric:
+    for values, value in samples:
+        family.add_metric(values, value)
     return family
 
 
@@ -234,7 +220,8 @@ class ApiRequests:
         Args:
             known: Verb and resource of the requests that exist from the start.
         """
-        self.counter: Final = new_counter(
+        self.counter: Final = new(
+            Counter,
             "api_requests",
             "Requests to the API server; the code is none if there was no complete answer.",
             ("verb", "resource", "code"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
+from prometheus_client import Counter, Histogram
 from prometheus_client.metrics_core import Metric
 
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
@@ -25,14 +26,16 @@ class WebhookMetrics:
 
     def __init__(self) -> None:
         self.api_requests: Final = ApiRequests(WEBHOOK)
-        self._reviews: Final = prometheus.new_histogram(
+        self._reviews: Final = prometheus.new(
+            Histogram,
             "webhook_review_duration_seconds",
             "Time of one review.",
             ("kind", "outcome"),
             [(kind, outcome.value) for kind in _KINDS for outcome in Outcome],
-            bounds=prometheus.CALL_SECONDS,
+            buckets=prometheus.CALL_SECONDS,
         )
-        self._refused: Final = prometheus.new_counter(
+        self._refused: Final = prometheus.new(
+            Counter,
             "webhook_requests_refused",
             "Requests that got an HTTP error instead of a verdict.",
             ("code",),
@@ -48,7 +51,7 @@ class WebhookMetrics:
         self._refused.labels(str(status)).inc()
 
     def written(
-        self, *, accept: str, version: str, expires_at: Callable[[], datetime | None]
+        self, accept: str, *, version: str, expires_at: Callable[[], datetime | None]
     ) -> tuple[str, bytes]:
         """Return all metrics as text, with its content type.
 

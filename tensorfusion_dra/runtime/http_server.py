@@ -54,7 +54,7 @@ class Bounds:
         request_seconds: Time for a complete request to arrive, and again for its answer.
         idle_seconds: Time between requests. It is longer than the 90 s for which the API server
             keeps an unused connection.
-        look_seconds: Interval at which the deadlines are checked.
+        check_seconds: Interval at which the deadlines are checked.
     """
 
     connections: int = 256
@@ -65,7 +65,7 @@ class Bounds:
     handshake_seconds: float = 5.0
     request_seconds: float = 10.0
     idle_seconds: float = 120.0
-    look_seconds: float = 1.0
+    check_seconds: float = 1.0
 
 
 USUAL: Final = Bounds()
@@ -205,8 +205,11 @@ class Server:
             if not self._stopping.is_set():
                 ready.register(self._listener, selectors.EVENT_READ)
             while not self._stopping.is_set():
-                self._cut_overdue()
-                if ready.select(self.bounds.look_seconds) and self._has_room():
+                now = time.monotonic()
+                with self._changed:
+                    for overdue in (each for each in self._open if each.deadline < now):
+                        overdue.cut()
+                if ready.select(self.bounds.check_seconds) and self._has_room():
                     self._accept()
 
     def stop(self, *, grace_seconds: float) -> None:
@@ -235,13 +238,6 @@ class Server:
             if is_idle and self._stopping.is_set():
                 connection.cut()
 
-    def _cut_overdue(self) -> None:
-        now = time.monotonic()
-        with self._changed:
-            for connection in self._open:
-                if connection.deadline < now:
-                    connection.cut()
-
     def _has_room(self) -> bool:
         """Return True if one more connection may be added, after cutting one if necessary."""
         with self._changed:
@@ -254,7 +250,7 @@ class Server:
             elif idle:
                 min(idle, key=lambda each: each.deadline).cut()
             return self._changed.wait_for(
-                lambda: len(self._open) < self.bounds.connections, self.bounds.look_seconds
+                lambda: len(self._open) < self.bounds.connections, self.bounds.check_seconds
             )
 
     def _accept(self) -> None:

@@ -1,4 +1,4 @@
-"""The wait of a loop that other threads wake and stop."""
+"""What every loop needs: a wait that others can end, growing delays, and quiet logs."""
 
 import random
 import time

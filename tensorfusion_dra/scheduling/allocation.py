@@ -415,7 +415,7 @@ class _Search:
         return done
 
     def _take(self, place: _Place, wanted: Wanted, device: Device) -> Callable[[], None] | None:
-        """_Pick the device; return the function that undoes it, or None if it does not fit."""
+        """Pick the device; return the function that undoes it, or None if it does not fit."""
         reason = self._unavailable(place.claim, wanted, device)
         if reason is None and not self._is_selectable(place.claim, wanted, device):
             reason = "does not match the selectors"

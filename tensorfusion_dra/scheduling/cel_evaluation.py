@@ -19,7 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
-from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, Kind
+from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -35,10 +35,10 @@ _SEMVER: Final = "kubernetes.Semver"
 _REPEATED: Final = {"label": "LABEL_REPEATED"}
 _STRING: Final = {"type": "TYPE_STRING"}
 _FIELD_OF_KIND: Final = {
-    Kind.STRING: _STRING,
-    Kind.AMOUNT: _STRING,
-    Kind.INT: {"type": "TYPE_INT64"},
-    Kind.VERSION: {"typeName": f".{_SEMVER}"},
+    ValueKind.STRING: _STRING,
+    ValueKind.AMOUNT: _STRING,
+    ValueKind.INT: {"type": "TYPE_INT64"},
+    ValueKind.VERSION: {"typeName": f".{_SEMVER}"},
 }
 _MAX_INT: Final = 2**63 - 1
 

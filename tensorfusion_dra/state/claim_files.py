@@ -19,8 +19,8 @@ Document = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 class ClaimFiles:
     """A folder with one JSON file for each claim; files of other names are never touched.
 
-    Files of device metadata are one for each request of a claim. There, what is a claim's UID
-    below is the name from core.claims.metadata_files.
+    Device metadata has a file for each request of a claim. Its methods get the name from
+    documents.metadata_file_name() in place of a claim's UID.
 
     Every method raises:
         RetryableError: The folder is full, read-only or missing.

@@ -1,13 +1,28 @@
-"""The command's verbs, called as processes."""
+"""The command's verbs, their completion, and what the documents show of their output."""
 
 import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from tensorfusion_dra import cli
 from tensorfusion_dra.app.shared import version
+from tests.app.cel.test_cel_command import two_nodes
 from tests.guard import sitecustomize as path_guard
-from tests.support import forks
+from tests.support import forks, markdown
+from tests.support.forks import Ended
+from tests.support.installed_packages import install
+from tests.support.markdown import ROOT, Command
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def command(*arguments: str, **environment: str) -> forks.Ended:
@@ -40,6 +55,9 @@ def test_version_flag_prints_name_and_version() -> None:
         (["inspect", "--gpu-models", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
+        (["doctor", "--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
+        (["doctor", "--on", "moon"], "moon"),
+        (["doctor", "--enforcer", "none"], "enforcer: found 'none'"),
         (["simulate", "--pods", "-1"], "pods: found -1"),
         (["simulate", "--request", "tflops"], "request 'tflops'"),
         (["simulate", "--request", "speed=1"], "request 'speed=1'"),
@@ -151,3 +169,300 @@ def test_inspect_raw_prints_a_recording_of_nvml() -> None:
 
     recording = json.loads(ended.stdout)
     assert recording["gpus"][0]["name"] == "Tesla T4"
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def script(capsys: Capture, shell: str) -> str:
+    """Return the script for a shell."""
+    assert cli.main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("module", "libraries", "needed"),
+    [
+        ("top", ["grpc", "cel_expr_python", "kubernetes", "pynvml"], []),
+        ("why.diagnosis", ["grpc", "kubernetes", "pynvml", "sqlite3"], []),
+        (
+            "webhook.process, kubernetes.client",
+            ["grpc", "pynvml", "sqlite3", "google.protobuf", "ssl"],
+            ["ssl"],
+        ),
+        (
+            "node_plugin.process, tensorfusion_dra.cli",
+            ["kubernetes", "urllib3", "pynvml", "yaml", "tomllib", "grpc"],
+            ["grpc"],
+        ),
+    ],
+)
+def test_verb_imports_no_library_that_only_others_or_some_nodes_use(
+    module: str, libraries: list[str], needed: list[str]
+) -> None:
+    loaded = (
+        f"import sys, tensorfusion_dra.app.{module}; print(*{set(libraries)} & sys.modules.keys())"
+    )
+
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).split() == needed
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_have_every_verb_and_its_flags(capsys: Capture, shell: str) -> None:
+    found = script(capsys, shell)
+
+    assert [verb.name for verb in cli.VERBS if verb.name not in found] == []
+    for flag in ("kubeconfig", "namespace", "node-name"):
+        assert flag in found
+
+
+def test_bash_completes_verbs_and_flags(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "completion.bash"
+    file.write_text(script(capsys, "bash"))
+    bash = shutil.which("bash")
+    assert bash is not None
+    program = f"""
+        source {file}
+        function_name=$(complete -p tensorfusion-dra | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+        ask() {{
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            "$function_name"
+            echo "${{COMPREPLY[@]}}"
+        }}
+        ask tensorfusion-dra wh
+        ask tensorfusion-dra top --wa
+    """
+
+    ended = subprocess.run(
+        [bash, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=True,
+    )
+
+    assert ended.stdout.split() == ["why", "--watch"]
+
+
+def test_unknown_shell_is_bad_input(capsys: Capture) -> None:
+    assert cli.main(["completion", "sh"]) == 2
+    assert "invalid choice: 'sh'" in capsys.readouterr().err
+
+
+def test_without_the_extra_the_error_names_it(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+
+    assert cli.main(["completion", "bash"]) == 2
+    assert "completion needs the extra 'completion'" in capsys.readouterr().err
+
+
+def test_plugin_is_on_path_under_the_name_that_kubectl_looks_for() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+
+    assert scripts["kubectl-tensorfusion"] == "tensorfusion_dra.cli:main"
+
+
+def test_plugin_shows_its_own_name(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/kubectl-tensorfusion"])
+
+    with pytest.raises(SystemExit):
+        cli.main(["why", "--help"])
+
+    assert capsys.readouterr().out.startswith("usage: kubectl tensorfusion why")
+
+
+USE = markdown.text(ROOT / "docs" / "use.md")
+EXTEND = markdown.text(ROOT / "docs" / "extend.md")
+DEMO = "make demo"
+SECONDS = re.compile(r"\b[0-9]+\.[0-9] s\b")
+
+
+def printed(*arguments: str, folder: Path = ROOT) -> tuple[list[str], list[str]]:
+    """Return the lines that the command prints on stdout and on stderr."""
+    guarded = path_guard.environment({"PATH": "/usr/bin:/bin"})
+    ended = forks.run(*arguments, environment=guarded, folder=folder)
+    return ended.stdout.splitlines(), ended.stderr.splitlines()
+
+
+def masked(lines: list[str] | tuple[str, ...]) -> list[str]:
+    """Return the lines with durations masked, which differ in each run."""
+    return [SECONDS.sub("N s", line) for line in lines]
+
+
+def shown(document: str, start: str) -> Command:
+    """Return the only command in a document that starts with this text."""
+    (found,) = [each for each in markdown.commands(document) if each.line.startswith(start)]
+    return found
+
+
+def is_as_printed(command: Command, lines: list[str]) -> bool:
+    """Return True if the lines match a command's documented output, with both masked."""
+    return markdown.is_shown(tuple(masked(command.output)), masked(lines))
+
+
+@pytest.mark.parametrize("file", ["README.md", "README.zh-CN.md"])
+def test_the_readme_shows_what_the_demo_prints(file: str) -> None:
+    demo = shown(markdown.text(ROOT / file), DEMO)
+
+    stdout, stderr = printed("simulate")
+
+    assert (demo.line, stderr) == (DEMO, [])
+    assert masked(demo.output) == masked(stdout)
+
+
+def test_the_users_page_shows_what_cel_prints(tmp_path: Path) -> None:
+    slices = tmp_path / "slices.yaml"
+    slices.write_text(yaml.safe_dump_all(two_nodes()), encoding="utf-8")
+    translate, explain = (
+        shown(USE, f"tensorfusion-dra cel {verb}") for verb in ("translate", "explain")
+    )
+
+    translated, _ = printed(*shlex.split(translate.line)[1:])
+    explained, _ = printed(*shlex.split(explain.line)[1:], "--slices", str(slices))
+
+    assert is_as_printed(translate, translated)
+    assert is_as_printed(explain, explained)
+
+
+def test_the_example_of_a_profile_of_simulated_gpus_works(tmp_path: Path) -> None:
+    (text,) = [each for each in markdown.blocks(EXTEND, "yaml") if each.startswith("gpus:")]
+    file = tmp_path / "gpus.yaml"
+    file.write_text(text, encoding="utf-8")
+
+    stdout, stderr = printed("inspect", "--simulated-gpus", str(file), *host_folders(tmp_path))
+
+    assert stderr == []
+    assert sum("A100" in line for line in stdout) == 3
+    assert any("71.2" in line and "My Card" in line for line in stdout)
+
+
+def test_the_example_of_a_model_table_works(tmp_path: Path) -> None:
+    (text,) = [each for each in markdown.blocks(EXTEND, "yaml") if "fp16TFlops" in each]
+    file = tmp_path / "models.yaml"
+    file.write_text(text, encoding="utf-8")
+    cards = ("--simulated-gpus", "1xA100-SXM4-80GB", "--gpu-models", str(file))
+
+    stdout, _ = printed("inspect", *cards, *host_folders(tmp_path))
+
+    assert any("A100" in line and " 300 " in line for line in stdout)
+
+
+ATTRIBUTES = "tensorfusion_dra.attributes"
+SOURCES = "tensorfusion_dra.health_sources"
+CODE = """
+import subprocess
+from tensorfusion_dra.extend import Problem
+
+def rack(gpu, node):
+    return {"example.com/rack": "r1", "model": "mine"}
+
+def other(gpu, node):
+    return {"example.com/rack": "r2"}
+
+def loud(gpu, node):
+    print("a line of Python's")
+    subprocess.run(["echo", "a line of a child's"], check=True)
+    return {"example.com/rack": "r3"}
+
+def fans(gpu):
+    return [Problem(reason="fan-stopped", text="fan 2")] if gpu.index == 1 else []
+
+def broken(gpu, node):
+    raise ValueError("no rack of \\x1b[31m" + gpu.uuid)
+"""
+
+
+def inspected(site: Path, *arguments: str) -> Ended:
+    """Run the command in a process of its own, which sees the packages in the folder."""
+    folders = ["--kubelet-root", str(site / "kubelet"), "--cdi-dir", str(site / "cdi")]
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "tensorfusion_dra", "inspect", "--providers"),
+            *("--node-name", "node-01", "--simulated-gpus", "2xT4", *folders, *arguments),
+        ],
+        env=path_guard.environment({"PATH": "/usr/bin:/bin", "PYTHONPATH": str(site)}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def by_name(shown: Mapping[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each for each in shown["providers"] if each["package"] != "this driver"}
+
+
+def test_table_shows_state_time_and_names_of_each_provider(tmp_path: Path) -> None:
+    install(tmp_path, "racks", {ATTRIBUTES: {"rack": "racks:rack"}}, CODE)
+
+    shown = inspected(tmp_path)
+
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    (rack,) = (row for row in rows if row[1:2] == ["rack"])
+    assert rack[:5] == ["attributes", "rack", "racks", "1.0", "ok"]
+    assert rack[-4:] == ["example.com/rack", "on", "2", "devices"]
+    assert "left out: rack: gpu-" in shown.stdout
+    assert "model: the driver itself uses this name" in shown.stdout
+
+
+def test_json_says_who_failed_who_is_overridden_and_who_is_disabled(tmp_path: Path) -> None:
+    entries = {
+        name: f"racks:{function}"
+        for name, function in {
+            "alpha": "rack",
+            "beta": "other",
+            "broken": "broken",
+            "off": "rack",
+        }.items()
+    }
+    install(tmp_path, "racks", {ATTRIBUTES: entries}, CODE)
+
+    shown = inspected(tmp_path, "-o", "json", "--disable-provider", "off,gone")
+
+    assert shown.returncode == 1
+    found = json.loads(shown.stdout)
+    providers = by_name(found)
+    states = {name: each["state"] for name, each in providers.items()}
+    assert states == {"alpha": "ok", "beta": "ok", "broken": "failed", "off": "unused"}
+    assert len(providers["alpha"]["given"]) == 2
+    assert providers["alpha"]["seconds"] >= 0
+    assert {
+        each["reason"] for refused in providers["beta"]["refused"].values() for each in refused
+    } == {"provider alpha gave this name first"}
+    assert providers["off"]["reason"] == "disabled by the setting disable-provider"
+    assert len(providers["broken"]["errors"]) == 2
+    assert found["unknownDisabled"] == ["gone"]
+
+
+def test_error_texts_have_no_escape_sequences_in_the_table(tmp_path: Path) -> None:
+    install(tmp_path, "racks", {ATTRIBUTES: {"broken": "racks:broken"}}, CODE)
+
+    shown = inspected(tmp_path)
+
+    assert shown.returncode == 1
+    assert "failed: broken: GPU-" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+def test_problems_of_a_health_source_are_shown(tmp_path: Path) -> None:
+    install(tmp_path, "racks", {SOURCES: {"fans": "racks:fans"}}, CODE)
+
+    shown = inspected(tmp_path)
+
+    (fans,) = (line.split() for line in shown.stdout.splitlines() if " fans " in line)
+    assert fans[-4:] == ["fan-stopped", "on", "1", "device"]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_what_a_provider_prints_is_not_in_the_document(tmp_path: Path, form: str) -> None:
+    install(tmp_path, "racks", {ATTRIBUTES: {"loud": "racks:loud"}}, CODE)
+
+    shown = inspected(tmp_path, "-o", form)
+
+    (loud,) = by_name(yaml.safe_load(shown.stdout)).values()
+    assert len(loud["given"]) == 2
+    assert "a line of Python's" in shown.stderr
+    assert "a line of a child's" in shown.stderr

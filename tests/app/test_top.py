@@ -12,7 +12,7 @@ from tensorfusion_dra import cli
 from tensorfusion_dra.app import top
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
-from tests.support import canned_api, imports, objects
+from tests.support import canned_api, objects
 from tests.support.builders.gpus import gpu
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
@@ -57,8 +57,7 @@ def test_top_shows_what_is_free_and_who_has_the_rest(
 def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsys: Capture) -> None:
     cards = [replace(gpu(number), uuid=f"GPU-{number}6{UUID}") for number in (1, 2)]
     names_of_cards = cluster.add_node("node-01", *cards)
-    cluster.add_pod("a", request({"vram": "20Gi"}))
-    cluster.schedule()
+    cluster.schedule_pod("a", request({"vram": "20Gi"}))
     cluster.add_pod("b", request({"vram": "70Gi"}, count=2))
 
     shown = cluster.text(capsys, "top", "-o", "wide") + cluster.text(capsys, "why", "b")
@@ -106,9 +105,7 @@ def test_card_that_is_gone_stays_listed_while_a_claim_holds_it(
 
 def test_whole_card_and_claim_without_a_pod(cluster: Cluster, capsys: Capture) -> None:
     (first, _) = cluster.add_node("node-01", *two_cards())
-    cluster.add_pod("a", request())
-    cluster.schedule()
-    claim = cluster.client.get(CLAIMS, "a", "default")
+    claim = cluster.schedule_pod("a", request())
     result = claim["status"]["allocation"]["devices"]["results"][0]
     del result["shareID"], result["consumedCapacity"]
     claim["status"]["reservedFor"] = []
@@ -161,12 +158,6 @@ def test_interval_that_is_none(cluster: Cluster, capsys: Capture, seconds: str) 
         2,
         f"tensorfusion-dra: seconds: found {seconds}, expected 1 to 86400\n",
     )
-
-
-def test_top_loads_neither_grpc_nor_cel() -> None:
-    statement = "import tensorfusion_dra.app.top"
-
-    assert imports.loaded(statement, "grpc", "cel_expr_python", "kubernetes", "pynvml") == []
 
 
 @pytest.mark.usefixtures("quiet")

@@ -1,6 +1,9 @@
-"""GitHub workflows have few rights and time limits, and test every supported version."""
+"""Workflows have few rights and time limits, and test every version; make finds its Python."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -23,26 +28,10 @@ WRITERS = {
 """The jobs with write permissions, and these permissions."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Loader that keeps the key "on" a string; YAML 1.1 reads it as true."""
-
-
-_LETTERS_OF_BOOLEANS = "yYnNtTfFoO"
-_Loader.yaml_implicit_resolvers = {
-    letter: [item for item in resolvers if item[0] != "tag:yaml.org,2002:bool"]
-    if letter in _LETTERS_OF_BOOLEANS
-    else resolvers
-    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+# As strings: YAML 1.1 would read the key "on" as true.
+WORKFLOWS: Mapping[str, Document] = {
+    path.stem: yaml.load(path.read_text(), yaml.BaseLoader) for path in FILES
 }
-
-
-def workflow(name: str) -> Document:
-    path = ROOT / ".github" / "workflows" / f"{name}.yaml"
-    loaded: Document = yaml.load(path.read_text(), _Loader)
-    return loaded
-
-
-WORKFLOWS: Mapping[str, Document] = {path.stem: workflow(path.stem) for path in FILES}
 JOBS = {
     (name, job): content
     for name, document in WORKFLOWS.items()
@@ -56,18 +45,22 @@ def steps() -> Iterator[tuple[str, Document]]:
             yield f"{name}/{job}", step
 
 
-def written(permissions: Mapping[str, str]) -> set[str]:
-    return {right for right, level in permissions.items() if level == "write"}
-
-
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_workflow_may_only_read_the_repository(name: str) -> None:
+def test_workflow_may_only_read_the_repository_and_never_runs_forks_code_with_secrets(
+    name: str,
+) -> None:
     assert WORKFLOWS[name]["permissions"] == {"contents": "read"}
+    assert not {"pull_request_target", "workflow_run"} & set(WORKFLOWS[name]["on"])
 
 
 @pytest.mark.parametrize("key", JOBS, ids="/".join)
-def test_only_jobs_that_publish_may_write(key: tuple[str, str]) -> None:
-    assert written(JOBS[key].get("permissions", {})) == WRITERS.get(key, set())
+def test_only_jobs_that_publish_may_write_and_each_job_has_a_time_limit(
+    key: tuple[str, str],
+) -> None:
+    rights = JOBS[key].get("permissions", {}).items()
+
+    assert {right for right, level in rights if level == "write"} == WRITERS.get(key, set())
+    assert 0 < int(JOBS[key]["timeout-minutes"]) <= 60
 
 
 @pytest.mark.parametrize("key", WRITERS, ids="/".join)
@@ -77,16 +70,6 @@ def test_jobs_that_write_run_for_tags_only(key: tuple[str, str]) -> None:
     assert WORKFLOWS[name]["on"]["push"] == {"tags": ["v*"]}
     for event in set(WORKFLOWS[name]["on"]) - {"push"}:
         assert JOBS[key]["if"] == "github.event_name == 'push'", event
-
-
-@pytest.mark.parametrize("key", JOBS, ids="/".join)
-def test_every_job_has_a_time_limit(key: tuple[str, str]) -> None:
-    assert 0 < int(JOBS[key]["timeout-minutes"]) <= 60
-
-
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_code_of_forks_never_runs_with_repository_secrets(name: str) -> None:
-    assert not {"pull_request_target", "workflow_run"} & set(WORKFLOWS[name]["on"])
 
 
 def test_actions_are_pinned_by_commit_and_name_their_release() -> None:
@@ -160,3 +143,53 @@ def test_workflows_name_only_existing_scripts() -> None:
 
     assert {"hack/kind-up", "hack/release-version", ".ci/run"} <= named
     assert [script for script in named if not (ROOT / script).is_file()] == []
+
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
+OWN_FOLDER = f".venv-{OWN.removeprefix('python')}"
+
+
+def make(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run `make --dry-run types`, which prints the command with its interpreter."""
+    shutil.copy(MAKEFILE, folder)
+    return subprocess.run(
+        ["make", "--dry-run", "types", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("version_of_venv", "python", "used"),
+    [
+        (None, None, ".venv"),
+        (None, sys.executable, ".venv"),
+        (OWN, sys.executable, ".venv"),
+        ("python3.10", None, ".venv"),
+        ("python3.10", sys.executable, OWN_FOLDER),
+    ],
+)
+def test_python_of_another_version_has_a_folder_of_its_own(
+    tmp_path: Path, version_of_venv: str | None, python: str | None, used: str
+) -> None:
+    if version_of_venv:
+        (tmp_path / ".venv/bin").mkdir(parents=True)
+        (tmp_path / ".venv/bin/python").touch()
+        (tmp_path / ".venv/lib" / version_of_venv).mkdir(parents=True)
+
+    ended = make(tmp_path, *([f"PYTHON={python}"] if python else []))
+
+    assert ended.stdout == f"{used}/bin/python -m mypy\n"
+
+
+def test_python_that_does_not_start_is_an_error_and_no_other_is_used(tmp_path: Path) -> None:
+    ended = make(tmp_path, "PYTHON=/nonexistent/python3")
+
+    assert ended.returncode != 0
+    assert ended.stdout == ""
+    assert "PYTHON=/nonexistent/python3: expected Python 3.11 or later" in ended.stderr

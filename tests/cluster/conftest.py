@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tests.support.answers import Answers
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.servers import serving
 
 
 @pytest.fixture
@@ -30,9 +29,6 @@ def resource_api(api: Api) -> ResourceApi:
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    with Answers() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    server = Answers()
+    with serving(server):
         yield server
-        server.shutdown()
-        thread.join(PATIENCE_SECONDS)

@@ -22,44 +22,26 @@ from tests.support.raw_server import head, served
 from tests.support.waiting import PATIENCE_SECONDS
 
 
-def kubeconfig(folder: Path, server: Answers, user: Any) -> Path:
-    """Write a kubeconfig for the server with this user, and return its path."""
-    return write(folder, f"http://127.0.0.1:{server.server_address[1]}", user)
-
-
-def write(folder: Path, server: str, user: Any) -> Path:
-    path = folder / "kubeconfig"
-    document = {
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": user}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path.write_text(json.dumps(document))
-    return path
-
-
-def test_user_without_credentials_sends_none(answers: Answers, tmp_path: Path) -> None:
-    Api(kubeconfig(tmp_path, answers, {})).call("GET", SLICES_PATH)
-
-    assert answers.tokens == [""]
-
-
-def test_password(answers: Answers, tmp_path: Path) -> None:
-    user = {"username": "admin", "password": "s3cr3t"}
-
-    Api(kubeconfig(tmp_path, answers, user)).call("GET", SLICES_PATH)
-
-    encoded = base64.b64encode(b"admin:s3cr3t").decode()
-    assert answers.tokens == [f"Basic {encoded}"]
-
-
-def test_token_file_may_end_with_a_line_break(answers: Answers, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, ""),
+        (
+            {"username": "admin", "password": "s3cr3t"},
+            f"Basic {base64.b64encode(b'admin:s3cr3t').decode()}",
+        ),
+        ({"tokenFile": "token"}, "Bearer abc"),
+    ],
+    ids=["no credentials", "password", "token file, which may end with a line break"],
+)
+def test_credentials_of_a_kubeconfigs_user_are_sent(
+    answers: Answers, tmp_path: Path, user: dict[str, str], header: str
+) -> None:
     (tmp_path / "token").write_text("abc\n")
 
-    Api(kubeconfig(tmp_path, answers, {"tokenFile": "token"})).call("GET", SLICES_PATH)
+    Api(answers.kubeconfig(tmp_path, user)).call("GET", SLICES_PATH)
 
-    assert answers.tokens == ["Bearer abc"]
+    assert answers.tokens == [header]
 
 
 def plugin(folder: Path, **status: str) -> dict[str, Any]:
@@ -93,7 +75,7 @@ def test_plugin_runs_again_only_when_its_token_has_expired(
     tokens: list[str],
 ) -> None:
     user = plugin(tmp_path, expirationTimestamp=expires)
-    api = Api(kubeconfig(tmp_path, answers, user))
+    api = Api(answers.kubeconfig(tmp_path, user))
     for _ in tokens:
         api.call("GET", SLICES_PATH)
 
@@ -115,8 +97,7 @@ def test_late_rejection_of_an_old_login_leaves_the_new_one(tmp_path: Path) -> No
         return rejected
 
     with served(answer) as server, ThreadPoolExecutor(1) as thread:
-        path = write(tmp_path, f"http://127.0.0.1:{server.server_address[1]}", plugin(tmp_path))
-        api = Api(path)
+        api = Api(server.kubeconfig(tmp_path, plugin(tmp_path)))
         waiting = thread.submit(failing, api, PATIENCE_SECONDS)
         assert arrived.wait(PATIENCE_SECONDS)
         assert failing(api).status == 401
@@ -265,9 +246,9 @@ def test_device_is_no_kubeconfig() -> None:
 
 
 def test_rejected_token_is_read_again(answers: Answers, tmp_path: Path) -> None:
-    api = Api(answers.kubeconfig(tmp_path, "first-token"))
+    api = Api(answers.kubeconfig(tmp_path, {"token": "first-token"}))
     api.call("GET", SLICES_PATH)
-    answers.kubeconfig(tmp_path, "second-token")
+    answers.kubeconfig(tmp_path, {"token": "second-token"})
     answers.status = 401
     failing(api)
     answers.status = 200
@@ -278,7 +259,7 @@ def test_rejected_token_is_read_again(answers: Answers, tmp_path: Path) -> None:
 
 
 def test_kubeconfig_that_breaks_later_is_retryable(answers: Answers, tmp_path: Path) -> None:
-    path = answers.kubeconfig(tmp_path, "first-token")
+    path = answers.kubeconfig(tmp_path, {"token": "first-token"})
     api = Api(path)
     api.call("GET", SLICES_PATH)
     answers.status = 401

@@ -1,19 +1,24 @@
-"""The chart renders valid objects from its values, and the static manifests are its."""
+"""The chart renders valid objects from its values and the settings, and the manifests are its."""
 
 import functools
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tensorfusion_dra.app.shared import setting_sources
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, rbac
 from tests.support.helm import ROOT, Document, RefusedValuesError
 from tests.support.installation import NO_GPUS, WEBHOOK
+from tests.support.waiting import PATIENCE_SECONDS
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
@@ -247,11 +252,6 @@ EVERYTHING: Mapping[str, Any] = {
     "settings": {"enforcer": "mps", "hypervisor-sockets": "/var/lib/kubelet/device-plugins"},
     **WEBHOOK,
 }
-MPS = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
-HAMI_CORE = {
-    "settings": {"enforcer": "hami-core"},
-    "hamiCore": {"install": {"enabled": True}},
-}
 
 
 def of_kind(documents: list[Document], kind: str) -> list[Document]:
@@ -292,7 +292,10 @@ def test_selectors_and_pods_name_nothing_that_an_upgrade_changes() -> None:
 
     found = {
         pod["metadata"]["labels"][COMPONENT]: pod
-        for values in ({**labels, **MPS}, {**labels, **HAMI_CORE, "webhook": webhook})
+        for values in (
+            {**labels, **MPS_DAEMON},
+            {**labels, **VARIANTS["hami-core-install"], "webhook": webhook},
+        )
         for pod in pods(helm.render(values))
         if "selector" in pod
     }
@@ -323,7 +326,7 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
 ) -> None:
     images = {
         container["image"]
-        for pod in pods(helm.render({"image": image, **MPS, **WEBHOOK}))
+        for pod in pods(helm.render({"image": image, **MPS_DAEMON, **WEBHOOK}))
         for field in ("initContainers", "containers")
         for container in pod["spec"].get(field, ())
     }
@@ -638,10 +641,13 @@ def test_chart_passes_the_daemons_values_on() -> None:
     (container,), (shm,) = pod["containers"], pod["initContainers"]
     env = {entry["name"]: entry["value"] for entry in (*shm["env"], *container["env"])}
     assert container["image"] == "mps:1"
-    assert env["SHM_SIZE"] == "16G"
-    assert env["MULTI_USER"] == "true"
-    assert env["DEFAULT_ACTIVE_THREAD_PERCENTAGE"] == "25"
-    assert env["DEFAULT_PINNED_MEMORY"] == "10G"
+    expected = {
+        "SHM_SIZE": "16G",
+        "MULTI_USER": "true",
+        "DEFAULT_ACTIVE_THREAD_PERCENTAGE": "25",
+        "DEFAULT_PINNED_MEMORY": "10G",
+    }
+    assert env.items() >= expected.items()
 
 
 def test_daemon_without_the_toolkit_takes_the_root_of_a_driver_container() -> None:
@@ -700,3 +706,36 @@ def test_service_accounts_have_the_users_annotations() -> None:
         NODE_PLUGIN: {"a": "b"},
         "tensorfusion-dra-webhook": {"c": "d"},
     }
+
+
+def test_settings_table_and_chart_schema_match_the_settings() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "hack" / "settings-docs"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize("name", ["nvidia", "simulated"])
+def test_every_variable_in_the_manifests_belongs_to_a_setting(name: str) -> None:
+    known = {setting_sources.variable(item) for item in fields(Settings)}
+
+    for container in helm.containers(installation.documents(name)):
+        if container["name"] == "tenant-files":
+            continue  # a script with variables of its own
+        named = {entry["name"] for entry in container["env"]}
+        assert {name for name in named if not name.startswith("NVIDIA_")} <= known
+
+
+def test_chart_settings_never_duplicate_a_variable() -> None:
+    settings = {"gpupool": "a", "qos": "high", "enforcer": "mps", "poll-seconds": 5}
+
+    documents = helm.render({"settings": settings})
+
+    for container in helm.containers(documents):
+        given = [entry["name"] for entry in container["env"]]
+        assert len(set(given)) == len(given)

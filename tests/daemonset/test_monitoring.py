@@ -1,20 +1,117 @@
 """Rules, alerts and dashboard name only what exists, and promtool's tests of the rules pass."""
 
+import functools
 import itertools
+import json
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import pytest
 import yaml
 
-from tests.support import helm, markdown, monitoring, promql, yaml_text
-from tests.support.monitoring import Rule
-from tests.support.promql import QueryError
+from tests.support import documented_metrics, helm, markdown, promql, yaml_text
+from tests.support.promql import Labels, QueryError
 from tests.support.waiting import PATIENCE_SECONDS
+
+FOLDER: Final = markdown.ROOT / "daemonset" / "chart" / "monitoring"
+RULES: Final = FOLDER / "rules.yaml"
+DASHBOARD_FILE: Final = FOLDER / "dashboard.json"
+
+TARGET: Final = frozenset({"job", "instance", "namespace", "pod", "container", "endpoint", "node"})
+"""Labels that a scrape by the PodMonitor gives every series."""
+
+DCGM: Final = frozenset(
+    {"gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "uuid", "hostname"}
+)
+"""Labels of dcgm-exporter's metrics of cards. `uuid` replaces `UUID` with --use-old-namespace."""
+
+OF_OTHERS: Final[Mapping[str, Labels]] = {
+    "up": TARGET,
+    "DCGM_FI_DEV_GPU_UTIL": DCGM | TARGET,
+    "DCGM_FI_DEV_FB_USED": DCGM | TARGET,
+}
+_OF_HISTOGRAM: Final[Mapping[str, Labels]] = {
+    "_bucket": frozenset({"le"}),
+    "_count": frozenset(),
+    "_sum": frozenset(),
+}
+_OF_SINGLE_SERIES: Final[Mapping[str, Labels]] = {"": frozenset()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A recording rule, which has the series' name, or an alert, which has the other fields."""
+
+    record: str = ""
+    alert: str = ""
+    expr: str
+    wait: str = ""
+    severity: str = ""
+    annotations: Mapping[str, str]
+
+
+def all_rules() -> list[Rule]:
+    """Return all rules in the order of the file."""
+    groups = yaml_text.load(RULES.read_text(encoding="utf-8"))["groups"]
+    return [
+        Rule(
+            record=rule.get("record", ""),
+            alert=rule.get("alert", ""),
+            expr=rule["expr"],
+            wait=rule.get("for", ""),
+            severity=rule.get("labels", {}).get("severity", ""),
+            annotations=rule.get("annotations", {}),
+        )
+        for group in groups
+        for rule in group["rules"]
+    ]
+
+
+def own_series() -> dict[str, Labels]:
+    """Return the driver's series with their labels, as docs/metrics.md lists them.
+
+    The table is compared with the real answers of node plugin and webhook.
+    """
+    found: dict[str, Labels] = {}
+    for process in (documented_metrics.NODE_PLUGIN, documented_metrics.WEBHOOK):
+        for name, row in documented_metrics.table(process).items():
+            suffixes = _OF_HISTOGRAM if row.kind == "histogram" else _OF_SINGLE_SERIES
+            for suffix, labels in suffixes.items():
+                found[f"{name}{suffix}"] = TARGET | row.labels | labels
+    return found
+
+
+@functools.cache
+def all_series() -> Mapping[str, Labels]:
+    """Return every series that a query may name: ours, DCGM's and the recorded ones.
+
+    Raises:
+        QueryError: A recording rule has an error, or uses a series that is recorded after it.
+    """
+    known = {**OF_OTHERS, **own_series()}
+    for rule in all_rules():
+        if rule.record:
+            known[rule.record] = promql.labels(rule.expr, known)
+    return MappingProxyType(known)
+
+
+def promtool_path() -> str:
+    """Return the path of promtool; skip the test on a machine without it."""
+    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    if not found:
+        pytest.skip(
+            "found no promtool on PATH and no variable PROMTOOL; no package of PyPI brings it "
+            "(hack/promtool gets it from Debian's package prometheus)"
+        )
+    return str(Path(found).resolve())
+
 
 ROOT = markdown.ROOT
 LEVELS: Mapping[str, set[str]] = {
@@ -29,8 +126,8 @@ LEVELS: Mapping[str, set[str]] = {
 WITHOUT_NODE = {"uuid:dcgm_gpu_utilization:ratio", "uuid:dcgm_vram_used_bytes:max"}
 """DCGM does not name the node as we do."""
 
-RECORDS = [rule for rule in monitoring.rules() if rule.record]
-ALERTS = monitoring.alerts()
+RECORDS = [rule for rule in all_rules() if rule.record]
+ALERTS = [rule for rule in all_rules() if rule.alert]
 UNIT_TESTS = sorted((ROOT / "tests" / "daemonset").glob("*tests*.yaml"))
 LABEL_OF_TEMPLATE = re.compile(r"\$labels\.(\w+)")
 DOCUMENTED_ALERT = re.compile(r"^### (\w+)\n\n\*\*(\w+), (\w+):\*\* ", re.MULTILINE)
@@ -41,14 +138,14 @@ DOCUMENTED_ALERT = re.compile(r"^### (\w+)\n\n\*\*(\w+), (\w+):\*\* ", re.MULTIL
 def test_labels_of_a_recorded_series_are_those_of_its_level(rule: Rule) -> None:
     level = LEVELS[rule.record.partition(":")[0]]
 
-    found = monitoring.all_series()[rule.record]
+    found = all_series()[rule.record]
 
     assert found == level - ({"node"} if rule.record in WITHOUT_NODE else set())
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.alert)
 def test_alert_names_only_what_exists(rule: Rule) -> None:
-    found = promql.labels(rule.expr, monitoring.all_series())
+    found = promql.labels(rule.expr, all_series())
 
     in_texts = {name for text in rule.annotations.values() for name in labels_of_template(text)}
     assert in_texts <= found
@@ -69,7 +166,7 @@ def test_alert_has_a_runbook(rule: Rule) -> None:
 
 
 def test_every_rule_has_a_name_of_its_own() -> None:
-    names = [rule.record or rule.alert for rule in monitoring.rules()]
+    names = [rule.record or rule.alert for rule in all_rules()]
 
     assert len(set(names)) == len(names)
 
@@ -95,20 +192,7 @@ def test_documented_queries_name_only_what_exists(name: str) -> None:
 
     assert queries
     for query in queries:
-        promql.labels(query, monitoring.all_series())
-
-
-def test_documented_command_prints_the_rules_without_the_operators_object() -> None:
-    commands = markdown.commands(markdown.text(ROOT / "docs" / "install.md"))
-    (line,) = [command.line for command in commands if command.line.startswith("sed -n")]
-    command, _, _ = line.partition(">")
-
-    answer = subprocess.run(
-        ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-
-    assert answer.stdout == monitoring.plain_rules()
-    assert len(yaml_text.load(answer.stdout)["groups"]) > 1
+        promql.labels(query, all_series())
 
 
 def test_documented_scrape_configuration_gives_the_labels_of_the_pod_monitor() -> None:
@@ -147,7 +231,7 @@ def test_every_alert_has_a_unit_test() -> None:
 
 Panel = dict[str, Any]
 
-DASHBOARD = monitoring.dashboard()
+DASHBOARD: dict[str, Any] = json.loads(DASHBOARD_FILE.read_text(encoding="utf-8"))
 PANELS: list[Panel] = DASHBOARD["panels"]
 ROWS = ["Cluster", "Cards and tenants", "Prepares", "Health", "API server and slices", "Webhook"]
 TYPES = {"heatmap", "row", "stat", "state-timeline", "table", "timeseries"}
@@ -158,7 +242,7 @@ QUERIES = [
     for target in panel.get("targets", [])
 ]
 KNOWN = {
-    **monitoring.all_series(),
+    **all_series(),
     "ALERTS": frozenset({"alertname", "alertstate", "severity"}),
 }
 LABEL_OF_LEGEND = re.compile(r"\{\{(\w+)\}\}")
@@ -199,8 +283,18 @@ def test_columns_of_a_table_are_labels_of_its_queries(panel: Panel) -> None:
     # find each other by it.
     assert columns == {*renamed, *options["excludeByName"]}
     shown = {renamed.get(name, name) for name in columns - options["excludeByName"].keys()}
-    named = {each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]}
-    assert named | {each["displayName"] for each in panel["options"]["sortBy"]} <= shown
+    assert {each["displayName"] for each in panel["options"]["sortBy"]} <= shown
+    for override in panel["fieldConfig"]["overrides"]:
+        for pattern in alternatives(override["matcher"]):
+            assert any(re.search(pattern, name) for name in shown), pattern
+
+
+def alternatives(matcher: Mapping[str, str]) -> list[str]:
+    """Return a pattern for each column, or each group of columns, that an override names."""
+    if matcher["id"] == "byName":
+        return [f"^{re.escape(matcher['options'])}$"]
+    assert matcher["id"] == "byRegexp"
+    return matcher["options"].strip("/").split("|")
 
 
 def test_variables_select_data_source_node_and_namespace() -> None:
@@ -215,7 +309,7 @@ def test_variables_select_data_source_node_and_namespace() -> None:
     for each in others:
         match = VALUES_QUERY.fullmatch(each["query"]["query"])
         assert match is not None
-        assert match["label"] in monitoring.own_series()[match["metric"]]
+        assert match["label"] in own_series()[match["metric"]]
         # Without a regular expression in the matcher, several selected values would find nothing.
         assert (each["multi"], each["includeAll"], each["allValue"]) == (True, True, ".*")
     for panel in PANELS:
@@ -286,7 +380,7 @@ def test_error_names_what_is_wrong(query: str, error: str) -> None:
 def promtool(*arguments: str | Path, stdin: str = "") -> str:
     """Return what promtool prints; fail if it finds an error."""
     answer = subprocess.run(
-        [monitoring.promtool(), *map(str, arguments)],
+        [promtool_path(), *map(str, arguments)],
         input=stdin,
         capture_output=True,
         text=True,
@@ -299,15 +393,13 @@ def promtool(*arguments: str | Path, stdin: str = "") -> str:
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    file = tmp_path / "rules.yml"
-    file.write_text(monitoring.plain_rules())
-    return file
+    return Path(shutil.copy(RULES, tmp_path / "rules.yml"))
 
 
 def test_rules_have_no_fault(rules: Path) -> None:
     printed = promtool("check", "rules", "--lint=all", "--lint-fatal", rules)
 
-    assert f"{len(monitoring.rules())} rules found" in printed
+    assert f"{len(all_rules())} rules found" in printed
 
 
 @pytest.mark.parametrize("file", UNIT_TESTS, ids=lambda file: file.stem)

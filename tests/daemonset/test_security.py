@@ -13,7 +13,12 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import workers
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
+from tests.app.node_plugin.test_node_plugin_process import (
+    cluster_with,
+    register,
+    run_pod,
+    start,
+)
 from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm, installation, rbac
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, prepared_share
@@ -194,10 +199,13 @@ def test_mps_daemon_has_the_capabilities_that_it_needs_and_no_more() -> None:
 def test_hami_cores_image_gets_no_right_but_to_its_folder() -> None:
     found = containers_of("tensorfusion-dra-hami-core", "hami-core-install")
 
+    rights = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
     for each in found.values():
-        assert each["securityContext"]["allowPrivilegeEscalation"] is False
-        assert each["securityContext"]["readOnlyRootFilesystem"] is True
-        assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {name: each["securityContext"][name] for name in rights} == rights
     mounts = {name: each.get("volumeMounts", []) for name, each in found.items()}
     assert [mount["mountPath"] for mount in mounts["install"]] == ["/usr/local/vgpu"]
     assert mounts["wait"] == []
@@ -272,8 +280,7 @@ def sent() -> frozenset[Asked]:
     """Return all kinds of requests that a node plugin sends with its default settings."""
     with cluster_with() as cluster:
         start(cluster)
-        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
         cluster.until("status written", lambda: status_written(cluster))
         change_add_and_delete_slices(cluster)
         cluster.delete("a")
@@ -286,8 +293,7 @@ def sent_with_pools() -> frozenset[Asked]:
     """Return all kinds of requests that a node plugin sends when it follows GPUPools."""
     with cluster_with(tensor_fusion=True) as cluster:
         cluster.plugin_flags.extend(["--pool-source", "node-labels"])
-        cluster.start_plugin()
-        cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+        register(cluster)
         cluster.client.create(GPUPOOLS, pool("of-all", qos="medium"))
         cluster.until("published", lambda: bool(cluster.slices()))
         cluster.client.replace(

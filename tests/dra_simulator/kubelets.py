@@ -9,9 +9,10 @@ from pathlib import Path
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.kubelet import REGISTRATION_FOLDER, Kubelet
 from dra_simulator.node.plugin import Entry, Timings
-from dra_simulator.rest import CLAIMS, PODS, Client, Conditions
+from dra_simulator.rest import CLAIMS, PODS, Client
 from dra_simulator.runtime import Runtime
 from tests.dra_simulator.tiny_plugin import TinyPlugin
+from tests.dra_simulator.waiting import eventually
 from tests.support import objects
 from tests.support.objects import DRIVER, NODE, Json
 
@@ -57,15 +58,19 @@ class NodeUnderTest:
         assert self._running is not None
         self._running.close()
 
-    def plugin(self, name: str = "a", *, announced: bool = True) -> TinyPlugin:
-        """Return a plugin of the node; if announced, it serves its sockets."""
+    def plugin(
+        self, name: str = "a", *, announced: bool = True, **attributes: object
+    ) -> TinyPlugin:
+        """Return a plugin of the node that serves its DRA socket, and if announced, the other."""
         registration = self.folder / "k" / REGISTRATION_FOLDER
         registration.mkdir(parents=True, exist_ok=True)
         plugin = TinyPlugin(self.folder, registration, name=name)
         self._stack.callback(plugin.end)
         self._stack.callback(plugin.withdraw)
+        for attribute, value in attributes.items():
+            setattr(plugin, attribute, value)
+        plugin.serve()
         if announced:
-            plugin.serve()
             plugin.announce()
         return plugin
 
@@ -85,6 +90,11 @@ class NodeUnderTest:
         self.client.bind(made, NODE)
         return made
 
+    def run(self, name: str = "pod", *, claim: Json | None = None) -> None:
+        """Create a pod as `pod` does, and wait until it runs."""
+        self.pod(name, claim=claim or self.claim())
+        eventually(lambda: self.phase(name) == "Running")
+
     def claim(self, name: str = "claim") -> Json:
         """Create a claim and allocate a device of the node to it."""
         claim = self.client.create(CLAIMS, objects.claim(name=name))
@@ -102,8 +112,7 @@ class NodeUnderTest:
 
     def delete(self, pod: str = "pod", *, force: bool = False) -> None:
         """Delete a pod as a user does."""
-        conditions = Conditions(grace_seconds=0 if force else None)
-        self.client.delete(PODS, pod, "default", conditions=conditions)
+        self.client.delete(PODS, pod, "default", grace_seconds=0 if force else None)
 
     def phase(self, pod: str = "pod") -> str:
         """Return the pod's phase; "" if it is gone."""

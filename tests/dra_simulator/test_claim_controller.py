@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.claim_controller import ClaimController, generated_claim
+from dra_simulator.claim_controller import ClaimController
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import CLAIMS, EVENTS, NODES, PODS, TEMPLATES, Client
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
@@ -37,18 +37,29 @@ def statuses(client: Client, pod: str) -> list[Json]:
     return found
 
 
-def allocated(client: Client, *pods: Json) -> Json:
-    """Allocate the claim "claim" and reserve it for these pods."""
-    claim = client.get(CLAIMS, "claim", "default")
+@pytest.fixture
+def generated(client: Client) -> Json:
+    """A pod for which a claim was generated."""
+    client.create(TEMPLATES, objects.template())
+    pod = client.create(PODS, objects.pod(template_name="template"))
+    eventually(lambda: statuses(client, "pod"))
+    return pod
+
+
+def consumers(client: Client, *names: str) -> list[Json]:
+    """Create the claim "claim", allocated and reserved for pods of these names, and the pods."""
+    claim = objects.claim()
     claim["metadata"]["finalizers"] = [FINALIZER]
-    claim = client.replace(CLAIMS, claim)
+    claim = client.create(CLAIMS, claim)
+    pods = [client.create(PODS, objects.pod(name, claim_name="claim")) for name in names]
     result = {"request": "gpu", "driver": objects.DRIVER, "pool": "node-a", "device": "gpu-0"}
-    consumers = [
+    reserved = [
         {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
         for pod in pods
     ]
-    claim["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": consumers}
-    return client.replace_status(CLAIMS, claim)
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}, "reservedFor": reserved}
+    client.replace_status(CLAIMS, claim)
+    return pods
 
 
 def test_a_claim_is_generated_from_the_template_for_its_pod(client: Client) -> None:
@@ -73,20 +84,15 @@ def test_a_claim_is_generated_from_the_template_for_its_pod(client: Client) -> N
     assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == objects.CLASS
 
 
-def test_a_pod_gets_one_claim_however_often_it_changes(client: Client) -> None:
-    client.create(TEMPLATES, objects.template())
-    pod = client.create(PODS, objects.pod(template_name="template"))
-    eventually(lambda: statuses(client, "pod"))
-
-    client.patch(PODS, pod, {"metadata": {"labels": {"a": "b"}}})
+def test_a_pod_gets_one_claim_however_often_it_changes(client: Client, generated: Json) -> None:
+    client.patch(PODS, generated, {"metadata": {"labels": {"a": "b"}}})
 
     always(lambda: len(claims(client)) == 1)
 
 
+@pytest.mark.usefixtures("generated")
 def test_a_deleted_claim_is_generated_again(client: Client) -> None:
-    client.create(TEMPLATES, objects.template())
-    client.create(PODS, objects.pod(template_name="template"))
-    (status,) = eventually(lambda: statuses(client, "pod"))
+    (status,) = statuses(client, "pod")
 
     client.delete(CLAIMS, status["resourceClaimName"], "default")
 
@@ -105,36 +111,24 @@ def test_a_missing_template_is_reported_and_used_once_it_exists(client: Client) 
     assert eventually(lambda: statuses(client, "pod"))
 
 
-def test_a_generated_claim_is_deleted_with_its_pod(client: Client) -> None:
-    client.create(TEMPLATES, objects.template())
-    client.create(PODS, objects.pod(template_name="template"))
-    eventually(lambda: statuses(client, "pod"))
-
-    client.delete(PODS, "pod", "default")
-
-    eventually(lambda: not claims(client))
-
-
-def test_a_generated_claim_is_deleted_when_its_pod_has_finished(client: Client) -> None:
-    client.create(TEMPLATES, objects.template())
-    pod = client.create(PODS, objects.pod(template_name="template"))
-    eventually(lambda: statuses(client, "pod"))
-
-    client.patch(PODS, pod, {"status": {"phase": "Succeeded"}}, subresource="status")
+@pytest.mark.parametrize("finishes", [False, True])
+def test_a_generated_claim_is_deleted_when_its_pod_is_deleted_or_has_finished(
+    client: Client, generated: Json, *, finishes: bool
+) -> None:
+    if finishes:
+        client.patch(PODS, generated, {"status": {"phase": "Succeeded"}}, subresource="status")
+    else:
+        client.delete(PODS, "pod", "default")
 
     eventually(lambda: not claims(client))
 
 
 def test_a_standalone_claim_is_released_but_kept_when_its_last_pod_is_gone(client: Client) -> None:
-    client.create(CLAIMS, objects.claim())
-    pod = client.create(PODS, objects.pod(claim_name="claim"))
-    allocated(client, pod)
+    consumers(client, "pod")
 
     client.delete(PODS, "pod", "default")
 
-    claim = eventually(lambda: next((one for one in claims(client) if is_free(one)), None))
-    assert claim is not None
-    assert claim["metadata"]["name"] == "claim"
+    eventually(lambda: [is_free(claim) for claim in claims(client)] == [True])
 
 
 def is_free(claim: dict[str, Any]) -> bool:
@@ -143,9 +137,7 @@ def is_free(claim: dict[str, Any]) -> bool:
 
 
 def test_a_claim_stays_allocated_while_one_pod_uses_it(client: Client) -> None:
-    client.create(CLAIMS, objects.claim())
-    pods = [client.create(PODS, objects.pod(name, claim_name="claim")) for name in ("a", "b")]
-    allocated(client, *pods)
+    consumers(client, "a", "b")
 
     client.delete(PODS, "a", "default")
 
@@ -161,9 +153,7 @@ def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_
     client: Client,
 ) -> None:
     client.create(NODES, objects.node())
-    client.create(CLAIMS, objects.claim())
-    pod = client.create(PODS, objects.pod(claim_name="claim"))
-    allocated(client, pod)
+    (pod,) = consumers(client, "pod")
     client.bind(pod, objects.NODE)
 
     client.delete(PODS, "pod", "default")
@@ -172,21 +162,10 @@ def test_a_terminating_pod_on_a_node_keeps_its_claim_until_its_kubelet_releases_
 
 
 def test_an_allocated_claim_in_deletion_is_removed_once_it_is_released(client: Client) -> None:
-    client.create(CLAIMS, objects.claim())
-    pod = client.create(PODS, objects.pod(claim_name="claim"))
-    allocated(client, pod)
+    consumers(client, "pod")
     client.delete(CLAIMS, "claim", "default")
     assert claim_names(client) == ["claim"]
 
     client.delete(PODS, "pod", "default")
 
     eventually(lambda: not claims(client))
-
-
-def test_long_names_are_shortened_in_proportion() -> None:
-    pod = {"metadata": {"name": "p" * 60, "namespace": "default", "uid": "u"}}
-
-    claim = generated_claim(pod, "c" * 30, objects.template())
-
-    base = claim["metadata"]["generateName"]
-    assert base == "p" * 37 + "-" + "c" * 18

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_simulator.node.plugin import PluginError, chosen_services
+from dra_simulator.node.plugin import chosen_services
 from dra_simulator.rest import CLAIMS, EVENTS, PODS, SLICES
 from dra_simulator.runtime import Runtime
 from tensorfusion_dra.kubelet.pb import dra_health_v1alpha1_pb2 as pb
@@ -18,31 +18,10 @@ from tests.support import objects
 from tests.support.objects import DRIVER, NODE, Json
 
 
-def service(node: NodeUnderTest) -> str:
-    """Return the DRA service of the driver's only plugin."""
-    (plugin,) = node.kubelet.registered[DRIVER]
-    return plugin.service
-
-
-def test_plugin_is_registered_while_its_socket_exists(
-    node: NodeUnderTest,
-) -> None:
+def test_plugin_is_registered_while_its_socket_exists(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin()
     eventually(node.is_registered)
-    eventually(lambda: plugin.statuses == [(True, "")])
-    assert service(node) == "v1.DRAPlugin"
-
-    plugin.withdraw()
-
-    eventually(lambda: node.happened("plugin_deregistered"))
-    assert not node.is_registered()
-    assert len(node.happened("plugin_registered")) == 1
-
-
-def test_recreated_socket_is_registered_again(node: NodeUnderTest) -> None:
-    node.start()
-    plugin = node.plugin()
     eventually(lambda: plugin.statuses)
 
     plugin.withdraw()
@@ -50,18 +29,30 @@ def test_recreated_socket_is_registered_again(node: NodeUnderTest) -> None:
 
     eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
     eventually(node.is_registered)
+    plugin.withdraw()
+    eventually(lambda: not node.is_registered())
+    eventually(lambda: len(node.happened("plugin_deregistered")) == 2)
+    assert len(node.happened("plugin_registered")) == 2
 
 
-def test_first_known_service_in_the_plugins_list_is_used(node: NodeUnderTest) -> None:
-    node.start()
-    plugin = node.plugin(announced=False)
-    plugin.services = ["v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"]
-
-    plugin.serve()
-    plugin.announce()
-
-    eventually(node.is_registered)
-    assert service(node) == "v1beta1.DRAPlugin"
+@pytest.mark.parametrize(
+    ("listed", "chosen"),
+    [
+        (["v1.DRAPlugin"], ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")),
+        (
+            ["v9.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAPlugin"],
+            ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"),
+        ),
+        (
+            ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"],
+            ("v1.DRAPlugin", "v1.DRAResourceHealth"),
+        ),
+    ],
+)
+def test_first_known_services_in_the_plugins_list_are_used(
+    listed: list[str], chosen: tuple[str, str]
+) -> None:
+    assert chosen_services("d", "e", listed) == chosen
 
 
 @pytest.mark.parametrize(
@@ -81,10 +72,7 @@ def test_rejected_plugin_is_notified_and_retried(
     node: NodeUnderTest, kind: str, services: list[str], error: str
 ) -> None:
     node.start()
-    plugin = node.plugin(announced=False)
-    plugin.services, plugin.plugin_type = services, kind
-    plugin.serve()
-    plugin.announce()
+    plugin = node.plugin(services=services, plugin_type=kind)
     eventually(lambda: plugin.statuses)
     registered, text = plugin.statuses[0]
     assert not registered
@@ -101,11 +89,8 @@ def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
     node: NodeUnderTest,
 ) -> None:
     node.start()
-    plugin = node.plugin(announced=False)
-    plugin.notify_errors = 1
-    plugin.serve()
 
-    plugin.announce()
+    plugin = node.plugin(notify_errors=1)
 
     eventually(lambda: plugin.statuses == [(True, ""), (True, "")])
     eventually(node.is_registered)
@@ -117,7 +102,6 @@ def test_plugin_that_fails_the_notification_is_deregistered_and_retried(
 def test_socket_without_listener_is_retried(node: NodeUnderTest) -> None:
     node.start()
     plugin = node.plugin(announced=False)
-    plugin.serve()
     with socket.socket(socket.AF_UNIX) as leaked:
         leaked.bind(str(plugin.registration))
     failures = eventually(lambda: node.happened("plugin_registration_failed"))
@@ -140,91 +124,62 @@ def test_unresponsive_plugin_does_not_delay_registration_of_another(node: NodeUn
         eventually(node.is_registered)
 
 
-def test_hidden_sockets_and_other_files_are_ignored(node: NodeUnderTest) -> None:
-    node.start()
-    plugin = node.plugin(announced=False)
-    plugin.serve()
-    plugin.registration = node.kubelet.registration_dir / ".hidden.sock"
-    (node.kubelet.registration_dir / "file.sock").write_text("")
-
-    plugin.announce()
-
-    always(lambda: not node.kubelet.journal)
-
-
-def test_socket_in_a_subfolder_is_registered(node: NodeUnderTest) -> None:
-    node.start()
-    plugin = node.plugin(announced=False)
-    plugin.serve()
-    folder = node.kubelet.registration_dir / "gpu"
-    folder.mkdir()
-    plugin.registration = folder / "reg.sock"
-
-    plugin.announce()
-
-    eventually(node.is_registered)
-
-
-def test_newer_of_two_instances_is_used_and_stays_registered_without_the_older(
+def test_hidden_sockets_and_other_files_are_ignored_but_subfolders_are_not(
     node: NodeUnderTest,
 ) -> None:
     node.start()
-    old = node.plugin("a")
+    folder = node.kubelet.registration_dir
+    (folder / "gpu").mkdir()
+    (folder / "file.sock").write_text("")
+
+    node.plugin("b", registration=folder / ".hidden.sock")
+    plugin = node.plugin("a", registration=folder / "gpu" / "reg.sock")
+
     eventually(node.is_registered)
-    new = node.plugin("b")
-    eventually(lambda: len(node.kubelet.registered[DRIVER]) == 2)
-    eventually(lambda: all(plugin.is_connected for plugin in node.kubelet.registered[DRIVER]))
-
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-    old.withdraw()
-    eventually(lambda: len(node.kubelet.registered[DRIVER]) == 1)
-
-    assert [method for method, _ in new.calls] == ["v1 Prepare"]
-    assert old.calls == []
-    assert node.kubelet.registered[DRIVER][0].endpoint == str(new.endpoint)
+    always(lambda: endpoints(node) == [str(plugin.endpoint)])
 
 
-def test_older_of_two_instances_is_used_once_the_newer_is_disconnected(
-    node: NodeUnderTest,
-) -> None:
+def endpoints(node: NodeUnderTest) -> list[str]:
+    """Return the endpoints of the driver's plugins."""
+    return [plugin.endpoint for plugin in node.kubelet.registered.get(DRIVER, ())]
+
+
+@pytest.mark.parametrize("leaves", ["old", "new"])
+def test_newest_connected_instance_is_used(node: NodeUnderTest, leaves: str) -> None:
     node.start(timings=replace(FAST, health_retry_seconds=60))
     old = node.plugin("a")
     eventually(node.is_registered)
     new = node.plugin("b")
-    eventually(lambda: len(node.kubelet.registered[DRIVER]) == 2)
-    eventually(lambda: all(plugin.is_connected for plugin in node.kubelet.registered[DRIVER]))
+    eventually(lambda: len(endpoints(node)) == 2)
+    first, second = node.kubelet.registered[DRIVER]
+    eventually(lambda: first.is_connected and second.is_connected)
 
-    new.end()
-    eventually(lambda: not node.kubelet.registered[DRIVER][1].is_connected)
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
+    if leaves == "old":
+        old.withdraw()
+        eventually(lambda: endpoints(node) == [str(new.endpoint)])
+    else:
+        new.end()
+        eventually(lambda: not second.is_connected)
+    node.run()
 
-    assert [method for method, _ in old.calls] == ["v1 Prepare"]
-    assert len(node.kubelet.registered[DRIVER]) == 2
+    used, unused = (new, old) if leaves == "old" else (old, new)
+    assert [method for method, _ in used.calls] == ["v1 Prepare"]
+    assert unused.calls == []
 
 
 def test_second_instance_with_the_same_endpoint_is_rejected(node: NodeUnderTest) -> None:
     node.start()
     first = node.plugin("a")
     eventually(node.is_registered)
-    second = node.plugin("b", announced=False)
-    second.endpoint = first.endpoint
 
+    second = node.plugin("b", announced=False)
+    second.end()
+    second.endpoint = first.endpoint
     second.announce()
 
     eventually(lambda: second.statuses)
     assert "plugin registration failed with err: endpoint" in second.statuses[0][1]
     assert "already registered for DRA driver plugin" in second.statuses[0][1]
-
-
-def test_v1alpha1_health_service_is_used_if_none_is_listed() -> None:
-    listed = ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
-
-    assert chosen_services("d", "e", listed)[1] == "v1.DRAResourceHealth"
-    assert chosen_services("d", "e", listed[:1])[1] == "v1alpha1.DRAResourceHealth"
-    with pytest.raises(PluginError):
-        chosen_services("d", "e", listed[1:])
 
 
 def event(node: NodeUnderTest, reason: str) -> str:
@@ -239,9 +194,8 @@ def test_pod_runs_with_the_cdi_devices_of_its_prepared_claim(
 ) -> None:
     claim = node.claim()
 
-    node.pod(claim=claim)
+    node.run(claim=claim)
 
-    eventually(lambda: node.phase() == "Running")
     uid = claim["metadata"]["uid"]
     assert plugin.calls == [("v1 Prepare", (uid,))]
     assert node.env() == {"CLAIM": uid}
@@ -255,8 +209,7 @@ def test_pod_runs_with_the_cdi_devices_of_its_prepared_claim(
 def test_deleted_pod_stays_in_api_until_its_claims_are_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
+    node.run()
     plugin.unprepare_error = "busy"
 
     node.delete()
@@ -276,10 +229,8 @@ def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
-    node.pod("a", claim=claim)
-    eventually(lambda: node.phase("a") == "Running")
-    node.pod("b", claim=claim)
-    eventually(lambda: node.phase("b") == "Running")
+    node.run("a", claim=claim)
+    node.run("b", claim=claim)
 
     node.delete("a")
     eventually(lambda: node.phase("a") == "")
@@ -291,20 +242,28 @@ def test_claim_of_two_pods_is_prepared_once_and_unprepared_once(
     assert plugin.methods == ["Prepare", "Unprepare"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "value", "text"),
+    [
+        ("prepare_error", "no room", "failed for ResourceClaim claim: no room"),
+        ("hides", True, "skipped 1 ResourceClaims"),
+        ("extra", {"other"}, "returned result for unknown claim UID other"),
+    ],
+)
 def test_failed_prepare_is_reported_as_event_and_retried(
-    node: NodeUnderTest, plugin: TinyPlugin
+    node: NodeUnderTest, plugin: TinyPlugin, fault: str, value: object, text: str
 ) -> None:
-    plugin.prepare_error = "no room"
+    setattr(plugin, fault, value)
     node.pod(claim=node.claim())
     message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
     assert message == (
-        "Failed to prepare dynamic resources: prepare dynamic resources:"
-        " NodePrepareResources failed for ResourceClaim claim: no room"
+        "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources "
+        f"{text}"
     )
     eventually(lambda: plugin.methods.count("Prepare") > 1)
     assert node.phase() == "Pending"
 
-    plugin.prepare_error = ""
+    setattr(plugin, fault, type(value)())
 
     eventually(lambda: node.phase() == "Running")
 
@@ -320,27 +279,6 @@ def test_claim_that_was_never_prepared_is_unprepared_too(
 
     eventually(lambda: node.phase() == "")
     assert plugin.methods[-1] == "Unprepare"
-
-
-def test_response_that_lacks_a_claim_is_an_error(node: NodeUnderTest, plugin: TinyPlugin) -> None:
-    claim = node.claim()
-    plugin.hidden = {claim["metadata"]["uid"]}
-
-    node.pod(claim=claim)
-
-    message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
-    assert message.endswith("NodePrepareResources skipped 1 ResourceClaims")
-
-
-def test_response_with_an_unrequested_claim_is_an_error(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    plugin.extra = {"other"}
-
-    node.pod(claim=node.claim())
-
-    message = eventually(lambda: event(node, "FailedPrepareDynamicResources"))
-    assert message.endswith("NodePrepareResources returned result for unknown claim UID other")
 
 
 def test_pod_of_unregistered_driver_waits_and_can_be_deleted(node: NodeUnderTest) -> None:
@@ -374,8 +312,7 @@ def test_new_claim_of_same_name_waits_until_the_old_one_is_unprepared(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     old = node.claim()
-    node.pod("old", claim=old)
-    eventually(lambda: node.phase("old") == "Running")
+    node.run("old", claim=old)
     plugin.unprepare_error = "busy"
     node.delete("old", force=True)
     node.client.delete(CLAIMS, "claim", "default")
@@ -391,29 +328,20 @@ def test_new_claim_of_same_name_waits_until_the_old_one_is_unprepared(
     eventually(lambda: node.phase("new") == "Running")
 
 
-def test_claim_of_force_deleted_pod_is_unprepared(node: NodeUnderTest, plugin: TinyPlugin) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-
+@pytest.mark.parametrize("restarts", [False, True])
+def test_claim_of_force_deleted_pod_is_unprepared(
+    node: NodeUnderTest, plugin: TinyPlugin, *, restarts: bool
+) -> None:
+    node.run()
+    if restarts:
+        node.stop()
     node.delete(force=True)
 
+    if restarts:
+        node.start()
+
     eventually(lambda: plugin.methods == ["Prepare", "Unprepare"])
-
-
-def test_claims_are_unprepared_before_the_status_shows_that_the_pod_has_ended(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-    plugin.unprepare_error = "busy"
-
-    node.kubelet.finish("default", "pod")
-
-    eventually(lambda: "Unprepare" in plugin.methods)
-    assert node.phase() == "Running"
-    plugin.unprepare_error = ""
-    eventually(lambda: node.phase() == "Succeeded")
-    always(lambda: node.phase() == "Succeeded", seconds=0.1)
+    eventually(lambda: checkpoint(node.folder / "k") == [])
 
 
 def test_failed_container_is_retried_without_another_prepare_call(
@@ -457,8 +385,7 @@ def test_slow_call_for_one_pod_delays_neither_other_pods_nor_the_stop(
 def test_running_pod_survives_a_restart_and_is_unprepared_when_deleted(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
+    node.run()
     node.stop()
 
     node.start()
@@ -474,23 +401,20 @@ def test_claim_is_prepared_again_for_a_pod_that_starts_after_a_restart(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
     claim = node.claim()
-    node.pod("a", claim=claim)
-    eventually(lambda: node.phase("a") == "Running")
+    node.run("a", claim=claim)
     node.stop()
     node.start()
     eventually(node.is_registered)
 
-    node.pod("b", claim=claim)
+    node.run("b", claim=claim)
 
-    eventually(lambda: node.phase("b") == "Running")
     assert plugin.methods == ["Prepare", "Prepare"]
 
 
 def test_claims_of_running_pods_are_prepared_again_after_a_reboot(
     node: NodeUnderTest, plugin: TinyPlugin
 ) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
+    node.run()
     node.stop()
     for path in plugin.cdi_dir.iterdir():
         path.unlink()
@@ -500,20 +424,6 @@ def test_claims_of_running_pods_are_prepared_again_after_a_reboot(
 
     eventually(node.env)
     eventually(lambda: plugin.methods == ["Prepare", "Prepare"])
-
-
-def test_claim_of_pod_force_deleted_while_no_kubelet_ran_is_unprepared(
-    node: NodeUnderTest, plugin: TinyPlugin
-) -> None:
-    node.pod(claim=node.claim())
-    eventually(lambda: node.phase() == "Running")
-    node.stop()
-    node.delete(force=True)
-
-    node.start()
-
-    eventually(lambda: plugin.methods == ["Prepare", "Unprepare"])
-    eventually(lambda: checkpoint(node.folder / "k") == [])
 
 
 def checkpoint(root_dir: Path) -> list[Json]:
@@ -571,19 +481,14 @@ def test_driver_that_reconnects_in_time_keeps_its_slices(node: NodeUnderTest) ->
 
 
 @pytest.mark.usefixtures("published")
+@pytest.mark.parametrize(("wipes", "left"), [(True, ["c"]), (False, ["a", "b", "c"])])
 def test_all_slices_of_the_node_are_deleted_at_start_with_wipe_at_start(
-    node: NodeUnderTest,
+    node: NodeUnderTest, left: list[str], *, wipes: bool
 ) -> None:
-    node.start(wipe_at_start=True)
+    node.start(wipe_at_start=wipes)
 
-    eventually(lambda: slices(node) == ["c"])
-
-
-@pytest.mark.usefixtures("published")
-def test_slices_survive_the_start_without_wipe_at_start(node: NodeUnderTest) -> None:
-    node.start()
-
-    always(lambda: slices(node) == ["a", "b", "c"], seconds=0.2)
+    eventually(lambda: slices(node) == left)
+    always(lambda: slices(node) == left, seconds=0.2)
 
 
 def health(name: str, status: pb.HealthStatus, **fields: object) -> pb.DeviceHealth:
@@ -602,13 +507,11 @@ def known(node: NodeUnderTest) -> dict[str, tuple[str, str]]:
 
 def test_health_is_known_while_the_stream_is_open(node: NodeUnderTest) -> None:
     node.start()
-    plugin = node.plugin(announced=False)
-    plugin.health = [
+    reports = [
         health("gpu-0", pb.HealthStatus.HEALTHY),
         health("gpu-1", pb.HealthStatus.UNHEALTHY, message="XID 79"),
     ]
-    plugin.serve()
-    plugin.announce()
+    plugin = node.plugin(health=reports)
     expected = {"gpu-0": ("HEALTHY", ""), "gpu-1": ("UNHEALTHY", "XID 79")}
     eventually(lambda: known(node) == expected)
 
@@ -621,10 +524,7 @@ def test_health_is_known_while_the_stream_is_open(node: NodeUnderTest) -> None:
 
 def test_health_of_a_device_without_further_reports_expires(node: NodeUnderTest) -> None:
     node.start(timings=replace(FAST, health_timeout_seconds=0.2))
-    plugin = node.plugin(announced=False)
-    plugin.health = [health("gpu-0", pb.HealthStatus.HEALTHY)]
-    plugin.serve()
-    plugin.announce()
+    plugin = node.plugin(health=[health("gpu-0", pb.HealthStatus.HEALTHY)])
     eventually(lambda: known(node))
 
     plugin.health = []

@@ -2,14 +2,13 @@
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dra_simulator import runtime
-from dra_simulator.runtime import ContainerError, DeviceNode, Mount, Runtime
+from dra_simulator.runtime import ContainerError, DeviceNode, Mount
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
 
 Json = dict[str, Any]
@@ -254,23 +253,3 @@ def test_feature_requires_its_cdi_version(needed: str, before: str, fields: Json
 
     with pytest.raises(CdiError, match=f"which needs {needed}"):
         runtime.devices_of(Path("s.json"), json.dumps({**fields, "cdiVersion": before}))
-
-
-def test_runtime_keeps_the_containers_of_a_pod_until_they_are_stopped(tmp_path: Path) -> None:
-    write(tmp_path, cdi_spec(cdi_device("a")))
-    node = Runtime([tmp_path])
-
-    made = node.create("uid", "main", cdi_ids=ids("a"), env={"HOME": "/"})
-
-    assert node.containers("uid") == {"main": made}
-    node.stop("uid")
-    assert node.containers("uid") == {}
-
-
-def test_socket_is_rejected_as_device_node(tmp_path: Path) -> None:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(tmp_path / "s"))
-    write(tmp_path, cdi_spec(cdi_device(deviceNodes=[{"path": str(tmp_path / "s")}])))
-
-    with listener, pytest.raises(ContainerError, match="found no device node"):
-        runtime.container(ids("a"), [tmp_path])

@@ -1,6 +1,7 @@
 """Scheduling of pods: nodes, devices, order, and retries after changes."""
 
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -15,7 +16,6 @@ from dra_simulator.rest import (
     PODS,
     SLICES,
     Client,
-    Conditions,
 )
 from dra_simulator.scheduler import Scheduler
 from tests.dra_simulator.waiting import always, eventually
@@ -27,6 +27,13 @@ from tests.support.objects import DRIVER, NODE, Json
 def scheduler(api: ApiServer) -> Iterator[Scheduler]:
     with Scheduler(api.url) as running:
         yield running
+
+
+@pytest.fixture
+def gpu(client: Client, scheduler: Scheduler) -> Json:
+    """The slice of a node with one GPU, in a cluster with a scheduler."""
+    client.create(NODES, objects.node())
+    return client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
 
 
 def add_claim_and_pod(client: Client, name: str, *requests: Json) -> Json:
@@ -49,10 +56,8 @@ def reason_of(client: Client, pod: str) -> tuple[str, ...]:
     return ()
 
 
-@pytest.mark.usefixtures("scheduler")
+@pytest.mark.usefixtures("gpu")
 def test_pod_gets_devices_and_a_node(client: Client) -> None:
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
     half = objects.exactly(capacity={"tflops": "50", "vram": "20Gi"})
 
     pod = add_claim_and_pod(client, "a", half)
@@ -67,9 +72,8 @@ def test_pod_gets_devices_and_a_node(client: Client) -> None:
     ]
 
 
+@pytest.mark.usefixtures("gpu")
 def test_catch_up_returns_after_every_pod_was_tried(scheduler: Scheduler, client: Client) -> None:
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
     whole = objects.exactly()
 
     add_claim_and_pod(client, "a", whole)
@@ -84,10 +88,8 @@ def test_catch_up_of_a_stopped_scheduler_times_out(api: ApiServer) -> None:
     assert not Scheduler(api.url).catch_up(seconds=0)
 
 
-@pytest.mark.usefixtures("scheduler")
+@pytest.mark.usefixtures("gpu")
 def test_two_pods_share_one_claim(client: Client) -> None:
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
     client.create(CLAIMS, objects.claim())
 
     for name in ("a", "b"):
@@ -115,12 +117,28 @@ def test_pending_pods_are_scheduled_in_the_order_of_their_creation(
         always(lambda: node_of(client, "x") == "")
 
 
-@pytest.mark.usefixtures("scheduler")
+def test_pods_are_scheduled_after_bookmarks() -> None:
+    with ApiServer(bookmark_seconds=0.02) as server, Scheduler(server.url) as scheduler:
+        client = Client(server.url)
+        client.create(CLASSES, objects.device_class())
+        client.create(NODES, objects.node())
+        client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
+        client.create(CLAIMS, objects.claim(name="a"))
+        assert scheduler.catch_up(seconds=60)
+        watch = client.watch(PODS, client.list(PODS).resource_version)
+        bookmarks = [event["type"] for event in islice(watch, 5)]
+        watch.release()
+
+        client.create(PODS, objects.pod("a", claim_name="a"))
+
+        assert bookmarks == ["BOOKMARK"] * 5
+        eventually(lambda: node_of(client, "a") == NODE)
+
+
+@pytest.mark.usefixtures("gpu")
 def test_unschedulable_pod_gives_the_reason_and_is_scheduled_once_capacity_is_free(
     client: Client,
 ) -> None:
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.shared("gpu-0")))
     add_claim_and_pod(client, "a")
     eventually(lambda: node_of(client, "a"))
 
@@ -149,25 +167,13 @@ def events(client: Client, pod: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.usefixtures("scheduler")
-def test_pod_goes_to_the_node_with_the_devices(client: Client) -> None:
-    for name in ("node-0", NODE, "node-z"):
+@pytest.mark.usefixtures("gpu")
+def test_pods_go_to_the_node_with_the_devices_or_of_the_allocated_claim(client: Client) -> None:
+    for name in ("node-0", "node-z"):
         client.create(NODES, objects.node(name))
-    client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
 
     add_claim_and_pod(client, "a")
-
     eventually(lambda: node_of(client, "a") == NODE)
-
-
-@pytest.mark.usefixtures("scheduler")
-def test_second_pod_of_an_allocated_claim_goes_to_the_claims_node(client: Client) -> None:
-    client.create(NODES, objects.node("node-0"))
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
-    add_claim_and_pod(client, "a")
-    eventually(lambda: node_of(client, "a"))
-
     client.create(PODS, objects.pod("b", claim_name="a"))
 
     eventually(lambda: node_of(client, "b") == NODE)
@@ -191,10 +197,8 @@ def test_message_counts_unfit_nodes_by_reason(client: Client) -> None:
     )
 
 
-@pytest.mark.usefixtures("scheduler")
+@pytest.mark.usefixtures("gpu")
 def test_pod_waits_for_its_claim(client: Client) -> None:
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
     client.create(PODS, objects.pod("a", claim_name="a"))
     expected = ("Unschedulable", 'resourceclaim "a" not found')
     eventually(lambda: reason_of(client, "a") == expected)
@@ -213,10 +217,9 @@ def test_pod_whose_generated_claim_is_missing_is_not_queued(client: Client) -> N
     always(lambda: reason_of(client, "a") == () and node_of(client, "a") == "")
 
 
-@pytest.mark.usefixtures("scheduler")
-def test_pod_with_failing_selector_waits_until_the_device_changes(client: Client) -> None:
-    client.create(NODES, objects.node())
-    stored = client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
+def test_pod_with_failing_selector_waits_until_the_device_changes(
+    client: Client, gpu: Json
+) -> None:
     model = objects.expressions(f'device.attributes["{DRIVER}"].model == "A100"')
     add_claim_and_pod(client, "a", objects.exactly(selectors=model))
     expected = 'running "DynamicResources" filter plugin: claim default/a: selector #0: CEL runtime'
@@ -224,16 +227,14 @@ def test_pod_with_failing_selector_waits_until_the_device_changes(client: Client
     assert reason == "SchedulerError"
     assert message.startswith(expected)
 
-    stored["spec"]["devices"] = [objects.device("gpu-0", model="A100")]
-    client.replace(SLICES, stored)
+    gpu["spec"]["devices"] = [objects.device("gpu-0", model="A100")]
+    client.replace(SLICES, gpu)
 
     eventually(lambda: node_of(client, "a") == NODE)
 
 
-@pytest.mark.usefixtures("scheduler")
+@pytest.mark.usefixtures("gpu")
 def test_pod_with_missing_device_class_waits_until_it_exists(client: Client) -> None:
-    client.create(NODES, objects.node())
-    client.create(SLICES, objects.resource_slice(objects.device("gpu-0")))
     add_claim_and_pod(client, "a", objects.exactly(deviceClassName="other"))
     _, message = eventually(lambda: reason_of(client, "a"))
     assert message.endswith("request gpu: device class other does not exist")
@@ -249,7 +250,7 @@ def test_pod_being_deleted_is_not_scheduled(client: Client) -> None:
     pod["metadata"]["finalizers"] = ["example.com/keep"]
     client.create(PODS, pod)
     eventually(lambda: reason_of(client, "a"))
-    client.delete(PODS, "a", "default", conditions=Conditions(grace_seconds=0))
+    client.delete(PODS, "a", "default", grace_seconds=0)
 
     client.create(NODES, objects.node())
 

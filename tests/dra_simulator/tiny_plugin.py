@@ -29,7 +29,8 @@ class TinyPlugin:
         statuses: Registration statuses that the kubelet sent, as success and error.
         prepare_error, unprepare_error: Error returned for every claim; "" for success.
         notify_errors: Number of coming registration notifications to fail.
-        hidden, extra: UIDs to omit from responses, or to add to them.
+        hides: Responses omit the claims.
+        extra: UIDs to add to responses.
         slow: UIDs for which a call returns only when the plugin ends.
         is_slow: True while such a call is waiting.
         services: Services that the plugin advertises.
@@ -41,7 +42,7 @@ class TinyPlugin:
         self.prepare_error = ""
         self.unprepare_error = ""
         self.notify_errors = 0
-        self.hidden: set[str] = set()
+        self.hides = False
         self.extra: set[str] = set()
         self.slow: set[str] = set()
         self.is_slow = False
@@ -56,15 +57,6 @@ class TinyPlugin:
         self._dra: grpc.Server | None = None
         self._registrar: grpc.Server | None = None
         self._pools: list[ThreadPoolExecutor] = []
-
-    def __enter__(self) -> "TinyPlugin":
-        self.serve()
-        self.announce()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.withdraw()
-        self.end()
 
     @property
     def methods(self) -> list[str]:
@@ -157,7 +149,7 @@ class TinyPlugin:
                 self.is_slow = False
             answers = {
                 uid: self._prepared(pb, uid) if verb == "Prepare" else self._unprepared(pb, uid)
-                for uid in (set(uids) | self.extra) - self.hidden
+                for uid in (set() if self.hides else set(uids)) | self.extra
             }
             return getattr(pb, f"Node{verb}ResourcesResponse")(claims=answers)
 

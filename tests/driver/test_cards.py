@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver import catalog
 from tensorfusion_dra.driver.catalog import CardHealthTracker, CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.ports import HungError
-from tensorfusion_dra.driver.providers import Kind, Providers
+from tensorfusion_dra.driver.providers import ProviderKind, Providers
 from tensorfusion_dra.extend import Gpu, Problem
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.devices import NODE
@@ -31,7 +31,8 @@ from tests.support.builders.gpus import gpus
 from tests.support.builders.reported_claims import reported_claim, reported_share
 from tests.support.ports import FixedDiscovery
 from tests.support.third_party import registered
-from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
+from tests.support.threads import running
+from tests.support.waiting import FOREVER, eventually
 
 A, B = gpus(2)
 
@@ -200,24 +201,21 @@ COMPUTE_ONLY = replace(NODE, oversubscription=replace(NO_MORE, tflops_percent=20
 
 
 class Sizes:
-    """Memory and disk sizes set by a test; None for a size that cannot be read."""
+    """A disk whose size a test sets, None if it cannot be read, and no memory."""
 
-    def __init__(self, *, memory_gib: int | None = None, disk_gib: int | None = None) -> None:
-        self.memory_gib = memory_gib
+    def __init__(self, *, disk_gib: int | None = None) -> None:
         self.disk_gib = disk_gib
         self.reads: list[str] = []
 
     def memory_bytes(self) -> int:
-        return self._size("memory", self.memory_gib)
+        self.reads.append("memory")
+        return 0
 
     def disk_bytes(self) -> int:
-        return self._size("disk", self.disk_gib)
-
-    def _size(self, what: str, gib: int | None) -> int:
-        self.reads.append(what)
-        if gib is None:
-            raise RetryableError(f"{what}: No such file or directory")
-        return gib * GIB
+        self.reads.append("disk")
+        if self.disk_gib is None:
+            raise RetryableError("disk: No such file or directory")
+        return self.disk_gib * GIB
 
 
 def catalog_reader(sizes: Sizes, node: Node | None) -> DeviceCatalog:
@@ -225,67 +223,44 @@ def catalog_reader(sizes: Sizes, node: Node | None) -> DeviceCatalog:
     return DeviceCatalog(FixedDiscovery(cards), node, host=sizes)
 
 
-def virtual_vram(catalog: DeviceCatalog) -> list[str]:
-    current = catalog.current()
-    assert current is not None
-    return [str(device.capacity["virtual_vram"].as_api()["value"]) for device in current.devices]
-
-
-def unexpanded(catalog: DeviceCatalog) -> tuple[str, ...]:
-    current = catalog.current()
-    assert current is not None
-    return current.host_size_errors
-
-
-def test_sizes_are_not_read_for_a_pool_without_memory_expansion() -> None:
-    for node in (NODE, COMPUTE_ONLY):
-        sizes = Sizes()
-        catalog = catalog_reader(sizes, node)
-
-        catalog.refresh()
-
-        current = catalog.current()
-        assert sizes.reads == []
-        assert current is not None
-        assert (len(current.devices), current.host_size_errors) == (1, ())
-
-
-def test_unknown_disk_size_disables_its_expansion_but_no_card() -> None:
+@pytest.mark.parametrize("node", [NODE, COMPUTE_ONLY])
+def test_sizes_are_not_read_for_a_pool_without_memory_expansion(node: Node) -> None:
     sizes = Sizes()
+    catalog = catalog_reader(sizes, node)
+
+    catalog.refresh()
+
+    current = catalog.current()
+    assert current is not None
+    assert (len(current.devices), current.host_size_errors, sizes.reads) == (1, (), [])
+
+
+@pytest.mark.parametrize(
+    ("before_gib", "now_gib", "virtual_vram", "error"),
+    [
+        pytest.param(None, None, "80Gi", "disk: No such file or directory", id="unknown"),
+        pytest.param(None, 100, "130Gi", "", id="appears"),
+        pytest.param(100, None, "130Gi", "disk: No such file or directory", id="unreadable now"),
+    ],
+)
+def test_disk_expands_memory_by_its_last_known_size(
+    before_gib: int | None, now_gib: int | None, virtual_vram: str, error: str
+) -> None:
+    sizes = Sizes(disk_gib=before_gib)
     catalog = catalog_reader(sizes, TO_DISK)
 
     with capture_logs() as logs:
         catalog.refresh()
-        catalog.refresh()
+        sizes.disk_gib = now_gib
+        is_changed = catalog.refresh()
 
-    assert virtual_vram(catalog) == ["80Gi"]
-    assert unexpanded(catalog) == ("disk: No such file or directory",)
+    current = catalog.current()
+    assert current is not None
+    (device,) = current.devices
+    assert device.capacity["virtual_vram"].as_api()["value"] == virtual_vram
+    assert current.host_size_errors == ((error,) if error else ())
+    assert is_changed is (before_gib != now_gib)
     assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
-
-
-def test_disk_that_appears_is_added_at_the_next_reading() -> None:
-    sizes = Sizes()
-    catalog = catalog_reader(sizes, TO_DISK)
-    catalog.refresh()
-
-    sizes.disk_gib = 100
-    changed = catalog.refresh()
-
-    assert changed
-    assert virtual_vram(catalog) == ["130Gi"]
-    assert unexpanded(catalog) == ()
-
-
-def test_unreadable_disk_keeps_its_last_size() -> None:
-    sizes = Sizes(disk_gib=100)
-    catalog = catalog_reader(sizes, TO_DISK)
-    catalog.refresh()
-
-    sizes.disk_gib = None
-    catalog.refresh()
-
-    assert virtual_vram(catalog) == ["130Gi"]
-    assert unexpanded(catalog) == ("disk: No such file or directory",)
 
 
 def test_hanging_and_missing_drivers_have_different_reasons() -> None:
@@ -344,18 +319,11 @@ class Watched:
 
     @contextmanager
     def running(self) -> Iterator[Callable[[CardEvent], None]]:
-        threads = [Thread(target=part) for part in (self.watch.run, self.watch.run_events)]
-        for thread in threads:
-            thread.start()
-        try:
+        watch, stop = self.watch, self.watch.stop
+        with running(watch.run, stop=stop), running(watch.run_events, stop=stop):
             assert eventually(lambda: self.changes == 1 and self.events.report is not None)
             assert self.events.report is not None
             yield self.events.report
-        finally:
-            self.watch.stop()
-            for thread in threads:
-                thread.join(PATIENCE_SECONDS)
-        assert not any(thread.is_alive() for thread in threads)
 
 
 def xid_event(code: int) -> CardEvent:
@@ -435,7 +403,7 @@ class NodeWithFans:
             self.discovery,
             NODE,
             providers=Providers(
-                [registered(self.fans, "fans", Kind.HEALTH)], budget_seconds=FOREVER
+                [registered(self.fans, "fans", ProviderKind.HEALTH)], budget_seconds=FOREVER
             ),
             tracker=CardHealthTracker(records=records, clock=self.now),
         )
@@ -496,7 +464,9 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> Non
 
 def test_source_that_learns_of_a_change_has_the_cards_read_at_once() -> None:
     fans = Fans()
-    setup = Watched(Providers([registered(fans, "fans", Kind.HEALTH)], budget_seconds=FOREVER))
+    setup = Watched(
+        Providers([registered(fans, "fans", ProviderKind.HEALTH)], budget_seconds=FOREVER)
+    )
     with setup.running():
         assert fans.wake is not None
         fans.stopped = {A.uuid}

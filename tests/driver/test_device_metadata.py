@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,8 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Setup]:
-    setup = Setup(tmp_path, describes_devices=True)
-    yield setup
-    setup.ledger.close()
+def node(tmp_path: Path) -> Setup:
+    return Setup(tmp_path, describes_devices=True)
 
 
 def files(node: Setup) -> dict[str, bytes]:
@@ -54,10 +52,11 @@ def mount_sources(node: Setup, ref: ClaimRef) -> list[str]:
     return [path for path in mounts if path.startswith(str(node.metadata_folder))]
 
 
-def prepared(node: Setup, ref: ClaimRef) -> PreparedClaim:
-    outcome = node.prepare(ref)[ref.uid]
-    assert isinstance(outcome, PreparedClaim), outcome
-    return outcome
+def use_attributes(node: Setup, provider: Callable[..., Mapping[str, Any]]) -> None:
+    """Have another package's provider give attributes to the node's devices."""
+    providers = attribute_providers({"x": provider})
+    node.use(catalog=DeviceCatalog(node.discovery, NODE, providers=providers))
+    node.catalog.refresh()
 
 
 def test_a_prepared_claim_has_a_file_for_each_request_that_its_spec_mounts(node: Setup) -> None:
@@ -65,7 +64,7 @@ def test_a_prepared_claim_has_a_file_for_each_request_that_its_spec_mounts(node:
         node, "a", share_result(GPU_0, request="one"), share_result(GPU_1, request="two/small")
     )
 
-    prepared(node, ref)
+    node.prepared(ref)
 
     assert sorted(files(node)) == [f"{ref.uid}_one.json", f"{ref.uid}_two.json"]
     assert sorted(mount_sources(node, ref)) == [str(node.metadata_folder / n) for n in files(node)]
@@ -79,17 +78,10 @@ def test_a_prepared_claim_has_a_file_for_each_request_that_its_spec_mounts(node:
 
 
 def test_attributes_of_providers_are_included(node: Setup) -> None:
-    def rack(_gpu: object, _node: object) -> dict[str, str | int]:
-        return {"example.com/rack": "r12", "example.com/slot": 4}
-
-    node.catalog = DeviceCatalog(
-        node.discovery, NODE, providers=attribute_providers({"rack": rack})
-    )
-    node.catalog.refresh()
-    node.preparer = node.with_claims(node.claims)
+    use_attributes(node, lambda *_: {"example.com/rack": "r12", "example.com/slot": 4})
     ref = put_claim(node, "a", share_result())
 
-    prepared(node, ref)
+    node.prepared(ref)
 
     attributes = objects(node, ref)[0]["requests"][0]["devices"][0]["attributes"]
     assert attributes["example.com/rack"] == {"string": "r12"}
@@ -100,7 +92,7 @@ def test_attributes_of_providers_are_included(node: Setup) -> None:
 def test_a_claim_of_a_template_is_named_as_in_its_pod(node: Setup) -> None:
     ref = put_annotated_claim(node, "a", {POD_CLAIM_ANNOTATION: "my-gpu"})
 
-    prepared(node, ref)
+    node.prepared(ref)
 
     assert objects(node, ref)[0]["podClaimName"] == "my-gpu"
 
@@ -130,19 +122,13 @@ def test_nothing_is_left_after_the_claims(node: Setup) -> None:
 
 def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     temperature = iter(range(100))
-    node.catalog = DeviceCatalog(
-        node.discovery,
-        NODE,
-        providers=attribute_providers({"x": lambda *_: {"example.com/t": next(temperature)}}),
-    )
-    node.catalog.refresh()
-    node.preparer = node.with_claims(node.claims)
+    use_attributes(node, lambda *_: {"example.com/t": next(temperature)})
     ref = put_claim(node, "a", share_result())
-    prepared(node, ref)
+    node.prepared(ref)
     before = files(node)
 
     assert node.catalog.refresh()
-    prepared(node, ref)
+    node.prepared(ref)
 
     assert recover(node.ledger, node.node_files, boot_id=node.boot_id).files_written == 0
     assert files(node) == before
@@ -150,17 +136,11 @@ def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
 
 def test_after_a_reboot_a_file_has_the_attributes_of_that_day(node: Setup) -> None:
     ref = put_claim(node, "a", share_result())
-    prepared(node, ref)
+    node.prepared(ref)
     old = objects(node, ref)[0]
     node.boot_id = "boot-2"
     after = node.restarted()
-    after.catalog = DeviceCatalog(
-        after.discovery,
-        NODE,
-        providers=attribute_providers({"new": lambda *_: {"example.com/new": True}}),
-    )
-    after.catalog.refresh()
-    after.preparer = after.with_claims(after.claims)
+    use_attributes(after, lambda *_: {"example.com/new": True})
 
     after.preparer.refresh(ref, deadline=time.monotonic() + PATIENCE_SECONDS)
 
@@ -170,49 +150,37 @@ def test_after_a_reboot_a_file_has_the_attributes_of_that_day(node: Setup) -> No
     assert device["attributes"]["example.com/new"] == {"bool": True}
     after.preparer.refresh(ref, deadline=time.monotonic() + PATIENCE_SECONDS)
     assert objects(after, ref)[0] == new
-    after.ledger.close()
 
 
 def test_recovery_writes_missing_files_and_removes_those_without_a_record(node: Setup) -> None:
     ref = put_claim(node, "a", share_result())
-    prepared(node, ref)
+    node.prepared(ref)
     before = files(node)
     for path in node.metadata_folder.iterdir():
         path.unlink()
-    (node.metadata_folder / "uid-gone_one.json").touch()
-    (node.metadata_folder / "uid-gone_two.json").touch()
-    (node.metadata_folder / f".{ref.uid}_gpu.json.0a1b2c3d-7-0.tmp").touch()
+    unfinished = f".{ref.uid}_gpu.json.0a1b2c3d-7-0.tmp"
+    # A claim without a UID would have the folder of all claims for its own.
+    others = ("_one.json", "not a uid_one.json", "notes.txt")
+    for name in ("uid-gone_one.json", "uid-gone_two.json", unfinished, *others):
+        (node.metadata_folder / name).touch()
 
     found = recover(node.ledger, node.node_files, boot_id=node.boot_id)
 
     assert (found.files_written, found.claims_removed, found.troubles) == (1, 1, {})
-    assert files(node) == before
-
-
-def test_file_without_a_claims_uid_in_its_name_is_left_alone(node: Setup) -> None:
-    node.metadata_folder.mkdir()
-    for name in ("_one.json", "not a uid_one.json", "notes.txt"):
-        (node.metadata_folder / name).touch()
-    before = files(node)
-
-    found = recover(node.ledger, node.node_files, boot_id=node.boot_id)
-
-    # A claim without a UID would have the folder of all claims for its own.
-    assert found.claims_removed == 0
-    assert files(node) == before
+    assert files(node) == before | dict.fromkeys(others, b"")
 
 
 def test_the_setting_applies_to_claims_prepared_from_then_on(tmp_path: Path) -> None:
     off = Setup(tmp_path)
     before = put_claim(off, "before", share_result(tflops="1", vram="1Gi"))
-    prepared(off, before)
+    off.prepared(before)
     assert files(off) == {}
     off.describes_devices = True
     on = off.restarted()
     during = put_claim(on, "during", share_result(tflops="1", vram="1Gi"))
 
-    prepared(on, before)
-    prepared(on, during)
+    on.prepared(before)
+    on.prepared(during)
 
     assert list(files(on)) == [f"{during.uid}_gpu.json"]
     assert mount_sources(on, before) == []
@@ -220,12 +188,11 @@ def test_the_setting_applies_to_claims_prepared_from_then_on(tmp_path: Path) -> 
     on.describes_devices = False
     off_again = on.restarted()
     after = put_claim(off_again, "after", share_result(tflops="1", vram="1Gi"))
-    prepared(off_again, during)
-    prepared(off_again, after)
+    off_again.prepared(during)
+    off_again.prepared(after)
 
     # A container of the claim may start again, and its spec mounts the file.
     assert list(files(off_again)) == [f"{during.uid}_gpu.json"]
     assert len(mount_sources(off_again, during)) == 1
     off_again.unprepare(during)
     assert files(off_again) == {}
-    off_again.ledger.close()

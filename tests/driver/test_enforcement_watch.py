@@ -25,8 +25,8 @@ from tensorfusion_dra.core.claims.evidence import (
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.enforcement_watch import (
-    LOOK_SECONDS,
-    NODE_LOOK_SECONDS,
+    CHECK_SECONDS,
+    NODE_CHECK_SECONDS,
     EnforcementAnnouncer,
     EnforcementWatch,
     NodeEnforcer,
@@ -76,7 +76,7 @@ class SignsInMemory:
         self.trouble_of_daemon = ""
         self.read: list[EvidencePaths] = []
         self.node = ALIVE
-        self.looks_at_node = 0
+        self.node_checks = 0
 
     def of_claim(self, paths: EvidencePaths) -> Evidence:
         self.read.append(paths)
@@ -91,7 +91,7 @@ class SignsInMemory:
         return Evidence(read_at=HEARTBEAT, shared_memory=memory, daemon=daemon)
 
     def of_node(self) -> NodeEvidence:
-        self.looks_at_node += 1
+        self.node_checks += 1
         return self.node
 
 
@@ -128,17 +128,15 @@ class Setup:
     def now(self) -> datetime:
         return START + timedelta(seconds=self.seconds)
 
-    def look(self, after_seconds: float = LOOK_SECONDS) -> None:
+    def check(self, after_seconds: float = CHECK_SECONDS) -> None:
         self.seconds += after_seconds
-        self.watch.look(lambda claim: self.reported.append(claim.ref.name), self.announcer)
+        self.watch.check(lambda claim: self.reported.append(claim.ref.name), self.announcer)
         self.announcer.write_events()
 
-    def look_at_node(
-        self, evidence: NodeEvidence, after_seconds: float = NODE_LOOK_SECONDS
-    ) -> None:
+    def check_node(self, evidence: NodeEvidence, after_seconds: float = NODE_CHECK_SECONDS) -> None:
         self.seconds += after_seconds
         self.evidence.node = evidence
-        self.node.look(self.events)
+        self.node.check(self.events)
 
     def states(self, claim: PreparedClaim = CLAIM) -> list[str]:
         current = self.watch.current(claim)
@@ -245,7 +243,7 @@ def test_verdicts_over_time(
     for seconds, changes, state, since, told in steps:
         vars(setup.evidence).update(changes)
 
-        setup.look(seconds)
+        setup.check(seconds)
 
         assert (setup.states(), setup.told()) == ([state], told)
         (current,) = setup.watch.current(CLAIM)
@@ -257,9 +255,9 @@ def test_dead_hypervisor_is_logged_and_told_to_the_pod(setup: Setup) -> None:
     setup.evidence.heartbeat = STALE
 
     with capture_logs() as logs:
-        setup.look(60)
+        setup.check(60)
         setup.evidence.heartbeat = HEARTBEAT
-        setup.look(60)
+        setup.check(60)
 
     assert [(line["event"], line["reason"]) for line in logs] == [
         ("limits_not_enforced", "HeartbeatStale"),
@@ -276,29 +274,29 @@ def test_enforcer_that_comes_and_goes_is_reported_twice_a_minute(setup: Setup) -
     setup.prepare()
     for index in range(60):
         setup.evidence.heartbeat = HEARTBEAT - 100 * (index % 2)
-        setup.look()
+        setup.check()
 
     assert len(setup.reported) <= 20  # within ten minutes
 
 
 def test_changed_limits_have_thirty_seconds_to_arrive(setup: Setup) -> None:
     setup.prepare()
-    setup.look(60)
+    setup.check(60)
 
     setup.watch.note(replace(CLAIM, shares=(prepared_share(0, limit(10, 10)),)))
-    setup.look()
+    setup.check()
     assert setup.states() == [STARTING]
 
-    setup.look(60)
+    setup.check(60)
     assert setup.states() == ["NotEnforced LimitsDiffer"]
 
 
-def test_simulated_claims_are_never_looked_at(setup: Setup) -> None:
+def test_simulated_claims_are_never_checked(setup: Setup) -> None:
     claim = prepared_claim(simulated_share(0, limit(25, 20)), enforcer="tensor-fusion")
     setup.prepare(claim)
     setup.evidence.read.clear()
 
-    setup.look()
+    setup.check()
 
     assert setup.states(claim) == ["Unknown SimulatedGPU"]
     assert setup.evidence.read == []
@@ -310,7 +308,7 @@ def test_one_mps_daemon_is_asked_once_for_all_claims(setup: Setup) -> None:
     setup.evidence.read.clear()
     setup.evidence.trouble_of_daemon = "nobody listens"
 
-    setup.look()
+    setup.check()
 
     assert len(setup.evidence.read) == 1
     assert setup.reported == ["a", "b", "c"]
@@ -326,7 +324,7 @@ def test_claim_with_signs_of_its_own_beside_the_daemon_is_read_itself(tmp_path: 
     setup.prepare(*(named(name, enforcer="mps") for name in "abc"))
     setup.evidence.read.clear()
 
-    setup.look()
+    setup.check()
 
     assert [paths.files for paths in setup.evidence.read] == [(), ("/libvgpu.so",)]
 
@@ -341,7 +339,7 @@ def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:
     assert setup.states(claims[0]) == ["NotEnforced LimitsDiffer"]  # 25 % of 10 % and 10 %
 
     setup.watch.note(named("c", shares=(prepared_share(0, limit(5, 5)),), pods=(POD,)))
-    setup.look()
+    setup.check()
     assert setup.states(claims[0]) == ["Enforced LimiterActive"]
 
 
@@ -349,24 +347,24 @@ def test_unprepared_claim_is_forgotten(setup: Setup) -> None:
     setup.prepare()
     setup.watch.forget(CLAIM.ref.uid)
     setup.evidence.heartbeat -= 100
-    setup.look()
+    setup.check()
 
     assert (setup.reported, setup.states()) == ([], [])
 
 
 def test_restart_reports_only_what_changed_meanwhile(setup: Setup, tmp_path: Path) -> None:
     setup.prepare(named("a"), named("b"))
-    setup.look()
+    setup.check()
 
     restarted = Setup(tmp_path)
     restarted.watch.follow([named("a"), named("b")])
-    restarted.look()
+    restarted.check()
     assert (restarted.reported, restarted.events.written) == ([], [])
 
     restarted = Setup(tmp_path)
     restarted.watch.follow([named("a"), named("b")])
     restarted.evidence.found = False
-    restarted.look()
+    restarted.check()
     assert restarted.reported == ["a", "b"]
     assert restarted.states(named("a")) == ["NotEnforced SharedMemoryMissing"]
 
@@ -374,15 +372,15 @@ def test_restart_reports_only_what_changed_meanwhile(setup: Setup, tmp_path: Pat
 def test_restart_does_not_repeat_a_warning_and_withdraws_it(setup: Setup, tmp_path: Path) -> None:
     setup.prepare()
     setup.evidence.found = False
-    setup.look(60)
+    setup.check(60)
     assert len(setup.events.written) == 1
 
     restarted = Setup(tmp_path)
     restarted.watch.follow([CLAIM])
     restarted.evidence.found = False
-    restarted.look()
+    restarted.check()
     restarted.evidence.found = True
-    restarted.look()
+    restarted.check()
 
     assert (restarted.events.written, len(restarted.events.noted)) == ([], 1)
     assert restarted.reported == ["a"]
@@ -395,8 +393,8 @@ def test_without_a_usable_file_each_status_is_written_once(tmp_path: Path, conte
     setup = Setup(tmp_path)
     setup.watch.follow([CLAIM])
 
-    setup.look()
-    setup.look()
+    setup.check()
+    setup.check()
 
     assert setup.reported == ["a"]
 
@@ -417,13 +415,13 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
     setup.prepare(*claims)
     setup.events.away = True
     setup.evidence.heartbeat -= 100
-    setup.look(60)
+    setup.check(60)
     assert setup.events.written == []
 
     setup.events.away = False
     written = []
     for _ in range(3):
-        setup.look()
+        setup.check()
         written.append(len(setup.events.written))
 
     assert written == [5, 10, 12]
@@ -444,7 +442,7 @@ def test_missing_enforcer_has_one_event_with_consequence_and_cures(
 
     with capture_logs() as logs:
         for _ in range(3):
-            setup.look_at_node(evidence)
+            setup.check_node(evidence)
 
     ((reason, text),) = setup.events.written
     assert reason == "EnforcerMissing"
@@ -456,14 +454,14 @@ def test_missing_enforcer_has_one_event_with_consequence_and_cures(
     assert [line["event"] for line in logs] == ["enforcer_not_seen"]
     current = setup.node.current()
     assert current is not None
-    first_look = START + timedelta(seconds=NODE_LOOK_SECONDS)
-    assert (current.verdict.state, current.since) == ("NotEnforced", first_look)
+    first_check = START + timedelta(seconds=NODE_CHECK_SECONDS)
+    assert (current.verdict.state, current.since) == ("NotEnforced", first_check)
 
 
 def test_enforcer_that_came_and_went_again_has_another_event(setup: Setup) -> None:
     with capture_logs() as logs:
         for evidence in (ALIVE, NO_HYPERVISOR, ALIVE, NO_HYPERVISOR):
-            setup.look_at_node(evidence)
+            setup.check_node(evidence)
 
     assert len(setup.events.written) == 2
     assert [line["event"] for line in logs] == [
@@ -475,10 +473,10 @@ def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_
     setup: Setup,
 ) -> None:
     setup.events.away = True
-    setup.look_at_node(NO_LIMITER)
-    setup.look_at_node(NO_LIMITER, after_seconds=1)
+    setup.check_node(NO_LIMITER)
+    setup.check_node(NO_LIMITER, after_seconds=1)
     setup.events.away = False
 
-    setup.look_at_node(NO_LIMITER, after_seconds=1)
+    setup.check_node(NO_LIMITER, after_seconds=1)
 
-    assert (len(setup.events.written), setup.evidence.looks_at_node) == (1, 1)
+    assert (len(setup.events.written), setup.evidence.node_checks) == (1, 1)

@@ -1,7 +1,7 @@
 """Folders on the host, which are removed with the last claim that uses them."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,13 @@ from tests.support.prepared_node import GPU_0, GPU_1, error_of, put_claim, share
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[EnforcedNode]:
-    setup = EnforcedNode(tmp_path, "tensor-fusion")
-    yield setup
-    setup.ledger.close()
+def node(tmp_path: Path) -> EnforcedNode:
+    return EnforcedNode(tmp_path, "tensor-fusion")
 
 
 @pytest.fixture
-def hami(tmp_path: Path) -> Iterator[EnforcedNode]:
-    setup = EnforcedNode(tmp_path, "hami-core")
-    yield setup
-    setup.ledger.close()
+def hami(tmp_path: Path) -> EnforcedNode:
+    return EnforcedNode(tmp_path, "hami-core")
 
 
 @pytest.mark.parametrize("device", [GPU_0, GPU_1])
@@ -158,7 +154,6 @@ def test_folder_that_a_container_locked_harms_no_other_claim(
     assert len(list(parent.iterdir())) == 2
     lines = [each for each in logs if each["event"] == "claim_folders_left"]
     assert [each["folders"] for each in lines] == [2, 2]
-    node.ledger.close()
     shutil.rmtree(parent)
 
 

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
-from tensorfusion_dra.driver.providers import Kind, Registered
+from tensorfusion_dra.driver.providers import ProviderKind, Registered
 from tests.support.another_enforcer import Another, variant
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import claim_record
@@ -35,7 +35,7 @@ CLAIM = claim_record("a", allocation(CARD, 1, tflops="78", vram="20Gi"), on=NODE
 
 def guarded(kind: object, *, budget_seconds: float = FOREVER) -> GuardedEnforcer:
     registered = Registered(
-        kind=Kind.ENFORCER, name="another", package="another 1.0", load=lambda: kind
+        kind=ProviderKind.ENFORCER, name="another", package="another 1.0", load=lambda: kind
     )
     return GuardedEnforcer(registered, SETTINGS, budget_seconds=budget_seconds)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put_claim, share_result
 
-LOST = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
-XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
+LOST = Trouble(kind=TroubleKind.LOST, reason="lost", text="the GPU is lost")
+XID = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
 NOW = Sickness(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
 LONG_AGO = replace(NOW, since=datetime(2020, 1, 1, tzinfo=UTC))
 RECOVERED = ("GPURecovered", f"{GPU_0} is healthy again")

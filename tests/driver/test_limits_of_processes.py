@@ -1,10 +1,10 @@
 """Limits of processes that have exactly what the CDI spec of their claim gives to a container.
 
-The stand-in for a limiter (limiter.c) is installed in the place of an enforcer's library, on
-cards of the stand-in for CUDA. It reads what the enforcer's own library reads.
+The stand-in for a limiter (limiter.c) is installed in the place of HAMi-core's library, on cards of
+the stand-in for CUDA. It reads what HAMi-core reads.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -39,11 +39,11 @@ LIBRARIES: Final = {HAMI: "libvgpu.so.1", TENSOR_FUSION: "libcuda_limiter.so"}
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """Compiled libraries and programs; `limiters` by the enforcer whose variables they read."""
+    """Compiled libraries and programs."""
 
     libraries: Path
     tenant: Path
-    limiters: dict[str, Path]
+    limiter: Path
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     compiler("the stand-in libraries")
     root = tmp_path_factory.mktemp("built")
     folder = libraries.build_driver(root)
-    flags = ["-shared", "-fPIC", "-ldl"]
-    limiters = {name: root / file for name, file in LIBRARIES.items()}
-    libraries.compile_c(limiters[HAMI], ["limiter.c"], flags)
-    libraries.compile_c(limiters[TENSOR_FUSION], ["limiter.c"], [*flags, "-DBY_UUID"])
+    limiter = root / LIBRARIES[HAMI]
+    libraries.compile_c(limiter, ["limiter.c"], ["-shared", "-fPIC", "-ldl"])
     return Built(
         libraries=folder,
         tenant=libraries.build_tenant(root / "bin", folder),
-        limiters=limiters,
+        limiter=limiter,
     )
 
 
@@ -99,42 +97,30 @@ def _cards(folder: Path) -> Path:
 
 
 @pytest.fixture
-def prepare(built: Built, tmp_path: Path) -> Iterator[Prepare]:
-    nodes: list[EnforcedNode] = []
-
-    def prepared(enforcer: str, *results: Any, way: Way = Way.FILE) -> Tenant:
-        node = EnforcedNode(tmp_path / f"node-{len(nodes)}", enforcer, preload=way)
-        nodes.append(node)
-        library = node.root / LIBRARIES[enforcer]
-        library.write_bytes(built.limiters[enforcer].read_bytes())
+def prepare(built: Built, tmp_path: Path) -> Prepare:
+    def prepared(*results: Any, way: Way = Way.FILE) -> Tenant:
+        node = EnforcedNode(tmp_path / way.value, HAMI, preload=way)
+        library = node.root / LIBRARIES[HAMI]
+        library.write_bytes(built.limiter.read_bytes())
         ref = put_claim(node, "a", *results)
         claim = node.prepare(ref)[ref.uid]
         assert isinstance(claim, PreparedClaim)
         return Tenant(node, built, claim)
 
-    yield prepared
-    for node in nodes:
-        node.ledger.close()
+    return prepared
 
 
-ENFORCERS: Final = pytest.mark.parametrize("enforcer", [HAMI, TENSOR_FUSION])
-
-
-@ENFORCERS
 @pytest.mark.parametrize("way", list(Way))
-def test_memory_up_to_the_limit_is_allocated_and_no_more(
-    prepare: Prepare, enforcer: str, way: Way
-) -> None:
-    tenant = prepare(enforcer, share_result(vram="2Gi"), way=way)
+def test_memory_up_to_the_limit_is_allocated_and_no_more(prepare: Prepare, way: Way) -> None:
+    tenant = prepare(share_result(vram="2Gi"), way=way)
 
     results = tenant.results("alloc", "0", "2048", "alloc", "0", "1")
 
     assert results == [0, OUT_OF_MEMORY]
 
 
-@ENFORCERS
-def test_processes_of_a_container_share_its_limit(prepare: Prepare, enforcer: str) -> None:
-    tenant = prepare(enforcer, share_result(vram="2Gi"))
+def test_processes_of_a_container_share_its_limit(prepare: Prepare) -> None:
+    tenant = prepare(share_result(vram="2Gi"))
 
     with tenant.process.waiting(tenant.program, "alloc", "0", "1500"):
         results = tenant.results("alloc", "0", "549", "alloc", "0", "548")
@@ -142,12 +128,9 @@ def test_processes_of_a_container_share_its_limit(prepare: Prepare, enforcer: st
     assert results == [OUT_OF_MEMORY, 0]
 
 
-@ENFORCERS
-def test_each_card_has_its_own_limit_in_the_order_of_the_pci_bus(
-    prepare: Prepare, enforcer: str
-) -> None:
+def test_each_card_has_its_own_limit_in_the_order_of_the_pci_bus(prepare: Prepare) -> None:
     second, first = share_result(GPU_1, vram="4Gi"), share_result(GPU_0, vram="2Gi")
-    tenant = prepare(enforcer, second, first)
+    tenant = prepare(second, first)
 
     results = tenant.results(
         *("alloc", "0", "2049", "alloc", "0", "2048"),
@@ -157,9 +140,8 @@ def test_each_card_has_its_own_limit_in_the_order_of_the_pci_bus(
     assert results == [OUT_OF_MEMORY, 0, OUT_OF_MEMORY, 0]
 
 
-@ENFORCERS
-def test_compute_has_a_limit_too(prepare: Prepare, enforcer: str) -> None:
-    tenant = prepare(enforcer, share_result(tflops="78", vram="2Gi"))
+def test_compute_has_a_limit_too(prepare: Prepare) -> None:
+    tenant = prepare(share_result(tflops="78", vram="2Gi"))
 
     (launched,) = tenant.process.run(tenant.program, "launch", "0", "0.01", "100")
 
@@ -167,12 +149,9 @@ def test_compute_has_a_limit_too(prepare: Prepare, enforcer: str) -> None:
     assert launched["count"] > 0
 
 
-@ENFORCERS
-def test_an_entrypoint_that_sets_ld_preload_keeps_the_limiter(
-    prepare: Prepare, enforcer: str
-) -> None:
-    tenant = prepare(enforcer, share_result(vram="2Gi"))
-    by_variable = prepare(enforcer, share_result(vram="2Gi"), way=Way.ENV)
+def test_an_entrypoint_that_sets_ld_preload_keeps_the_limiter(prepare: Prepare) -> None:
+    tenant = prepare(share_result(vram="2Gi"))
+    by_variable = prepare(share_result(vram="2Gi"), way=Way.ENV)
 
     own = {"LD_PRELOAD": "libm.so.6"}
     kept = tenant.results("alloc", "0", "2049", **own)
@@ -181,17 +160,9 @@ def test_an_entrypoint_that_sets_ld_preload_keeps_the_limiter(
     assert (kept, lost) == ([OUT_OF_MEMORY], [0])
 
 
-@pytest.mark.parametrize(
-    ("enforcer", "switch"),
-    [
-        (HAMI, "CUDA_REDIRECT"),
-        (HAMI, "CUDA_DISABLE_CONTROL"),
-        (TENSOR_FUSION, "DISABLE_GPU_LIMITER"),
-        (TENSOR_FUSION, "TF_DISABLE_MEMORY_MANAGER"),
-    ],
-)
-def test_an_image_cannot_turn_the_limiter_off(prepare: Prepare, enforcer: str, switch: str) -> None:
-    tenant = prepare(enforcer, share_result(vram="2Gi"))
+@pytest.mark.parametrize("switch", ["CUDA_REDIRECT", "CUDA_DISABLE_CONTROL"])
+def test_an_image_cannot_turn_the_limiter_off(prepare: Prepare, switch: str) -> None:
+    tenant = prepare(share_result(vram="2Gi"))
 
     tenant.process.image_env[switch] = "1"
 
@@ -199,19 +170,12 @@ def test_an_image_cannot_turn_the_limiter_off(prepare: Prepare, enforcer: str, s
 
 
 @pytest.mark.parametrize(
-    "missing",
-    [
-        (HAMI, "CUDA_DEVICE_MEMORY_SHARED_CACHE"),
-        (HAMI, "CUDA_DEVICE_MEMORY_LIMIT"),
-        (TENSOR_FUSION, "SHM_PATH"),
-        (TENSOR_FUSION, "TENSOR_FUSION_CUDA_MEM_LIMIT"),
-    ],
+    "variable", ["CUDA_DEVICE_MEMORY_SHARED_CACHE", "CUDA_DEVICE_MEMORY_LIMIT"]
 )
 def test_the_limiter_of_these_tests_needs_what_the_spec_sets(
-    prepare: Prepare, missing: tuple[str, str]
+    prepare: Prepare, variable: str
 ) -> None:
-    enforcer, variable = missing
-    tenant = prepare(enforcer, share_result(vram="2Gi"))
+    tenant = prepare(share_result(vram="2Gi"))
 
     left = {name: "" for name in tenant.process.env if name.startswith(variable)}
 
@@ -219,7 +183,7 @@ def test_the_limiter_of_these_tests_needs_what_the_spec_sets(
     assert tenant.results("alloc", "0", "1", **left) == [NOT_PERMITTED]
 
 
-@ENFORCERS
+@pytest.mark.parametrize("enforcer", [HAMI, TENSOR_FUSION])
 def test_without_the_limiters_library_no_container_starts(tmp_path: Path, enforcer: str) -> None:
     node = EnforcedNode(tmp_path, enforcer)
     library = node.root / LIBRARIES[enforcer]
@@ -227,7 +191,6 @@ def test_without_the_limiters_library_no_container_starts(tmp_path: Path, enforc
     ref = put_claim(node, "a", share_result(vram="2Gi"))
 
     outcome = node.prepare(ref)[ref.uid]
-    node.ledger.close()
 
     assert f"{library}: No such file" in error_of(outcome)
     assert node.spec_of(ref) is None

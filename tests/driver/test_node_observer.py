@@ -1,6 +1,6 @@
 """The view of the node: what it is made of, and how often it is built."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,6 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
-from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -67,15 +66,12 @@ class Observed:
         return self.node.ledger.claims()
 
     def prepare(self, name: str) -> None:
-        ref = put_claim(self.node, name, share_result(tflops="10", vram="1Gi"))
-        assert isinstance(self.node.prepare(ref)[ref.uid], PreparedClaim)
+        self.node.prepared(put_claim(self.node, name, share_result(tflops="10", vram="1Gi")))
 
 
 @pytest.fixture
-def observed(tmp_path: Path) -> Iterator[Observed]:
-    made = Observed(tmp_path)
-    yield made
-    made.node.ledger.close()
+def observed(tmp_path: Path) -> Observed:
+    return Observed(tmp_path)
 
 
 def test_view_has_cards_and_shares(observed: Observed) -> None:
@@ -118,9 +114,8 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     observed.seconds = 2.0
     (seen,) = observer.view().shares
 
-    faster = [replace(gpu, milli_tflops=624_000) for gpu in simulated_inventory().gpus]
-    observed.node.discovery.inventory = Inventory(gpus=tuple(faster))
-    observed.node.catalog.refresh()
+    cards = simulated_inventory().gpus
+    observed.node.use_cards(*(replace(gpu, milli_tflops=624_000) for gpu in cards))
     observed.seconds = 4.0
     (on_another,) = observer.view().shares
 

@@ -23,28 +23,16 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 
 class Seen:
-    """Observer that keeps the operations."""
+    """Observer that keeps the operations, and raises this error after each."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         self.ended: list[EndedOperation] = []
+        self._error = error
 
     def operation_ended(self, operation: EndedOperation) -> None:
         self.ended.append(operation)
-
-
-class Raising:
-    def operation_ended(self, operation: EndedOperation) -> None:
-        raise ZeroDivisionError(operation.claim.name)
-
-
-class Ticks:
-    """Clock that gains a second with each reading."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count(0.0, 1.0)
-
-    def __call__(self) -> float:
-        return next(self._next)
+        if self._error is not None:
+            raise self._error
 
 
 class FailingClaims:
@@ -61,8 +49,7 @@ class FailingClaims:
 def seen(setup: Setup) -> Seen:
     """The operations of the node, measured by a clock that gains a second with each reading."""
     observer = Seen()
-    setup.operations = Operations([observer], clock=Ticks())
-    setup.preparer = setup.with_claims(setup.claims)
+    setup.use(operations=Operations([observer], clock=itertools.count(0.0, 1.0).__next__))
     return observer
 
 
@@ -74,44 +61,27 @@ def stages(operation: EndedOperation) -> list[str]:
     return [stage.value for stage, _ in operation.entered]
 
 
-def test_prepare_has_its_stages_in_their_order(setup: Setup, seen: Seen) -> None:
+def test_operations_have_their_stages_in_their_order(setup: Setup, seen: Seen) -> None:
     ref = put(setup)
 
     setup.prepare(ref)
-
-    (prepared,) = seen.ended
-    assert (prepared.kind, prepared.claim) == (OperationKind.PREPARE, ref)
-    assert (prepared.result, prepared.error) == (Result.SUCCESS, "")
-    assert not prepared.from_record
-    assert isinstance(prepared.prepared, PreparedClaim)
-    expected = ["queue", "read", "lookup", "resolve", "admit", "flush", "write"]
-    assert stages(prepared) == expected
-    assert prepared.seconds_by_stage == {Stage(name): 1.0 for name in expected}
-    assert prepared.seconds == 7.0
-
-
-def test_repeated_prepare_is_answered_from_the_record(setup: Setup, seen: Seen) -> None:
-    ref = put(setup)
     setup.prepare(ref)
-
-    setup.prepare(ref)
-
-    repeated = seen.ended[1]
-    assert repeated.from_record
-    assert repeated.prepared == seen.ended[0].prepared
-    assert stages(repeated) == ["queue", "read", "lookup"]
-
-
-def test_unprepare_has_its_stages_in_their_order(setup: Setup, seen: Seen) -> None:
-    ref = put(setup)
-    setup.prepare(ref)
-
     setup.unprepare(ref)
 
-    ended = seen.ended[1]
-    assert (ended.kind, ended.claim) == (OperationKind.UNPREPARE, ref)
-    assert (ended.result, ended.prepared) == (Result.SUCCESS, None)
-    assert stages(ended) == ["queue", "withdraw", "flush", "write"]
+    first = ["queue", "read", "lookup", "resolve", "admit", "flush", "write"]
+    assert [(each.kind, each.from_record, stages(each)) for each in seen.ended] == [
+        (OperationKind.PREPARE, False, first),
+        (OperationKind.PREPARE, True, ["queue", "read", "lookup"]),
+        (OperationKind.UNPREPARE, False, ["queue", "withdraw", "flush", "write"]),
+    ]
+    assert {(each.claim, each.result, each.error) for each in seen.ended} == {
+        (ref, Result.SUCCESS, "")
+    }
+    prepared, repeated, unprepared = seen.ended
+    assert isinstance(prepared.prepared, PreparedClaim)
+    assert (repeated.prepared, unprepared.prepared) == (prepared.prepared, None)
+    assert prepared.seconds_by_stage == {Stage(name): 1.0 for name in first}
+    assert prepared.seconds == 7.0
 
 
 def test_second_claim_of_a_call_waits_for_the_first(setup: Setup, seen: Seen) -> None:
@@ -185,15 +155,12 @@ def test_closing_line_is_the_only_one_and_has_stages_and_shares(setup: Setup, se
 
 def test_observer_that_raises_costs_nothing_else(setup: Setup) -> None:
     seen = Seen()
-    setup.operations = Operations([Raising(), seen])
+    setup.use(operations=Operations([Seen(ZeroDivisionError("a")), seen]))
     ref = put(setup)
 
     with capture_logs() as logs:
-        outcomes = setup.with_claims(setup.claims).prepare(
-            [ref], deadline=time.monotonic() + PATIENCE_SECONDS
-        )
+        setup.prepared(ref)
 
-    assert isinstance(outcomes[ref.uid], PreparedClaim)
     assert [each.claim for each in seen.ended] == [ref]
     (line,) = [line for line in logs if line["event"] == "operation_observer_failed"]
-    assert (line["observer"], line["error"]) == ("Raising", "ZeroDivisionError('a')")
+    assert (line["observer"], line["error"]) == ("Seen", "ZeroDivisionError('a')")

@@ -1,7 +1,6 @@
 """Following of the node's GPUPool; an unusable pool changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
+from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
 
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
@@ -43,6 +43,7 @@ class Setup:
         self.events = EventsInMemory()
         self.discovery = FixedDiscovery(inventory or Inventory(gpus=(gpu(),)))
         self.catalog = DeviceCatalog(self.discovery, None)
+        self.catalog.refresh()
         self.served = 0
         self.nodes = ObjectsInMemory()
         source = PoolSource(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
@@ -70,7 +71,6 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
     setup = Setup()
     setup.pools.found = RetryableError("gpupools: not listed yet")
 
-    assert not setup.catalog.refresh()
     setup.follower.follow()
 
     assert setup.catalog.current() is None
@@ -82,7 +82,6 @@ def test_no_catalog_exists_before_the_pool_is_known() -> None:
 
 def test_unchanged_pool_has_no_effect() -> None:
     setup = Setup(pool_with_qos())
-    setup.catalog.refresh()
     setup.follower.follow()
     setup.pools.found = [{**pool_with_qos(), "status": {"phase": "Running"}}]
 
@@ -103,7 +102,6 @@ def test_unusable_pool_keeps_the_last_good_values_with_one_log_line_and_event(
     found: Sequence[Mapping[str, Any]] | InputError, problem: str
 ) -> None:
     setup = Setup(pool_with_qos())
-    setup.catalog.refresh()
     setup.follower.follow()
     setup.pools.found = found
 
@@ -124,7 +122,6 @@ def test_unusable_pool_keeps_the_last_good_values_with_one_log_line_and_event(
 
 def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -> None:
     setup = Setup()
-    setup.catalog.refresh()
 
     with capture_logs() as logs:
         setup.follower.follow()
@@ -154,10 +151,7 @@ def test_nodes_labels_select_the_pool() -> None:
 
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
     setup = Setup(pool_with_qos())
-    setup.catalog.refresh()
-    thread = Thread(target=setup.follower.run)
-    thread.start()
-    try:
+    with running(setup.follower.run, stop=setup.follower.stop):
         setup.follower.wake()
         setup.catalog.wait_changed(None, seconds=PATIENCE_SECONDS, stopped=lambda: False)
         assert setup.qos() == "high"
@@ -167,10 +161,6 @@ def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
         setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
 
         assert setup.qos() == "low"
-    finally:
-        setup.follower.stop()
-        thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("expansion", ["vramExpandToHostMem", "vramExpandToHostDisk"])
@@ -179,7 +169,6 @@ def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
 ) -> None:
     ratios = {**RATIOS, expansion: 50}
     setup = Setup(pool_with_qos(capacityConfig={"oversubscription": ratios}), expands_memory=False)
-    setup.catalog.refresh()
 
     setup.follower.follow()
 
@@ -192,7 +181,6 @@ def test_pool_that_expands_memory_is_refused_if_the_enforcer_cannot_expand_it(
 
 def test_pool_that_oversubscribes_only_compute_is_accepted_without_expansion() -> None:
     setup = Setup(pool_with_qos(capacityConfig={"oversubscription": RATIOS}), expands_memory=False)
-    setup.catalog.refresh()
 
     setup.follower.follow()
 
@@ -215,7 +203,6 @@ def isolation(setup: Setup) -> str | None:
 def test_pools_rules_use_the_current_labels_of_the_node() -> None:
     config = {"defaultIsolationMode": "soft", "isolationModeRules": [RULE]}
     setup = Setup(pool_with_qos(nodeManagerConfig=config))
-    setup.catalog.refresh()
     setup.nodes.found = [{"metadata": {"name": "node-01"}}]
 
     setup.follower.follow()

@@ -1,6 +1,6 @@
 """Prepare and unprepare of claims."""
 
-import json
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +13,8 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
@@ -25,6 +24,9 @@ from tests.support.prepared_node import (
     GPU_1,
     Setup,
     error_of,
+    limits_document,
+    limits_of,
+    put_annotated_claim,
     put_claim,
     real_gpu,
     share_result,
@@ -38,10 +40,9 @@ from tests.support.waiting import PATIENCE_SECONDS
 def test_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
 
-    outcome = setup.prepare(ref)[ref.uid]
+    record = setup.prepared(ref)
 
-    assert isinstance(outcome, PreparedClaim)
-    assert setup.ledger.get(ref.uid) == outcome
+    assert setup.ledger.get(ref.uid) == record
     limits = next(d for d in setup.spec_of(ref)["devices"] if d["name"].endswith(":limits"))
     assert "TF_CUDA_SM_PERCENT_LIMIT=33" in limits["containerEdits"]["env"]
     assert "TF_GPU_MEMORY_LIMIT=16384" in limits["containerEdits"]["env"]
@@ -114,29 +115,12 @@ def test_impossible_allocation_is_refused_and_leaves_no_record_or_spec(
 ) -> None:
     ref = put_claim(setup, "bad", *results)
 
-    text = error_of(setup.prepare(ref)[ref.uid])
+    text = setup.refused(ref)
 
     assert text.startswith("claim default/bad: ")
     assert re.search(expected, text), text
     assert setup.ledger.claims() == []
     assert setup.spec_of(ref) is None
-
-
-def test_replaced_claim_is_refused(setup: Setup) -> None:
-    put_claim(setup, "a", share_result(), uid="uid-new")
-    old = ClaimRef(namespace="default", name="a", uid="uid-old")
-
-    text = error_of(setup.prepare(old)["uid-old"])
-
-    assert text == "claim default/a: found UID uid-new, expected uid-old: it was replaced"
-
-
-def test_claim_without_an_allocation_is_refused(setup: Setup) -> None:
-    claim = stored_claim("a", share_result())
-    claim["status"] = {}
-    ref = setup.claims.put(claim)
-
-    assert "found no allocation" in error_of(setup.prepare(ref)[ref.uid])
 
 
 @pytest.mark.parametrize("uid", ["../../etc/cron.d/x", "a/b", "", "x" * 64, "ümlaut", "a\n"])
@@ -150,17 +134,6 @@ def test_uid_that_is_no_file_name_is_refused_and_unprepared_as_unknown(
     assert "UID" in error_of(outcome)
     assert setup.claims.fetched == []
     assert setup.unprepare(ref) == {uid: None}
-
-
-def test_last_unit_fits_and_one_more_does_not(setup: Setup) -> None:
-    first = put_claim(setup, "a", share_result(tflops="211999m", vram="1Gi"))
-    second = put_claim(setup, "b", share_result(tflops="100001m", vram="1Gi"))
-    third = put_claim(setup, "c", share_result(tflops="1m", vram="1Gi"))
-
-    outcomes = setup.prepare(first, second, third)
-
-    assert isinstance(outcomes[second.uid], PreparedClaim)
-    assert "tflops: found 1m plus 312 in use, expected at most 312" in error_of(outcomes[third.uid])
 
 
 def test_call_waits_for_an_earlier_call_of_the_same_claim_until_its_deadline(setup: Setup) -> None:
@@ -202,20 +175,15 @@ def test_pods_of_a_claim_are_read_once_each_and_only_if_a_value_is_open(setup: S
     parameters = put_claim(setup, "parameters", share_result(tflops="1", vram="1Gi"))
     stored = setup.claims.stored[str(parameters)]
     whole = {"limits": {"tflops": "1", "vram": "1Gi"}, "isolation": "soft", "qos": "low"}
-    opaque = {
-        "driver": "tensor-fusion.ai.dra-driver",
-        "parameters": {
-            "apiVersion": "tensor-fusion.ai/v1alpha1",
-            "kind": "GpuShare",
-            **whole,
-        },
-    }
+    kind = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare"}
+    opaque = {"driver": "tensor-fusion.ai.dra-driver", "parameters": kind | whole}
     stored["status"]["allocation"]["devices"]["config"] = [
         {"source": "FromClass", "requests": [], "opaque": opaque}
     ]
+    annotated = put_annotated_claim(setup, "annotated", {LIMIT: "2Gi"}, tflops="1", vram="1Gi")
 
-    prepare_one(setup, silent)
-    prepare_one(setup, parameters)
+    for ref in (silent, parameters, annotated):
+        setup.prepared(ref)
 
     assert setup.pods.pods_read == [f"default/{silent.name}"]
 
@@ -225,13 +193,9 @@ def test_claim_fails_until_its_device_node_exists(setup: Setup) -> None:
     setup.device_nodes.missing = {0}
     ref = put_claim(setup, "a", share_result())
 
-    failed = setup.prepare(ref)[ref.uid]
+    assert "/dev/nvidia0" in setup.refused(ref)
     setup.device_nodes.missing = set()
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert "/dev/nvidia0" in error_of(failed)
-    assert isinstance(outcome, PreparedClaim)
-    assert outcome.shares[0].device_nodes == ("/dev/nvidia0",)
+    assert setup.prepared(ref).shares[0].device_nodes == ("/dev/nvidia0",)
     assert setup.spec_of(ref)["containerEdits"]["deviceNodes"] == [
         {"path": "/dev/nvidiactl"},
         {"path": "/dev/nvidia-uvm"},
@@ -239,26 +203,18 @@ def test_claim_fails_until_its_device_node_exists(setup: Setup) -> None:
 
 
 def test_claim_of_a_real_card_without_a_minor_number_fails(setup: Setup) -> None:
-    cards = tuple(real_gpu(gpu, minor=None) for gpu in simulated_inventory().gpus)
-    setup.discovery.inventory = Inventory(gpus=cards)
-    setup.catalog.refresh()
+    setup.use_cards(*(real_gpu(gpu, minor=None) for gpu in simulated_inventory().gpus))
     ref = put_claim(setup, "a", share_result())
 
-    assert "found no minor number" in error_of(setup.prepare(ref)[ref.uid])
+    assert "found no minor number" in setup.refused(ref)
 
 
 def test_changed_minor_number_gives_the_new_device_node(setup: Setup) -> None:
     first, second = simulated_inventory().gpus
-    setup.discovery.inventory = Inventory(
-        gpus=(real_gpu(first, minor=0), real_gpu(second, minor=1))
-    )
-    setup.catalog.refresh()
+    setup.use_cards(real_gpu(first, minor=0), real_gpu(second, minor=1))
     ref = put_claim(setup, "a", share_result())
     setup.prepare(ref)
-    setup.discovery.inventory = Inventory(
-        gpus=(real_gpu(first, minor=1), real_gpu(second, minor=0))
-    )
-    setup.catalog.refresh()
+    setup.use_cards(real_gpu(first, minor=1), real_gpu(second, minor=0))
 
     setup.prepare(ref)
 
@@ -266,28 +222,13 @@ def test_changed_minor_number_gives_the_new_device_node(setup: Setup) -> None:
     assert nodes == [{"path": "/dev/nvidia1"}]
 
 
-def test_claim_fails_during_an_api_server_outage_and_succeeds_after_it(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result())
-    setup.claims.away = True
-    failed = setup.prepare(ref)[ref.uid]
-    setup.claims.away = False
-
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert "no answer" in error_of(failed)
-    assert isinstance(outcome, PreparedClaim)
-
-
 def test_claim_fails_while_the_cdi_folder_cannot_be_written(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     setup.cdi_folder.write_text("a file where the folder should be")
-    failed = setup.prepare(ref)[ref.uid]
+
+    assert str(setup.cdi_folder) in setup.refused(ref)
     setup.cdi_folder.unlink()
-
-    outcome = setup.prepare(ref)[ref.uid]
-
-    assert str(setup.cdi_folder) in error_of(failed)
-    assert isinstance(outcome, PreparedClaim)
+    setup.prepared(ref)
     assert setup.spec_of(ref) is not None
 
 
@@ -301,23 +242,11 @@ def test_claim_fails_before_the_first_reading_of_the_cards(setup: Setup, tmp_pat
     assert "GPUs could not be read yet" in error_of(outcome)
 
 
-def test_claim_on_a_sick_but_present_card_is_prepared(
-    setup: Setup,
-) -> None:
-    ref = put_claim(setup, "a", share_result())
-    uuid = simulated_inventory().gpus[0].uuid
-    setup.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
-
-    assert list(setup.catalog.sick()) == [GPU_0]
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
-
-
 def test_missing_card_fails_only_its_own_claims(setup: Setup) -> None:
     known, new = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
     on_other_card = put_claim(setup, "c", share_result(GPU_1))
     setup.prepare(known)
-    setup.discovery.inventory = Inventory(gpus=simulated_inventory().gpus[1:])
-    setup.catalog.refresh()
+    setup.use_cards(*simulated_inventory().gpus[1:])
 
     outcomes = setup.prepare(known, new, on_other_card)
 
@@ -328,24 +257,18 @@ def test_missing_card_fails_only_its_own_claims(setup: Setup) -> None:
     assert setup.unprepare(known) == {known.uid: None}
 
 
-def test_hanging_driver_fails_no_claim(setup: Setup) -> None:
+def test_claim_on_a_sick_but_present_card_is_prepared(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     setup.discovery.inventory = None
-    for _ in range(3):
+    for _ in range(3):  # the driver hangs
         with pytest.raises(RetryableError):
             setup.catalog.refresh()
 
     assert set(setup.catalog.sick()) == {GPU_0, GPU_1}
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    setup.prepared(ref)
 
 
 LIMIT = "tensor-fusion.ai/vram-limit"
-
-
-def prepare_one(setup: Setup, ref: ClaimRef) -> PreparedClaim:
-    outcome = setup.prepare(ref)[ref.uid]
-    assert isinstance(outcome, PreparedClaim), outcome
-    return outcome
 
 
 def reallocate(setup: Setup, ref: ClaimRef, *results: Any, pod: str = "other") -> None:
@@ -359,10 +282,6 @@ def pods_of(record: PreparedClaim) -> list[str]:
     return [pod.name for pod in record.pods]
 
 
-def limits_document(setup: Setup, ref: ClaimRef) -> Any:
-    return json.loads((setup.limits_folder / f"{ref.uid}.json").read_text())
-
-
 def test_reallocated_claim_gets_its_new_card_share_and_pod(
     setup: Setup,
 ) -> None:
@@ -372,7 +291,7 @@ def test_reallocated_claim_gets_its_new_card_share_and_pod(
     reallocate(setup, ref, new)
 
     with capture_logs() as logs:
-        record = prepare_one(setup, ref)
+        record = setup.prepared(ref)
 
     assert [(s.device, s.share_id) for s in record.shares] == [(GPU_1, new["shareID"])]
     assert pods_of(record) == ["other"]
@@ -393,23 +312,21 @@ def test_share_of_the_earlier_allocation_is_released_and_lent(
     setup.prepare(ref, other)
     reallocate(setup, ref, share_result(GPU_1))
 
-    prepare_one(setup, ref)
+    setup.prepared(ref)
 
-    (limits,) = [each["limits"] for each in limits_document(setup, other)["shares"]]
+    (limits,) = limits_of(setup, other)
     assert limits["vramBytes"] == 80 * 2**30
     third = put_claim(setup, "third", share_result(GPU_0, tflops="100", vram="60Gi"))
-    prepare_one(setup, third)
+    setup.prepared(third)
 
 
 def test_earlier_share_is_not_restored_if_the_new_one_does_not_fit(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result(GPU_0))
     setup.prepare(ref)
-    prepare_one(setup, put_claim(setup, "whole", share_result(GPU_1, tflops="312", vram="80Gi")))
+    setup.prepared(put_claim(setup, "whole", share_result(GPU_1, tflops="312", vram="80Gi")))
     reallocate(setup, ref, share_result(GPU_1))
 
-    text = error_of(setup.prepare(ref)[ref.uid])
-
-    assert "in use, expected at most 312" in text
+    assert "in use, expected at most 312" in setup.refused(ref)
     assert setup.ledger.get(ref.uid) is None
     assert setup.spec_of(ref) is None
 
@@ -417,10 +334,10 @@ def test_earlier_share_is_not_restored_if_the_new_one_does_not_fit(setup: Setup)
 def test_shared_claim_is_prepared_for_its_remaining_pods(setup: Setup) -> None:
     results = [share_result(GPU_0)]
     ref = put_claim(setup, "a", *results)
-    first = prepare_one(setup, ref)
+    first = setup.prepared(ref)
     reallocate(setup, ref, *results)
 
-    record = prepare_one(setup, ref)
+    record = setup.prepared(ref)
 
     assert record.shares == first.shares
     assert record.sequence == first.sequence
@@ -431,22 +348,73 @@ def test_shared_claim_is_prepared_for_its_remaining_pods(setup: Setup) -> None:
 @pytest.mark.parametrize("status", [{}, {"allocation": None, "reservedFor": []}])
 def test_deallocated_claim_fails_and_keeps_its_record(setup: Setup, status: dict[str, Any]) -> None:
     ref = put_claim(setup, "a", share_result())
-    record = prepare_one(setup, ref)
+    record = setup.prepared(ref)
     setup.claims.put({**stored_claim("a", uid=ref.uid), "status": status})
 
-    assert "found no allocation" in error_of(setup.prepare(ref)[ref.uid])
+    assert "found no allocation" in setup.refused(ref)
     assert setup.ledger.get(ref.uid) == record
 
 
 def test_record_that_may_be_outdated_is_not_returned_without_the_api_server(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
-    record = prepare_one(setup, ref)
+    record = setup.prepared(ref)
     spec = setup.spec_of(ref)
     setup.claims.away = True
 
-    text = error_of(setup.prepare(ref)[ref.uid])
+    assert "no answer" in setup.refused(ref)
     setup.claims.away = False
-
-    assert "no answer" in text
     assert setup.spec_of(ref) == spec
-    assert prepare_one(setup, ref) == record
+    assert setup.prepared(ref) == record
+
+
+@pytest.fixture
+def other(setup: Setup) -> Setup:
+    """Return another instance on the same node, as in a rolling update."""
+    return Setup(setup.folder, setup.claims)
+
+
+@pytest.mark.parametrize("by_another_instance", [False, True])
+def test_files_are_those_of_the_newest_record(
+    setup: Setup, other: Setup, by_another_instance: bool
+) -> None:
+    first = put_annotated_claim(setup, "a", {LIMIT: "80Gi"}, tflops="1", vram="20Gi")
+    second = put_claim(setup, "b", share_result(tflops="1", vram="50Gi"))
+    by = other if by_another_instance else setup
+    setup.host_files.before_provide = lambda: by.prepare(second)
+
+    (share,) = setup.prepared(first).shares
+
+    assert share.limit is not None
+    assert [each["vramBytes"] for each in limits_of(setup, first)] == [share.limit.vram_bytes]
+    assert share.limit.vram_bytes == 30 * GIB
+
+
+def test_claim_that_another_instance_unprepared_leaves_no_files(setup: Setup, other: Setup) -> None:
+    ref = put_claim(setup, "a", share_result())
+    setup.host_files.before_provide = lambda: other.unprepare(ref)
+
+    outcome = setup.prepare(ref)[ref.uid]
+
+    assert error_of(outcome) == "claim default/a: it was unprepared meanwhile"
+    assert setup.spec_of(ref) is None
+    assert list(setup.limits_folder.iterdir()) == []
+    assert setup.ledger.claims() == []
+
+
+def test_temporary_file_that_a_recovery_removed_is_written_again(
+    setup: Setup, other: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = put_claim(setup, "a", share_result())
+    fchmod = os.fchmod
+
+    def recover_before(descriptor: int, mode: int) -> None:
+        monkeypatch.setattr(os, "fchmod", fchmod)
+        other.node_files.remove_unfinished()
+        fchmod(descriptor, mode)
+
+    setup.host_files.before_provide = lambda: monkeypatch.setattr(os, "fchmod", recover_before)
+
+    setup.prepared(ref)
+
+    assert setup.spec_of(ref) is not None
+    assert limits_of(setup, ref) != []

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.device import Device, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.providers import Kind, Providers, Registered, Report, State
+from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered, Report, State
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
@@ -30,12 +30,12 @@ def asked(*several: Registered, budget_seconds: float = FOREVER) -> Providers:
     return Providers(several, budget_seconds=budget_seconds)
 
 
-def devices(of: Providers, *, anew: bool = True) -> tuple[Device, ...]:
-    return of.extended(OWN, READING, anew=anew)
+def devices(of: Providers, *, call_again: bool = True) -> tuple[Device, ...]:
+    return of.extended(OWN, READING, call_again=call_again)
 
 
-def racks(of: Providers, *, anew: bool = True) -> list[object]:
-    return [device.attributes.get(RACK) for device in devices(of, anew=anew)]
+def racks(of: Providers, *, call_again: bool = True) -> list[object]:
+    return [device.attributes.get(RACK) for device in devices(of, call_again=call_again)]
 
 
 def report(of: Providers, name: str = "rack") -> Report:
@@ -106,7 +106,7 @@ def test_provider_that_is_always_late_is_logged_once_and_counts(gate: Gate) -> N
             gate.open.clear()
             assert eventually(functools.partial(is_called_again, gate.calls))
             gate.open.set()
-            assert eventually(lambda: racks(providers, anew=False) == [value] * 2)  # noqa: B023
+            assert eventually(lambda: racks(providers, call_again=False) == [value] * 2)  # noqa: B023
 
     assert report(providers).outcome.state is State.LATE
     # Loading may itself take longer than the budget, so the two are logged in either order.
@@ -127,7 +127,7 @@ def test_providers_are_called_at_the_same_time_in_one_thread_each() -> None:
     providers = asked(
         registered(provider, "a"),
         registered(provider, "b"),
-        registered(provider, "c", Kind.CAPACITIES),
+        registered(provider, "c", ProviderKind.CAPACITIES),
     )
 
     devices(providers)
@@ -136,8 +136,12 @@ def test_providers_are_called_at_the_same_time_in_one_thread_each() -> None:
     assert set(threads) == {"provider-a", "provider-b", "provider-c"}
 
 
-@pytest.mark.parametrize("kind", [Kind.ATTRIBUTES, Kind.CAPACITIES, Kind.HEALTH])
-def test_cards_and_their_health_are_published_while_providers_hang(kind: Kind, gate: Gate) -> None:
+@pytest.mark.parametrize(
+    "kind", [ProviderKind.ATTRIBUTES, ProviderKind.CAPACITIES, ProviderKind.HEALTH]
+)
+def test_cards_and_their_health_are_published_while_providers_hang(
+    kind: ProviderKind, gate: Gate
+) -> None:
     gate.open.clear()
     providers = asked(registered(gate, kind=kind), budget_seconds=SHORT_SECONDS)
     catalog = DeviceCatalog(FixedDiscovery(READING.inventory), NODE, providers=providers)
@@ -194,7 +198,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 @pytest.mark.parametrize("error", [ImportError("no module"), SystemExit(3), KeyboardInterrupt()])
 def test_exception_of_any_kind_costs_only_its_provider(error: BaseException) -> None:
     broken = Registered(
-        kind=Kind.ATTRIBUTES, name="broken", package="broken 1.0", load=raising(error)
+        kind=ProviderKind.ATTRIBUTES, name="broken", package="broken 1.0", load=raising(error)
     )
     providers = asked(broken, registered(raising(error), "bad"), registered(lambda *_: {RACK: "r"}))
 
@@ -239,7 +243,7 @@ def test_class_is_instantiated_and_begun_once_a_reading() -> None:
 
 def test_unused_provider_is_not_loaded() -> None:
     unused = Registered(
-        kind=Kind.ATTRIBUTES,
+        kind=ProviderKind.ATTRIBUTES,
         name="off",
         package="example 1.0",
         load=raising(AssertionError("loaded")),

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,8 +34,9 @@ from tests.support.ports import (
     SlicesInMemory,
 )
 from tests.support.prepared_node import simulated_inventory
+from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import eventually
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 
@@ -227,14 +227,8 @@ def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
 def running_publisher(setup: Setup) -> Iterator[None]:
     if setup.discovery.inventory is not None:
         setup.catalog.refresh()
-    thread = Thread(target=setup.publisher.run)
-    thread.start()
-    try:
+    with running(setup.publisher.run, stop=setup.publisher.stop):
         yield
-    finally:
-        setup.publisher.stop()
-        thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
 
 
 def test_publication_is_retried_until_the_server_answers_and_a_wake_publishes_at_once() -> None:
@@ -426,26 +420,14 @@ def test_slices_unchanged_for_long_are_repaired_at_once_again() -> None:
 OVERSUBSCRIBED = Oversubscription(tflops_percent=150, host_memory_percent=0, host_disk_percent=0)
 
 
-class UnreliableSlices(SlicesInMemory):
-    """Slices of an API server that does not answer one write, if `refuses` is set."""
-
-    refuses = False
-
-    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
-        if self.refuses:
-            self.refuses = False
-            raise RetryableError("no answer")
-        return super().replace(item, trial=trial)
-
-
 def counted(setup: Setup) -> dict[WriteReason, int]:
     """Return the reasons that were counted."""
     return {reason: number for reason, number in setup.publisher.view().writes.items() if number}
 
 
-def published(slices: SlicesInMemory | None = None) -> Setup:
+def published() -> Setup:
     """Return a publisher that has found its slices as it wants them."""
-    before = Setup(slices, simulated_inventory("1xT4"))
+    before = Setup(inventory=simulated_inventory("1xT4"))
     before.publish()
     setup = Setup(before.slices, simulated_inventory("1xT4"))
     setup.publish()
@@ -490,13 +472,15 @@ def test_write_is_counted_by_its_reason(
     assert counted(setup) == {reason: 1}
 
 
-def test_failed_write_is_counted_as_a_retry_once_it_succeeds() -> None:
-    slices = UnreliableSlices()
-    setup = published(slices)
+def test_failed_write_is_counted_as_a_retry_once_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = published()
     report_xid(setup)
-    slices.refuses = True
-    with pytest.raises(RetryableError):
-        setup.publish()
+    with monkeypatch.context() as patched:
+        patched.setattr(setup.slices, "replace", setup.slices.create)  # which answers 409
+        with pytest.raises(RetryableError):
+            setup.publish()
     assert counted(setup) == {}
     setup.publish()
     add_card(setup)

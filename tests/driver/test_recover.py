@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +12,6 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver.catalog import DeviceCatalog
@@ -29,13 +27,13 @@ from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
     Setup,
-    error_of,
     put_claim,
     real_gpu,
     share_result,
     simulated_inventory,
     spec_file,
 )
+from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -70,7 +68,7 @@ def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> N
 
     found = recover_node(setup)
 
-    assert found.files_written == 2
+    assert (found.files_written, found.outdated) == (2, [])
     assert claim_files(setup) == before
 
 
@@ -82,10 +80,7 @@ def test_no_share_is_given_twice_after_a_damaged_ledger(setup: Setup) -> None:
 
     second = put_claim(after, "more", share_result(tflops="300"))
 
-    assert "found 300 plus 300 in use, expected at most 312" in error_of(
-        after.prepare(second)[second.uid]
-    )
-    after.ledger.close()
+    assert "found 300 plus 300 in use, expected at most 312" in after.refused(second)
 
 
 class LateReader(Ledger):
@@ -99,28 +94,21 @@ class LateReader(Ledger):
         return self._claims_at_start
 
 
-def test_file_of_a_claim_prepared_by_another_instance_is_kept(setup: Setup) -> None:
+def test_files_follow_what_another_instance_prepared_and_unprepared_meanwhile(
+    setup: Setup,
+) -> None:
+    gone, kept = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
+    setup.prepare(gone)
     with closing(LateReader(setup.folder / "plugin")) as late:
-        ref = put_claim(setup, "a", share_result())
-        setup.prepare(ref)
+        setup.unprepare(gone)
+        setup.prepare(kept)
         before = claim_files(setup)
 
         found = recover(late, setup.node_files, boot_id=setup.boot_id)
 
-    assert (found.claims, found.claims_removed) == ([], 0)
-    assert claim_files(setup) == before != {}
-
-
-def test_claim_unprepared_by_another_instance_leaves_no_files(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result())
-    setup.prepare(ref)
-    with closing(LateReader(setup.folder / "plugin")) as late:
-        setup.unprepare(ref)
-
-        found = recover(late, setup.node_files, boot_id=setup.boot_id)
-
-    assert (len(found.claims), found.files_written) == (1, 0)
-    assert claim_files(setup) == {}
+    assert (len(found.claims), found.claims_removed, found.files_written) == (1, 0, 0)
+    assert claim_files(setup) == before
+    assert sorted(before) == sorted([spec_file(kept.uid), f"{kept.uid}.json"])
 
 
 def test_files_without_a_record_are_removed_unless_they_name_a_claim_to_fetch(setup: Setup) -> None:
@@ -159,21 +147,18 @@ def test_failed_recovery_of_one_claim_does_not_stop_the_others(setup: Setup) -> 
 
 def reboot(setup: Setup, *, minors: tuple[int, int]) -> Setup:
     """Return a node on the same disk in another boot, with empty folders under /run."""
-    setup.ledger.close()
     for folder in (setup.cdi_folder, setup.limits_folder):
         for path in folder.iterdir():
             path.unlink()
-    after = Setup(setup.folder, setup.claims, boot_id="boot-2")
+    setup.boot_id = "boot-2"
+    after = setup.restarted()
     set_minor_numbers(after, minors)
     return after
 
 
 def set_minor_numbers(node: Setup, minors: tuple[int, int]) -> None:
-    cards = [
-        real_gpu(card, minor=m) for card, m in zip(simulated_inventory().gpus, minors, strict=True)
-    ]
-    node.discovery.inventory = Inventory(gpus=tuple(cards))
-    node.catalog.refresh()
+    cards = zip(simulated_inventory().gpus, minors, strict=True)
+    node.use_cards(*(real_gpu(card, minor=minor) for card, minor in cards))
 
 
 @pytest.fixture
@@ -181,7 +166,7 @@ def prepared_ref(setup: Setup) -> ClaimRef:
     """Return a prepared claim on a real card, /dev/nvidia0."""
     set_minor_numbers(setup, (0, 1))
     ref = put_claim(setup, "a", share_result(GPU_0))
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    setup.prepared(ref)
     return ref
 
 
@@ -189,18 +174,6 @@ def device_nodes_of(node: Setup, ref: ClaimRef) -> set[str]:
     spec = node.spec_of(ref)
     edits = [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]
     return {each["path"] for edit in edits for each in edit.get("deviceNodes", ())}
-
-
-def test_restart_in_the_same_boot_needs_no_cards(setup: Setup, prepared_ref: ClaimRef) -> None:
-    before = claim_files(setup)
-    after = setup.restarted()
-    (after.cdi_folder / spec_file(prepared_ref.uid)).unlink()
-
-    found = recover_node(after)
-
-    assert found.outdated == []
-    assert claim_files(after) == before
-    after.ledger.close()
 
 
 def test_after_a_reboot_no_spec_has_device_nodes_of_the_earlier_boot(
@@ -218,34 +191,16 @@ def test_after_a_reboot_no_spec_has_device_nodes_of_the_earlier_boot(
     assert {"/dev/nvidia1"} <= device_nodes_of(after, prepared_ref)
     assert "/dev/nvidia0" not in device_nodes_of(after, prepared_ref)
     assert recover_node(after).outdated == []
-    after.ledger.close()
-
-
-def test_interrupted_refresh_is_repeated(setup: Setup, prepared_ref: ClaimRef) -> None:
-    after = reboot(setup, minors=(1, 0))
-    after.device_nodes.missing.add(1)
-
-    with pytest.raises(RetryableError, match="nvidia1"):
-        after.preparer.refresh(prepared_ref, deadline=time.monotonic() + PATIENCE_SECONDS)
-
-    assert recover_node(after).outdated == [prepared_ref]
-    after.ledger.close()
 
 
 def test_card_missing_after_a_reboot_is_not_given_by_its_old_minor_number(
     setup: Setup, prepared_ref: ClaimRef
 ) -> None:
     after = reboot(setup, minors=(1, 0))
-    inventory_left = after.discovery.inventory
-    assert inventory_left is not None
-    after.discovery.inventory = Inventory(gpus=inventory_left.gpus[1:])
-    after.catalog.refresh()
+    after.use_cards(simulated_inventory().gpus[1])
 
-    outcome = after.prepare(prepared_ref)[prepared_ref.uid]
-
-    assert f"{GPU_0}: the GPU is gone from the node" in error_of(outcome)
+    assert f"{GPU_0}: the GPU is gone from the node" in after.refused(prepared_ref)
     assert claim_files(after) == {}
-    after.ledger.close()
 
 
 def test_refresh_of_an_unprepared_claim_does_nothing(setup: Setup, prepared_ref: ClaimRef) -> None:
@@ -283,9 +238,8 @@ class RecordingReporter(StatusReporter):
 
 def use_mps(node: Setup, *, several_cards: bool) -> Setup:
     """Let the node use MPS for new claims, with or without claims for several cards."""
-    node.enforcer = node.enforcers["mps"] = Mps(several_cards=several_cards)
-    node.status = RecordingReporter()
-    node.preparer = node.with_claims(node.claims)
+    node.enforcers["mps"] = Mps(several_cards=several_cards)
+    node.use(enforcer=node.enforcers["mps"], status=RecordingReporter())
     return node
 
 
@@ -294,19 +248,12 @@ def restarted_with_mps(node: Setup, *, several_cards: bool) -> Setup:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Setup]:
+def node(tmp_path: Path) -> Setup:
     """A node with two claims under MPS: `two` with two cards and `one` with one."""
     setup = use_mps(Setup(tmp_path), several_cards=True)
-    prepare_claim(setup, put_claim(setup, "two", share_result(GPU_0), share_result(GPU_1)))
-    prepare_claim(setup, put_claim(setup, "one", share_result(GPU_0, tflops="1")))
-    yield setup
-    setup.ledger.close()
-
-
-def prepare_claim(node: Setup, ref: ClaimRef) -> PreparedClaim:
-    outcome = node.prepare(ref)[ref.uid]
-    assert isinstance(outcome, PreparedClaim), outcome
-    return outcome
+    setup.prepared(put_claim(setup, "two", share_result(GPU_0), share_result(GPU_1)))
+    setup.prepared(put_claim(setup, "one", share_result(GPU_0, tflops="1")))
+    return setup
 
 
 def ref_of(node: Setup, name: str) -> ClaimRef:
@@ -355,7 +302,6 @@ def test_recovery_skips_the_unenforceable_claim_and_repairs_the_others(
     assert [record.ref for record in found.unenforceable] == [two]
     assert after.spec_of(one) is not None
     assert after.spec_of(two) == before
-    after.ledger.close()
 
 
 @CHANGES
@@ -365,12 +311,11 @@ def test_unenforceable_claim_cannot_be_prepared_but_can_be_unprepared(
     after = change(node)
     one, two = ref_of(after, "one"), ref_of(after, "two")
 
-    assert text in error_of(after.prepare(two)[two.uid])
-    prepare_claim(after, one)
+    assert text in after.refused(two)
+    after.prepared(one)
     assert after.unprepare(two) == {two.uid: None}
     assert after.spec_of(two) is None
     assert [claim.ref for claim in after.ledger.claims()] == [one]
-    after.ledger.close()
 
 
 @CHANGES
@@ -389,7 +334,6 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
     assert text in reported_troubles(after)[0][1]
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
     assert {claim.boot_id for claim in after.ledger.claims()} == {"boot-1"}
-    after.ledger.close()
 
 
 def reported_troubles(node: Setup) -> list[tuple[str, str]]:
@@ -406,19 +350,15 @@ def reconciling(
     stale_claims = StaleClaimCollector(
         node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
     )
-    thread = Thread(
-        target=reconciler.run,
-        args=(node.preparer, stale_claims, events or EventsInMemory()),
-        kwargs={"on_recovered": [].append},
-    )
     reconciler.begin()
-    thread.start()
-    try:
+
+    def run() -> None:
+        reconciler.run(
+            node.preparer, stale_claims, events or EventsInMemory(), on_recovered=lambda _: None
+        )
+
+    with running(run, stop=reconciler.stop):
         yield reconciler
-    finally:
-        reconciler.stop()
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
 
 
 def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
@@ -435,7 +375,6 @@ def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
 
     assert len(reported_troubles(after)) == reports
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
-    after.ledger.close()
 
 
 def test_spec_that_vanishes_is_written_again(setup: Setup) -> None:
@@ -477,7 +416,6 @@ def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(setup: Se
     assert str(after.folder / "plugin" / "ledger-damaged-") in message
     assert "claims restored from copies: 3;" in message
     assert [claim.ref for claim in after.ledger.claims()] == sorted(refs, key=lambda r: r.uid)
-    after.ledger.close()
 
 
 def test_event_about_the_ledger_is_retried_until_the_api_server_accepts_it(setup: Setup) -> None:
@@ -494,11 +432,10 @@ def test_event_about_the_ledger_is_retried_until_the_api_server_accepts_it(setup
         assert eventually(lambda: len(after.claims.fetched) > fetched + 1)
 
     assert len(events.written) == 1
-    after.ledger.close()
 
 
 def test_damage_to_the_ledger_is_repaired_without_a_call(setup: Setup) -> None:
-    record = prepare_claim(setup, put_claim(setup, "a", share_result()))
+    record = setup.prepared(put_claim(setup, "a", share_result()))
     path, events = setup.folder / "plugin" / "ledger.sqlite3", EventsInMemory()
     edited(path, "PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -515,15 +452,13 @@ def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(
     spec = setup.spec_of(prepared_ref)
     after = reboot(setup, minors=(0, 1))
     cards, after.discovery.inventory = after.discovery.inventory, None
-    after.catalog = DeviceCatalog(after.discovery, NODE)
-    after.preparer = after.with_claims(after.claims)
+    assert cards is not None
+    after.use(catalog=DeviceCatalog(after.discovery, NODE))
 
     with reconciling(after, seconds=60), capture_logs() as logs:
         assert eventually(lambda: "claim_refresh_failed" in [line["event"] for line in logs])
         assert after.spec_of(prepared_ref) is None
-        after.discovery.inventory = cards
-        after.catalog.refresh()
+        after.use_cards(*cards.gpus)
         assert eventually(lambda: after.spec_of(prepared_ref) == spec)
 
     assert [claim.boot_id for claim in after.ledger.claims()] == ["boot-2"]
-    after.ledger.close()

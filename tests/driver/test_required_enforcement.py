@@ -29,7 +29,6 @@ from tests.support.prepared_node import (
     MPS,
     TENSOR_FUSION,
     Setup,
-    error_of,
     put_annotated_claim,
     put_claim,
     share_result,
@@ -58,9 +57,8 @@ def bare(setup: Setup) -> Callable[[Enforcer], Setup]:
 
     def made(enforcer: Enforcer = TENSOR_FUSION) -> Setup:
         use_real_cards(setup)
-        setup.enforcer = enforcer
         setup.host_files.absent = {*MISSING}
-        setup.preparer = setup.with_claims(setup.claims)
+        setup.use(enforcer=enforcer)
         return setup
 
     return made
@@ -80,7 +78,7 @@ def test_part_of_a_card_waits_and_the_error_names_enforcer_and_cures(
     node = bare(enforcer)
     ref = put_claim(node, "a", share_result())
 
-    text = error_of(node.prepare(ref)[ref.uid])
+    text = node.refused(ref)
 
     assert text.startswith("claim default/a: nothing on this node would enforce its limits: ")
     assert f"enforcer {enforcer.name}: " in text
@@ -134,9 +132,8 @@ def test_whole_card_is_prepared_in_isolation_shared(
     annotations = {"tensor-fusion.ai/isolation": mode} if mode else {}
     ref = put_annotated_claim(node, "a", annotations, **WHOLE)
 
-    outcome = node.prepare(ref)[ref.uid]
+    outcome = node.prepared(ref)
 
-    assert isinstance(outcome, PreparedClaim)
     (share,) = outcome.shares
     assert (share.limit, share.isolation) == (None, Isolation.SHARED)
     (found,) = verdicts.of_claim(outcome, Evidence(read_at=0.0), is_new=False)
@@ -151,11 +148,11 @@ def test_whole_card_stays_without_limit_once_the_enforcer_is_there(
     """Its container may be running; a repeated call gets the same answer."""
     node = bare(TENSOR_FUSION)
     ref = put_claim(node, "a", share_result(GPU_0, **WHOLE))
-    first = node.prepare(ref)[ref.uid]
+    first = node.prepared(ref)
 
     node.host_files.absent = set()
 
-    assert node.prepare(ref)[ref.uid] == first
+    assert node.prepared(ref) == first
 
 
 class NodeWithHypervisor:
@@ -182,8 +179,7 @@ class NodeWithHypervisor:
 def evidence(setup: Setup) -> NodeWithHypervisor:
     """Require the signs of a hypervisor, on a node with real cards."""
     found = NodeWithHypervisor()
-    setup.required = found
-    setup.preparer = setup.with_claims(setup.claims)
+    setup.use(required=found)
     return found
 
 
@@ -193,36 +189,23 @@ def test_claim_waits_until_the_hypervisor_is_alive(
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
 
-    refused = setup.prepare(ref)[ref.uid]
-    evidence.hypervisor = "device plugin answers"
-    prepared = setup.prepare(ref)[ref.uid]
-
-    assert error_of(refused).startswith(
+    assert setup.refused(ref).startswith(
         "claim default/a: nothing would enforce its limits (require-enforcement): no sign of a "
         "hypervisor (device plugin: not found); run Tensor Fusion's hypervisor on this node"
     )
-    assert isinstance(prepared, PreparedClaim)
-
-
-def test_prepared_claim_is_answered_after_the_hypervisor_died(
-    setup: Setup, evidence: NodeWithHypervisor
-) -> None:
-    """Its containers may run; the kubelet repeats the call when it restarts."""
-    use_real_cards(setup)
-    ref = put_claim(setup, "a", share_result())
     evidence.hypervisor = "device plugin answers"
-    setup.prepare(ref)
+    setup.prepared(ref)
 
+    # Once prepared, its containers may run; the kubelet repeats the call when it restarts.
     evidence.hypervisor = ""
-
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    setup.prepared(ref)
 
 
 def test_without_the_setting_a_claim_is_prepared_in_any_case(setup: Setup) -> None:
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
 
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    setup.prepared(ref)
 
 
 class HostFilesOnDisk(HostFilesInMemory):
@@ -240,13 +223,12 @@ def pipes() -> Iterator[Path]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, pipes: Path) -> Iterator[Setup]:
+def node(tmp_path: Path, pipes: Path) -> Setup:
     mps = Mps(pipes=str(pipes), shm=str(pipes))
     setup = Setup(tmp_path, enforcer=mps, host_files=HostFilesOnDisk())
     setup.enforcers[mps.name] = mps
     use_real_cards(setup)
-    yield setup
-    setup.ledger.close()
+    return setup
 
 
 @contextmanager
@@ -258,40 +240,21 @@ def daemon(pipes: Path) -> Iterator[None]:
         yield
 
 
-def test_claim_waits_for_the_daemon_and_is_prepared_by_a_later_call(
+def test_claim_waits_for_the_daemon_at_each_call_and_is_unprepared_without_it(
     node: Setup, pipes: Path
 ) -> None:
     claim = put_claim(node, "a", share_result())
 
-    never_started = error_of(node.prepare(claim)[claim.uid])
+    assert f"{pipes}/control: No such file or directory" in node.refused(claim)
     with daemon(pipes):
         pass
-    ended = error_of(node.prepare(claim)[claim.uid])
+    assert f"{pipes}/control: found a socket of an ended process" in node.refused(claim)
     assert node.spec_of(claim) is None
-    with daemon(pipes):
-        prepared = node.prepare(claim)[claim.uid]
 
-    assert f"{pipes}/control: No such file or directory" in never_started
-    assert f"{pipes}/control: found a socket of an ended process" in ended
-    assert isinstance(prepared, PreparedClaim)
+    with daemon(pipes):
+        node.prepared(claim)
     assert node.spec_of(claim) is not None
 
-
-def test_repeated_prepare_fails_after_the_daemon_died(node: Setup, pipes: Path) -> None:
-    claim = put_claim(node, "a", share_result())
-    with daemon(pipes):
-        node.prepare(claim)
-
-    again = error_of(node.prepare(claim)[claim.uid])
-
-    assert "found a socket of an ended process" in again
-
-
-def test_claim_is_unprepared_without_the_daemon(node: Setup, pipes: Path) -> None:
-    claim = put_claim(node, "a", share_result())
-    with daemon(pipes):
-        node.prepare(claim)
-
+    assert "found a socket of an ended process" in node.refused(claim)
     node.unprepare(claim)
-
     assert node.spec_of(claim) is None

@@ -1,34 +1,24 @@
 """What the share of a prepared claim gets: files, isolation and limits."""
 
-import copy
-import json
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from threading import Event, Thread
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
-from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
     Setup,
-    error_of,
     limits_of,
     put_annotated_claim,
     put_claim,
@@ -36,7 +26,8 @@ from tests.support.prepared_node import (
     simulated_inventory,
     use_real_cards,
 )
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.threads import running
+from tests.support.waiting import eventually
 
 LIMIT = "tensor-fusion.ai/vram-limit"
 
@@ -44,14 +35,6 @@ LIMIT = "tensor-fusion.ai/vram-limit"
 def vram_gib(setup: Setup, ref: ClaimRef) -> float:
     (limits,) = limits_of(setup, ref)
     return float(limits["vramBytes"] / GIB)
-
-
-def test_limits_default_to_the_consumed_amounts(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result())
-
-    setup.prepare(ref)
-
-    assert limits_of(setup, ref) == [{"smPercent": 33, "vramBytes": 16 * GIB, "clamped": False}]
 
 
 def test_pods_annotations_set_the_limits_of_a_claim_without_annotations(setup: Setup) -> None:
@@ -64,15 +47,6 @@ def test_pods_annotations_set_the_limits_of_a_claim_without_annotations(setup: S
     setup.prepare(ref)
 
     assert limits_of(setup, ref) == [{"smPercent": 50, "vramBytes": 32 * GIB, "clamped": False}]
-
-
-def test_pod_is_not_read_if_the_claim_has_annotations(setup: Setup) -> None:
-    ref = put_annotated_claim(setup, "a", {LIMIT: "20Gi"})
-
-    setup.prepare(ref)
-
-    assert vram_gib(setup, ref) == 20
-    assert setup.pods.pods_read == []
 
 
 def test_pods_of_one_claim_get_the_smallest_limits_with_a_log_line(
@@ -90,104 +64,20 @@ def test_pods_of_one_claim_get_the_smallest_limits_with_a_log_line(
     assert "shared_claim_uses_smallest_limits" in [line["event"] for line in logs]
 
 
-def test_later_request_takes_back_memory_lent_to_an_earlier_tenant(
-    setup: Setup,
-) -> None:
-    first = put_annotated_claim(setup, "a", {LIMIT: "80Gi"})
-    setup.prepare(first)
-    assert vram_gib(setup, first) == 80
-    second = put_claim(setup, "b", share_result(tflops="1", vram="40Gi"))
-
-    setup.prepare(second)
-
-    assert vram_gib(setup, first) == 40
-    assert vram_gib(setup, second) == 40
-
-
-def test_tenant_admitted_during_another_preparation_is_counted(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = put_annotated_claim(setup, "a", {LIMIT: "80Gi"})
-    second = put_claim(setup, "b", share_result(tflops="1", vram="40Gi"))
-    being_prepared = Event()
-    provide = setup.host_files.provide
-
-    def provide_slowly(needs: Needs) -> None:
-        if not being_prepared.is_set():
-            being_prepared.set()
-            time.sleep(0.3)  # long enough to admit the second claim meanwhile
-        provide(needs)
-
-    monkeypatch.setattr(setup.host_files, "provide", provide_slowly)
-    with ThreadPoolExecutor(1) as pool:
-        earlier = pool.submit(setup.prepare, first)
-        being_prepared.wait(PATIENCE_SECONDS)
-        setup.prepare(second)
-        earlier.result()
-
-    assert vram_gib(setup, first) == 40
-    assert vram_gib(setup, second) == 40
-
-
-def put_claim_of_hard_class(setup: Setup, name: str, annotations: dict[str, str]) -> ClaimRef:
-    parameters = {
-        "apiVersion": "tensor-fusion.ai/v1alpha1",
-        "kind": "GpuShare",
-        "isolation": "hard",
-    }
-    claim = stored_claim(name, share_result())
-    claim["metadata"]["annotations"] = annotations
-    claim["status"]["allocation"]["devices"]["config"] = [
-        {
-            "source": "FromClass",
-            "opaque": {"driver": "tensor-fusion.ai.dra-driver", "parameters": parameters},
-        }
-    ]
-    return setup.claims.put(claim)
-
-
-@pytest.mark.parametrize(
-    ("isolation", "expected"),
-    [
-        ("hard", "isolation hard: found no limiter for it on this node, expected an enforcer"),
-        ("shared", "isolation shared: found 100 of 312 tflops and 16Gi of 80Gi vram, expected the"),
-    ],
-)
-@pytest.mark.parametrize("by", ["claim", "pod"])
-def test_tenant_cannot_remove_its_limits_by_annotation(
-    setup: Setup, by: str, isolation: str, expected: str
-) -> None:
-    annotations = {"tensor-fusion.ai/isolation": isolation}
-    ref = put_annotated_claim(setup, "a", annotations if by == "claim" else {})
-    setup.pods.stored["default/a"] = annotations if by == "pod" else {}
-    other = put_claim(setup, "b", share_result(vram="1Gi"))
-
-    outcomes = setup.prepare(ref, other)
-
-    assert expected in error_of(outcomes[ref.uid])
-    assert setup.spec_of(ref) is None
-    assert isinstance(outcomes[other.uid], PreparedClaim)
-
-
 def test_claim_prepared_by_an_older_release_is_not_changed(setup: Setup) -> None:
     """Older releases accepted hard isolation from a tenant's annotation.
 
     The container of such a claim runs, so its record stays valid.
     """
-    ref = put_claim_of_hard_class(setup, "a", {})
+    ref = put_annotated_claim(setup, "a", {"tensor-fusion.ai/isolation": "hard"})
+    setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
     setup.prepare(ref)
-    claim = copy.deepcopy(dict(setup.claims.stored[str(ref)]))
-    claim["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "hard"}
-    claim["status"]["allocation"]["devices"].pop("config", None)
-    setup.claims.put(claim)
     spec = setup.spec_of(ref)
 
     after = setup.restarted()
     recover(after.ledger, after.node_files, boot_id=after.boot_id)
-    again = after.prepare(ref)[ref.uid]
-    after.ledger.close()
+    after.prepared(ref)
 
-    assert isinstance(again, PreparedClaim)
     assert after.spec_of(ref) == spec
 
 
@@ -195,33 +85,13 @@ def test_claims_get_the_isolation_of_the_nodes_pool_unless_they_choose_a_softer_
     setup: Setup,
 ) -> None:
     setup.catalog.set_node(replace(NODE, isolation=Isolation.HARD))
-    default, repeated = (
-        put_claim(setup, "a", share_result()),
-        put_annotated_claim(setup, "b", {"tensor-fusion.ai/isolation": "hard"}),
-    )
+    default = put_claim(setup, "a", share_result())
+    repeated = put_annotated_claim(setup, "b", {"tensor-fusion.ai/isolation": "hard"})
     softer = put_annotated_claim(setup, "c", {"tensor-fusion.ai/isolation": "soft"}, device=GPU_1)
 
-    outcomes = setup.prepare(default, repeated, softer)
+    shares = [setup.prepared(ref).shares[0] for ref in (default, repeated, softer)]
 
-    modes = []
-    for outcome in outcomes.values():
-        assert isinstance(outcome, PreparedClaim)
-        modes += [each.isolation for each in outcome.shares]
-    assert modes == [Isolation.HARD, Isolation.HARD, Isolation.SOFT]
-
-
-def test_card_has_one_isolation_mode_at_a_time(setup: Setup) -> None:
-    soft = put_claim(setup, "soft", share_result())
-    hard = put_claim_of_hard_class(setup, "hard", {})
-
-    outcomes = setup.prepare(soft, hard)
-    setup.unprepare(soft)
-    again = setup.prepare(hard)[hard.uid]
-
-    assert "isolation hard: found the card in isolation soft by default/soft" in error_of(
-        outcomes[hard.uid]
-    )
-    assert isinstance(again, PreparedClaim)
+    assert [each.isolation for each in shares] == [Isolation.HARD, Isolation.HARD, Isolation.SOFT]
 
 
 def test_pods_of_one_claim_share_the_folder_and_name_of_the_first_pod(setup: Setup) -> None:
@@ -237,7 +107,6 @@ def test_pods_of_one_claim_share_the_folder_and_name_of_the_first_pod(setup: Set
     first = setup.spec_of(ref)
     after = setup.restarted()
     recover(after.ledger, after.node_files, boot_id=after.boot_id)
-    after.ledger.close()
 
     folder = "/run/tensor-fusion/shm/default/zebra"
     edits = first["devices"][1]["containerEdits"]
@@ -249,42 +118,6 @@ def test_pods_of_one_claim_share_the_folder_and_name_of_the_first_pod(setup: Set
     assert (line["pod"], line["pods"]) == ("default/zebra", 2)
 
 
-def test_limits_document_is_read_only_and_removed_with_its_claim(setup: Setup) -> None:
-    ref = put_claim(setup, "a", share_result())
-    setup.prepare(ref)
-    file = setup.limits_folder / f"{ref.uid}.json"
-
-    mode = file.stat().st_mode & 0o777
-    document = json.loads(file.read_text())
-    setup.unprepare(ref)
-
-    assert mode == 0o444
-    assert document["claim"] == {"namespace": "default", "name": "a", "uid": ref.uid}
-    assert document["pods"] == [{"name": "a", "uid": "uid-of-a"}]
-    assert list(setup.limits_folder.iterdir()) == []
-
-
-def test_soft_isolation_mounts_limiter_and_shared_memory_and_disables_bypasses(
-    setup: Setup,
-) -> None:
-    use_real_cards(setup)
-    ref = put_claim(setup, "a", share_result())
-    setup.prepare(ref)
-
-    (limits,) = [d for d in setup.spec_of(ref)["devices"] if d["name"].endswith(":limits")]
-    env = dict(entry.split("=", 1) for entry in limits["containerEdits"]["env"])
-    mounts = {m["containerPath"]: m for m in limits["containerEdits"]["mounts"]}
-
-    assert env["TF_ISOLATION_MODE"] == "soft"
-    assert env["DISABLE_GPU_LIMITER"] == ""
-    assert (env["POD_NAMESPACE"], env["POD_NAME"]) == ("default", "a")
-    assert mounts["/run/tensor-fusion/shm"]["hostPath"] == "/run/tensor-fusion/shm/default/a"
-    assert "ro" in mounts["/tensor-fusion-limiter/libcuda_limiter.so"]["options"]
-    preload = mounts["/etc/ld.so.preload"]["hostPath"]
-    assert setup.host_files.texts[preload] == "/tensor-fusion-limiter/libcuda_limiter.so\n"
-    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in setup.spec_of(ref)["containerEdits"]["env"]
-
-
 def test_driver_libraries_come_from_the_toolkit_or_mounts_or_the_claim_fails(
     setup: Setup,
 ) -> None:
@@ -294,39 +127,30 @@ def test_driver_libraries_come_from_the_toolkit_or_mounts_or_the_claim_fails(
     setup.prepare(by_mounts)
     setup.driver_files.by_toolkit = {first.uuid}
     by_toolkit = put_claim(setup, "toolkit", share_result())
-    outcome = setup.prepare(by_toolkit)[by_toolkit.uid]
+    (share,) = setup.prepared(by_toolkit).shares
     setup.driver_files.by_toolkit = set()
     setup.driver_files.missing = True
     neither = put_claim(setup, "neither", share_result(tflops="1", vram="1Gi"))
 
-    failed = setup.prepare(neither)[neither.uid]
+    error = setup.refused(neither)
 
     assert setup.spec_of(by_mounts)["containerEdits"]["mounts"][0]["hostPath"] == (
         "/host/libcuda.so.1"
     )
-    assert isinstance(outcome, PreparedClaim)
-    assert outcome.shares[0].toolkit_device == f"nvidia.com/gpu={first.uuid}"
+    assert share.toolkit_device == f"nvidia.com/gpu={first.uuid}"
     assert "mounts" not in setup.spec_of(by_toolkit)["containerEdits"]
-    assert "libcuda.so.1: not found" in error_of(failed)
-
-
-@contextmanager
-def running_limit_changes(setup: Setup) -> Iterator[None]:
-    limit_changes = setup.limit_changes(retry_seconds=0.01)
-    thread = Thread(target=limit_changes.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        limit_changes.stop()
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive()
+    assert "libcuda.so.1: not found" in error
 
 
 def prepare_with_limit(setup: Setup, name: str, limit: str) -> ClaimRef:
     ref = put_annotated_claim(setup, name, {LIMIT: limit}, vram="10Gi")
-    assert isinstance(setup.prepare(ref)[ref.uid], PreparedClaim)
+    setup.prepared(ref)
     return ref
+
+
+def running_limit_changes(setup: Setup) -> AbstractContextManager[object]:
+    limit_changes = setup.limit_changes(retry_seconds=0.01)
+    return running(limit_changes.run, stop=limit_changes.stop)
 
 
 def limit_gib(setup: Setup, ref: ClaimRef) -> float:
@@ -339,9 +163,9 @@ def limit_gib(setup: Setup, ref: ClaimRef) -> float:
 
 def set_card_memory(setup: Setup, vram_gib: int) -> None:
     """Change the memory of the node's cards."""
-    cards = tuple(replace(gpu, vram_bytes=vram_gib * GIB) for gpu in simulated_inventory().gpus)
-    setup.discovery.inventory = Inventory(gpus=cards)
-    setup.catalog.refresh()
+    setup.use_cards(
+        *(replace(gpu, vram_bytes=vram_gib * GIB) for gpu in simulated_inventory().gpus)
+    )
 
 
 def test_limits_shrink_and_grow_with_the_capacity(setup: Setup) -> None:
@@ -364,30 +188,25 @@ def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
     assert limit_gib(setup, first) == 20
     after = setup.restarted()
     after.discovery.inventory = None
-    after.catalog = DeviceCatalog(FixedDiscovery(None), NODE)
-    after.preparer = after.with_claims(after.claims)
+    after.use(catalog=DeviceCatalog(after.discovery, NODE))
 
     after.unprepare(second)
     before = limit_gib(after, first)
-    after.catalog._discovery = FixedDiscovery(simulated_inventory())
     with running_limit_changes(after):
-        after.catalog.refresh()
+        after.use_cards(*simulated_inventory().gpus)
         assert eventually(lambda: limit_gib(after, first) == 80)
 
     assert before == 20
-    after.ledger.close()
 
 
 def test_rules_changed_over_a_restart_apply_to_existing_claims(setup: Setup) -> None:
-    setup.rules = replace(setup.rules, overcommit_limits=True)
-    setup.preparer = setup.with_claims(setup.claims)
+    setup.use(rules=replace(setup.rules, overcommit_limits=True))
     refs = [prepare_with_limit(setup, name, "80Gi") for name in "ab"]
     assert [limit_gib(setup, ref) for ref in refs] == [80, 80]
 
     after = setup.restarted()
     with running_limit_changes(after):
         assert eventually(lambda: [limit_gib(after, ref) for ref in refs] == [70, 10])
-    after.ledger.close()
 
 
 def test_unchanged_limits_are_not_written(setup: Setup) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tests.support.ports import ClaimsInMemory, Readiness
-from tests.support.prepared_node import GPU_1, Setup, error_of, put_claim, share_result
+from tests.support.prepared_node import GPU_1, Setup, put_claim, share_result
 
 GONE_SECONDS = 600.0
 HOUR = 3600.0
@@ -73,7 +73,7 @@ class Node(Setup):
 
     def prepare_new(self, name: str = "a", **more: Any) -> ClaimRef:
         ref = put_claim(self, name, share_result(tflops="0.1", vram="1Mi", **more))
-        assert isinstance(self.prepare(ref)[ref.uid], PreparedClaim)
+        self.prepared(ref)
         return ref
 
     def prepare_several(self, number: int) -> list[ClaimRef]:
@@ -92,10 +92,8 @@ class Node(Setup):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    yield made
-    made.ledger.close()
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
 
 
 @pytest.fixture
@@ -302,11 +300,9 @@ def test_stale_claim_that_takes_the_room_of_another_is_released(idle: Node) -> N
     assert idle.run_rounds_for(HOUR) == []
     waiting = put_claim(idle, "waiting", share_result(vram="40Gi"))
 
-    refused = idle.prepare(waiting)[waiting.uid]
+    assert "40Gi plus 60Gi in use" in idle.refused(waiting)
     idle.run_rounds_for(GONE_SECONDS + 120)
-
-    assert "40Gi plus 60Gi in use" in error_of(refused)
-    assert isinstance(idle.prepare(waiting)[waiting.uid], PreparedClaim)
+    idle.prepared(waiting)
 
 
 def test_claims_that_seem_gone_are_fetched_in_every_round(idle: Node) -> None:

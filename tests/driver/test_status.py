@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Final
 
 import pytest
@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.ports import MissingRightError
@@ -24,6 +24,7 @@ from tests.support.builders.reported_claims import (
     reported_limit,
     reported_share,
 )
+from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
@@ -91,15 +92,13 @@ def running_reporter(
         now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
         retry_seconds=retry_seconds,
     )
-    thread = Thread(target=reporter.run)
-    thread.start()
-    try:
-        yield reporter
-    finally:
+
+    def stop() -> None:
         reporter.stop()
         server.open.set()
-        thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
+
+    with running(reporter.run, stop=stop):
+        yield reporter
 
 
 def missing_right(right: str = "patch on resourceclaims/status") -> MissingRightError:
@@ -182,7 +181,7 @@ def test_forgotten_claim_is_written_again_only_after_a_new_report() -> None:
 
 def test_claim_is_not_ready_while_its_card_is_sick() -> None:
     server, sick = StatusAtServer(), dict[str, Sickness]()
-    lost = Trouble(kind=Kind.LOST, reason="lost", text="the GPU is lost")
+    lost = Trouble(kind=TroubleKind.LOST, reason="lost", text="the GPU is lost")
     with running_reporter(server, sick=lambda: sick) as reporter:
         for number, state in enumerate([None, lost, None], start=1):
             sick.clear()

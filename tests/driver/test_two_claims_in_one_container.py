@@ -4,7 +4,7 @@ Variables cannot hold the limits of two claims in one container. An enforcer tha
 apart by their PIDs cannot add up those of two containers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.operations import Failure
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
@@ -33,16 +32,8 @@ IN_TWO = (("a",), ("b",))
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    opened: list[Setup] = []
-
-    def new_node(enforcer: Enforcer) -> Setup:
-        opened.append(Setup(tmp_path, enforcer=enforcer))
-        return opened[-1]
-
-    yield new_node
-    for setup in opened:
-        setup.ledger.close()
+def node(tmp_path: Path) -> Node:
+    return lambda enforcer: Setup(tmp_path, enforcer=enforcer)
 
 
 def put_claim_of_pod(
@@ -74,16 +65,12 @@ def test_second_claim_of_a_container_is_refused_with_the_first_claim_and_a_remed
     node: Node, enforcer: Enforcer, device: str
 ) -> None:
     setup = node(enforcer)
-    first, second = (
-        put_claim_of_pod(setup, "a", GPU_0),
-        put_claim_of_pod(setup, "b", device, vram="8Gi"),
-    )
+    first = put_claim_of_pod(setup, "a", GPU_0)
+    second = put_claim_of_pod(setup, "b", device, vram="8Gi")
     put_pod_with_containers(setup, *IN_ONE)
 
-    outcomes = setup.prepare(first, second)
-
-    assert isinstance(outcomes[first.uid], PreparedClaim)
-    assert error_of(outcomes[second.uid]) == (
+    setup.prepared(first)
+    assert setup.refused(second) == (
         "claim default/b: found claim default/a in the same container, expected one claim for "
         "each container: limits by variables cannot tell two claims apart; ask for its GPUs in "
         "one claim with several requests"
@@ -91,44 +78,31 @@ def test_second_claim_of_a_container_is_refused_with_the_first_claim_and_a_remed
     assert setup.spec_of(second) is None
 
 
-@pytest.mark.parametrize("enforcer", [HAMI_CORE, MPS])
-def test_each_container_may_have_its_own_claim(node: Node, enforcer: Enforcer) -> None:
+@pytest.mark.parametrize(
+    ("enforcer", "uses", "asks", "reads_pods"),
+    [
+        (HAMI_CORE, IN_TWO, {}, True),
+        (MPS, IN_TWO, {}, True),
+        (TENSOR_FUSION, IN_ONE, {}, False),
+        (HAMI_CORE, IN_ONE, {"tflops": "312", "vram": "80Gi"}, True),
+    ],
+    ids=["a container each", "a container each", "limits by card", "no limits"],
+)
+def test_claims_whose_limits_cannot_mix_are_prepared(
+    node: Node,
+    enforcer: Enforcer,
+    uses: tuple[tuple[str, ...], ...],
+    asks: dict[str, str],
+    reads_pods: bool,
+) -> None:
     setup = node(enforcer)
-    refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
-    put_pod_with_containers(setup, *IN_TWO)
+    put_pod_with_containers(setup, *uses)
 
-    outcomes = setup.prepare(*refs)
-
-    assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
-
-
-def test_pod_is_not_read_if_the_hypervisor_enforces_limits_by_card(node: Node) -> None:
-    setup = node(TENSOR_FUSION)
-    refs = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
-    for ref in refs:
-        annotations = {"tensor-fusion.ai/qos": "low"}  # so the pod's are not needed
-        setup.claims.stored[str(ref)]["metadata"]["annotations"] = annotations
-    put_pod_with_containers(setup, *IN_ONE)
-
-    outcomes = setup.prepare(*refs)
-
-    assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
-    assert setup.pods.pods_read == []
-
-
-def test_container_may_use_several_claims_without_limits(node: Node) -> None:
-    setup = node(HAMI_CORE)
-    refs = []
     for name, device in (("a", GPU_0), ("b", GPU_1)):
-        claim = stored_claim(name, share_result(device, tflops="312", vram="80Gi"))
-        claim["metadata"]["annotations"] = {"tensor-fusion.ai/isolation": "shared"}
-        claim["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-of-p"}]
-        refs.append(setup.claims.put(claim))
-    put_pod_with_containers(setup, *IN_ONE)
-
-    outcomes = setup.prepare(*refs)
-
-    assert all(isinstance(outcome, PreparedClaim) for outcome in outcomes.values())
+        ref = put_claim_of_pod(setup, name, device, **asks)
+        setup.annotate(ref, isolation="shared" if asks else "soft")  # so the pod's are not needed
+        setup.prepared(ref)
+    assert bool(setup.pods.pods_read) is reads_pods
 
 
 def test_refusal_survives_a_restart_and_ends_with_the_first_claim(node: Node) -> None:
@@ -138,18 +112,12 @@ def test_refusal_survives_a_restart_and_ends_with_the_first_claim(node: Node) ->
     setup.prepare(first, second)
 
     after = setup.restarted()
-    after.pods = setup.pods
-    after.preparer = after.with_claims(after.claims)
-    refused = after.prepare(second)[second.uid]
-    repeated = after.prepare(first)[first.uid]
-    after.unprepare(second)
-    after.unprepare(first)
-    exclusive = after.prepare(second)[second.uid]
-    after.ledger.close()
+    after.use(pods=setup.pods)
 
-    assert isinstance(refused, Failure)
-    assert isinstance(repeated, PreparedClaim)
-    assert isinstance(exclusive, PreparedClaim)
+    assert "found claim default/a in the same container" in after.refused(second)
+    after.prepared(first)
+    after.unprepare(second, first)
+    after.prepared(second)
 
 
 def test_shared_claim_counts_in_the_containers_of_each_of_its_pods(node: Node) -> None:
@@ -161,25 +129,20 @@ def test_shared_claim_counts_in_the_containers_of_each_of_its_pods(node: Node) -
     second = put_claim_of_pod(setup, "b", GPU_1, pod="later")
     put_pod_with_containers(setup, *IN_ONE, pod="later")
 
-    assert "found claim default/a in the same container" in error_of(
-        setup.prepare(second)[second.uid]
-    )
+    assert "found claim default/a in the same container" in setup.refused(second)
 
 
 def test_pod_may_have_one_claim_if_pods_cannot_be_read(node: Node) -> None:
     setup = node(HAMI_CORE)
-    setup.reads_pods = False
-    setup.preparer = setup.with_claims(setup.claims)
+    setup.use(reads_pods=False)
     first, second = put_claim_of_pod(setup, "a", GPU_0), put_claim_of_pod(setup, "b", GPU_1)
     of_another_pod = put_claim_of_pod(setup, "c", GPU_1, pod="q")
 
-    outcomes = setup.prepare(first, second, of_another_pod)
-
-    assert isinstance(outcomes[of_another_pod.uid], PreparedClaim)
-    assert "found claim default/a for the same pod, expected one claim for each pod" in error_of(
-        outcomes[second.uid]
-    )
-    assert "(--read-pods)" in error_of(outcomes[second.uid])
+    setup.prepared(first)
+    setup.prepared(of_another_pod)
+    error = setup.refused(second)
+    assert "found claim default/a for the same pod, expected one claim for each pod" in error
+    assert "(--read-pods)" in error
 
 
 @pytest.mark.parametrize(("enforcer", "refused"), [(HAMI_CORE, True), (MPS, False)])

@@ -4,7 +4,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from tensorfusion_dra.core.claims import workers
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
@@ -24,7 +22,8 @@ from tests.support.builders.prepared_claims import limit
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.prepared_node import GPU_0, GPU_1, error_of, share_result
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.threads import running
+from tests.support.waiting import eventually
 from tests.support.worker_node import PREFIX, WorkerNode, worker_node
 
 
@@ -56,17 +55,6 @@ def test_shared_memory_of_a_pod_has_the_limits_of_its_claim(node: WorkerNode) ->
     }
 
 
-def test_marks_of_the_first_claim_do_not_limit_the_second(node: WorkerNode) -> None:
-    pod = node.pods.put("train")
-    node.prepare(node.put("claim-a", share_result(vram="8Gi"), pod="train"))
-    node.setup.pods.stored["default/train"] = node.pods.annotations("train")
-
-    outcome = node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
-
-    assert isinstance(outcome, PreparedClaim)
-    assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
-
-
 def test_claims_of_a_pod_on_one_card_add_up(node: WorkerNode) -> None:
     pod = node.pods.put("train")
     node.prepare(node.put("claim-a", pod="train"))
@@ -84,7 +72,7 @@ def test_repeated_prepare_asks_neither_the_api_server_nor_the_hypervisor(node: W
     _, ref = node.run()
     before = (node.pods.reads, node.pods.lists, len(node.pods.patches), list(node.hypervisor.calls))
 
-    assert isinstance(node.prepare(ref), PreparedClaim)
+    node.prepared(ref)
 
     assert before == (
         node.pods.reads,
@@ -121,10 +109,12 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
     ]
     pod = node.pods.put("train", spec={"containers": containers, "resourceClaims": entries})
 
-    node.prepare(node.put("claim-a", pod="train"))
-    node.prepare(node.put("claim-b", share_result(GPU_1, vram="8Gi"), pod="train"))
+    node.prepare(node.put("claim-a", share_result(vram="8Gi"), pod="train"))
+    # Marks of the first claim do not limit the second one.
+    node.setup.pods.stored["default/train"] = node.pods.annotations("train")
+    node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
 
-    assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB), GPU_1: (33, 8 * GIB)}
+    assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
     assert (
         node.pods.annotations("train")[PREFIX + "container-gpus"]
         == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
@@ -134,42 +124,36 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(
     node: WorkerNode,
 ) -> None:
-    thread = Thread(target=node.workers.run)
-    thread.start()
     borrower, _ = node.run("borrower", share_result(vram="20Gi"), vram_limit="60Gi")
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 60 * GIB)}
 
-    node.run("other", share_result(vram="30Gi"))
+    with running(node.workers.run, stop=node.workers.stop):
+        node.run("other", share_result(vram="30Gi"))
 
-    assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
-    expected = str(50 * GIB)
-    assert eventually(lambda: node.pods.annotations("borrower")[PREFIX + "vram-limit"] == expected)
-    node.workers.stop()
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
+        assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
+        key, expected = PREFIX + "vram-limit", str(50 * GIB)
+        assert eventually(lambda: node.pods.annotations("borrower")[key] == expected)
 
 
 def test_limits_that_change_during_a_registration_are_written_and_reported(
     node: WorkerNode,
 ) -> None:
     server = StatusAtServer()
-    node.setup.status = StatusReporter(server)
-    node.setup.preparer = node.setup.with_claims(node.setup.claims)
+    node.setup.use(status=StatusReporter(server))
     lender, other = node.pods.put("lender"), node.pods.put("other")
     results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
     refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
     node.hypervisor.before_answer = lambda: node.prepare(refs[1])
 
-    outcome = node.prepare(refs[0])
+    record = node.prepared(refs[0])
     node.follow()
     node.setup.status.stop()
     node.setup.status.run()
 
-    assert isinstance(outcome, PreparedClaim)
     assert node.hypervisor.limits(other) == {GPU_0: (33, 40 * GIB)}
     assert node.hypervisor.limits(lender) == {GPU_0: (33, 40 * GIB)}
     assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
-    assert outcome.shares[0].limit == limit(33, 40)
+    assert record.shares[0].limit == limit(33, 40)
     assert server.vram_limits() == [40, 40]
 
 
@@ -180,11 +164,11 @@ def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: Wo
     node.prepare(gone)
     node.hypervisor.before_answer = lambda: node.setup.unprepare(gone)
 
-    error = error_of(node.prepare(stays))
-    assert "found other claims than at the start of its registration" in error
+    text = "found other claims than at the start of its registration"
+    assert text in node.refused(stays)
     assert node.pods.labels("train") == node.pods.annotations("train") == {}
 
-    assert isinstance(node.prepare(stays), PreparedClaim)
+    node.prepared(stays)
     assert node.hypervisor.limits(pod) == {GPU_1: (33, 16 * GIB)}
 
 
@@ -263,9 +247,7 @@ def test_replaced_annotations_are_kept_and_restored(
     before = node.pods.annotations("train")
     node.hypervisor.cards.remove(GPU_1)
 
-    assert not isinstance(
-        node.prepare(node.put("b", share_result(GPU_1), pod="train")), PreparedClaim
-    )
+    node.refused(node.put("b", share_result(GPU_1), pod="train"))
     assert node.pods.annotations("train") == before
 
     node.setup.unprepare(node.put("b", share_result(GPU_1), pod="train"))
@@ -355,9 +337,7 @@ def test_claim_of_several_pods_is_refused(node: WorkerNode) -> None:
     claim = stored_claim("train", share_result())
     claim["status"]["reservedFor"].append({"resource": "pods", "name": "b", "uid": "uid-of-b"})
 
-    outcome = node.prepare(node.setup.claims.put(claim))
-
-    assert error_of(outcome) == (
+    assert node.refused(node.setup.claims.put(claim)) == (
         "claim default/train: pods: found default/train, default/b, expected exactly one, as "
         "Tensor Fusion's hypervisor keeps limits by pod"
     )
@@ -367,9 +347,7 @@ def test_card_that_the_hypervisor_does_not_know_is_refused(node: WorkerNode) -> 
     node.hypervisor.cards.remove(GPU_1)
     node.pods.put("train")
 
-    outcome = node.prepare(node.put("train", share_result(GPU_1)))
-
-    assert error_of(outcome) == (
+    assert node.refused(node.put("train", share_result(GPU_1))) == (
         f"pod default/train: cards: found none allocated by the hypervisor, expected {GPU_1}"
     )
     assert node.pods.labels("train") == node.pods.annotations("train") == {}
@@ -402,14 +380,14 @@ def test_answer_of_any_form_fails_one_claim_and_no_process(
     node.pods.put("train")
     ref = node.put("train")
 
-    error = error_of(node.prepare(ref))
+    error = node.refused(ref)
     node.repair(2)
 
     assert expected in error
     assert len(error) < 1_000
     assert node.pods.labels("train") == node.pods.annotations("train") == {}
     node.hypervisor.answer = None
-    assert isinstance(node.prepare(ref), PreparedClaim)
+    node.prepared(ref)
 
 
 @pytest.mark.parametrize("index", ["9" * 5_000, "-1", "0x7f", "\u0661", "1.5", "", "²"])
@@ -429,13 +407,11 @@ def test_without_a_hypervisor_marks_are_withdrawn_until_it_serves(
     node.hypervisor.stop()
     ref = node.put("train")
 
-    outcome = node.prepare(ref)
-
-    assert "expected it to serve on this node" in error_of(outcome)
+    assert "expected it to serve on this node" in node.refused(ref)
     assert node.pods.patches == []
 
     node.hypervisor.start()
-    assert isinstance(node.prepare(ref), PreparedClaim)
+    node.prepared(ref)
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB)}
 
 
@@ -462,23 +438,21 @@ def test_card_of_a_pod_of_tensor_fusions_scheduler_is_refused(
     }
     ref = node.put("train")
 
-    outcome = node.prepare(ref)
-
-    assert error_of(outcome) == (
+    assert node.refused(ref) == (
         f"pod default/train: {GPU_0}: found in use by pod default/other of Tensor Fusion's "
         f"scheduler, expected a card that it does not hand out"
     )
     assert node.pods.patches == []
 
     node.pods.set_phase("other", "Failed")
-    assert isinstance(node.prepare(ref), PreparedClaim)
+    node.prepared(ref)
 
 
 def test_pod_that_got_cards_from_tensor_fusions_scheduler_is_refused(node: WorkerNode) -> None:
     node.pods.put("train")
     node.pods.stored["train"]["metadata"]["annotations"] = {PREFIX + "gpu-ids": GPU_1}
 
-    assert "expected none in a pod with a claim" in error_of(node.prepare(node.put("train")))
+    assert "expected none in a pod with a claim" in node.refused(node.put("train"))
     assert node.pods.patches == []
 
 
@@ -496,7 +470,7 @@ def test_missing_right_to_mark_pods_fails_the_claim(node: WorkerNode) -> None:
     node.pods.put("train")
     node.pods.refuses_marks = True
 
-    assert error_of(node.prepare(node.put("train"))) == "pod default/train: 403 Forbidden"
+    assert node.refused(node.put("train")) == "pod default/train: 403 Forbidden"
     assert node.hypervisor.calls == []
 
 
@@ -504,9 +478,8 @@ def test_restarted_driver_finds_the_worker_registered(node: WorkerNode) -> None:
     _, ref = node.run()
     again = node.restarted()
 
-    assert isinstance(again.prepare(ref), PreparedClaim)
+    again.prepared(ref)
 
-    again.setup.ledger.close()
     assert node.hypervisor.calls == [128]
     assert len(node.pods.patches) == 1
 
@@ -625,7 +598,7 @@ def test_no_file_of_a_container_keeps_its_share_or_its_name(
         left = list(namespace.iterdir())
 
         again = node.put("train", share_result(vram="60Gi"), uid="uid-of-the-second-claim")
-        assert isinstance(node.prepare(again), PreparedClaim)
+        node.prepared(again)
 
     assert bool(left) is is_left
     for folder in left:
@@ -644,7 +617,7 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
     node.pods.put("train", uid="uid-of-the-next")
     second = node.put("second", share_result(card), pod="train", pod_uid="uid-of-the-next")
 
-    error = error_of(node.prepare(second))
+    error = node.refused(second)
     if restarts:
         node = node.restarted()
     node.repair(3)
@@ -658,15 +631,13 @@ def test_successor_waits_for_its_predecessor_and_gets_its_own_limits(
 
     assert node.setup.unprepare(first) == {first.uid: None}
     assert not node.hypervisor.file(pod).exists()
-    assert isinstance(node.prepare(second), PreparedClaim)
+    node.prepared(second)
     assert node.hypervisor.limits(pod) == {card: (33, 16 * GIB)}
     assert len(node.hypervisor.calls) == 2
 
     before = node.hypervisor.file(pod).parent.stat().st_ino
     assert node.setup.unprepare(first) == {first.uid: None}
     assert node.hypervisor.file(pod).parent.stat().st_ino == before
-    if restarts:
-        node.setup.ledger.close()
 
 
 def test_memory_that_nobody_registered_is_not_taken_for_the_pods_own(node: WorkerNode) -> None:
@@ -695,11 +666,12 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     node.pods.put("train", uid="uid-of-the-next")
     again = node.put("claim", pod="train", pod_uid="uid-of-the-next")
 
-    assert isinstance(node.prepare(again), PreparedClaim)
-    node.workers.repair()
+    node.prepared(again)
 
     notes = node.hypervisor.shm / ".tensorfusion-dra"
-    assert [note.name for note in notes.iterdir()] == ["uid-of-the-next"]
+    (notes / "uid-of-a-pod-of-an-earlier-release").touch()
+    with running(node.workers.run, stop=node.workers.stop):
+        assert eventually(lambda: [note.name for note in notes.iterdir()] == ["uid-of-the-next"])
     assert len(node.hypervisor.calls) == 2
 
 
@@ -714,7 +686,7 @@ def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -
     node.hypervisor.file(pod).write_bytes(memory)
 
     node.repair(3)
-    error = error_of(node.prepare(ref))
+    error = node.refused(ref)
 
     assert error.endswith("expected the same; delete the pod")
     assert len(node.pods.patches) == 1

@@ -12,6 +12,7 @@ from tests.faults import fault_points
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node
 from tests.faults.stories import Lane, node_on
+from tests.support.compiler import compiler
 from tests.support.forks import Forks
 from tests.support.tally import EFFORT
 
@@ -26,6 +27,7 @@ cost more to set up than it saves.
 @pytest.fixture(scope="session")
 def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Lane]]:
     """Return the lanes that start and kill node plugins side by side."""
+    compiler("the fault tests")
     folder = tmp_path_factory.mktemp("fault-points")
     library = fault_points.build(folder)
     every = [FaultPoints(folder / f"page-{number}", library) for number in range(_LANES)]

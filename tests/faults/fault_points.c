@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,13 +30,14 @@
 #include <unistd.h>
 
 enum { OFF, TRACE, KILL };
+enum { BLOCK = 4096 }; /* what a new file, folder or socket needs of a disk */
 
 struct control {
     int mode;
     int wanted; /* which occurrence of the point, from 1 */
     int passed; /* occurrences so far */
     int error;
-    long room; /* bytes left on a full disk: the size of what was removed since it is full */
+    size_t room; /* bytes left on a full disk: the size of what was removed since it is full */
     char root[512];
     char broken[512];
     char point[1024];
@@ -132,70 +132,32 @@ static void pass(const char *when, const char *step, const char *subject)
 }
 
 /* Changes of memory that two processes share are not durable steps. */
-static int is_counted(const char *path)
-{
-    size_t size = strlen(path);
-    if (!below(path, control->root) || (size > 4 && !strcmp(path + size - 4, "-shm")))
-        return 0;
-    return control->mode != OFF;
-}
-
 static void file_point(const char *when, const char *step, const char *path)
 {
     int kept = errno;
-    if (control && is_counted(path))
+    size_t size = strlen(path);
+    int is_shared = size > 4 && !strcmp(path + size - 4, "-shm");
+    if (control && control->mode != OFF && below(path, control->root) && !is_shared)
         pass(when, step, path + strlen(control->root));
     errno = kept;
 }
 
-#define BLOCK 4096
-
-static __thread long growth = BLOCK; /* bytes that the next step of this thread adds to a file */
-
-#define GROWING(file, end)                       \
-    do {                                         \
-        if (control && control->error == ENOSPC) \
-            growth = grown(file, end);           \
-    } while (0)
-
-static long grown(int file, off_t end)
+/* A full disk accepts steps that fit into its room, even to overwrite; a read-only disk none. */
+static int is_refused(const char *step, const char *path, size_t bytes)
 {
-    struct stat found;
-    if (syscall(SYS_fstat, file, &found) || end <= found.st_size)
-        return 0;
-    return (end + BLOCK - 1) / BLOCK * BLOCK - (found.st_size + BLOCK - 1) / BLOCK * BLOCK;
-}
-
-/* Removals make room on a full disk. */
-static void freed(const char *path)
-{
-    struct stat found;
-    if (control && control->error == ENOSPC && below(path, control->broken)
-        && !syscall(SYS_newfstatat, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW))
-        control->room += found.st_size / BLOCK * BLOCK;
-}
-
-/* A full disk accepts steps that fit into its room; a read-only disk accepts none. */
-static int is_refused(const char *step, const char *path)
-{
-    static const char *const need_room[] = {"create", "write", "truncate", "mkdir", "bind"};
-    long needed = growth;
-    growth = BLOCK;
     if (!control || !control->error || !below(path, control->broken))
         return 0;
-    for (size_t i = 0; i < sizeof need_room / sizeof *need_room; i++)
-        if (!strcmp(step, need_room[i])) {
-            if (control->error != ENOSPC || needed > control->room)
-                return 1;
-            control->room -= needed;
-            return 0;
-        }
-    return control->error == EROFS && strcmp(step, "sync");
+    if (control->error == EROFS)
+        return strcmp(step, "sync") != 0;
+    if (bytes > control->room)
+        return 1;
+    control->room -= bytes;
+    return 0;
 }
 
-#define ON_PATH(type, step, path, call)            \
+#define ON_PATH(type, step, path, bytes, call)     \
     do {                                           \
-        if (is_refused(step, path)) {                     \
+        if (is_refused(step, path, bytes)) {       \
             errno = control->error;                \
             return (type)-1;                       \
         }                                          \
@@ -205,19 +167,12 @@ static int is_refused(const char *step, const char *path)
         return answer;                             \
     } while (0)
 
-#define ON_FILE(type, step, file, call)                                  \
-    do {                                                                 \
-        char buffer[4096];                                               \
-        if (!control || (file) <= 2 || (control->mode == OFF && !control->error)) \
-            return call;                                                 \
-        const char *path = path_of(file, buffer, sizeof buffer);         \
-        ON_PATH(type, step, path, call);                                 \
-    } while (0)
-
 /* Opening an existing file is no step, whatever the flags; creating a file is one. */
-#define OPEN(folder, ...)                                                               \
-    do {                                                                                \
+#define OPEN(function, folder, parameters, ...)                                         \
+    int function parameters                                                             \
+    {                                                                                   \
         int mode = 0;                                                                   \
+        REAL(function);                                                                 \
         if (flags & (O_CREAT | __O_TMPFILE)) {                                          \
             va_list more;                                                               \
             va_start(more, flags);                                                      \
@@ -226,87 +181,70 @@ static int is_refused(const char *step, const char *path)
         }                                                                               \
         int exists = control && !syscall(SYS_faccessat, folder, path, F_OK);            \
         int writes = (flags & O_ACCMODE) != O_RDONLY;                                   \
-        if (writes && is_refused(exists ? "open" : "create", path)) {                   \
+        if (exists && writes && is_refused("open", path, 0)) {                          \
             errno = control->error;                                                     \
             return -1;                                                                  \
         }                                                                               \
         if (exists || !(flags & O_CREAT))                                               \
             return real(__VA_ARGS__, mode);                                             \
-        ON_PATH(int, "create", path, real(__VA_ARGS__, mode));                          \
-    } while (0)
+        ON_PATH(int, "create", path, BLOCK, real(__VA_ARGS__, mode));                   \
+    }
 
-int open(const char *path, int flags, ...)
-{
-    REAL(open);
-    OPEN(AT_FDCWD, path, flags);
-}
+OPEN(open, AT_FDCWD, (const char *path, int flags, ...), path, flags)
+OPEN(open64, AT_FDCWD, (const char *path, int flags, ...), path, flags)
+OPEN(openat, folder, (int folder, const char *path, int flags, ...), folder, path, flags)
 
-int open64(const char *path, int flags, ...)
-{
-    REAL(open64);
-    OPEN(AT_FDCWD, path, flags);
-}
-
-int openat(int folder, const char *path, int flags, ...)
-{
-    REAL(openat);
-    OPEN(folder, folder, path, flags);
-}
-
-/* Functions that are one step on a path or on an open file. */
-#define PATH_STEP(function, step, parameters, ...)                \
+/* Functions that are one step on a path or on an open file, and need that many bytes of a disk. */
+#define PATH_STEP(function, step, bytes, parameters, ...)         \
     int function parameters                                       \
     {                                                             \
         REAL(function);                                           \
-        ON_PATH(int, step, path, real(__VA_ARGS__));              \
+        ON_PATH(int, step, path, bytes, real(__VA_ARGS__));       \
     }
-#define FILE_STEP(function, step, parameters, ...)          \
-    int function parameters                                       \
-    {                                                             \
-        REAL(function);                                           \
-        ON_FILE(int, step, file, real(__VA_ARGS__));             \
-    }
-#define GROWING_STEP(type, function, step, end, parameters, ...)  \
-    type function parameters                                      \
-    {                                                             \
-        REAL(function);                                           \
-        GROWING(file, end);                                       \
-        ON_FILE(type, step, file, real(__VA_ARGS__));             \
+#define FILE_STEP(type, function, step, bytes, parameters, ...)           \
+    type function parameters                                              \
+    {                                                                     \
+        REAL(function);                                                   \
+        char buffer[4096];                                                \
+        if (!control || file <= 2 || (!control->mode && !control->error)) \
+            return real(__VA_ARGS__);                                     \
+        const char *path = path_of(file, buffer, sizeof buffer);          \
+        ON_PATH(type, step, path, bytes, real(__VA_ARGS__));              \
     }
 
-GROWING_STEP(ssize_t, write, "write", lseek(file, 0, SEEK_CUR) + (off_t)size,
-             (int file, const void *content, size_t size), file, content, size)
-GROWING_STEP(ssize_t, pwrite, "write", offset + (off_t)size,
-             (int file, const void *content, size_t size, off_t offset), file, content, size, offset)
-GROWING_STEP(ssize_t, pwrite64, "write", offset + (off_t)size,
-             (int file, const void *content, size_t size, off64_t offset), file, content, size, offset)
-GROWING_STEP(int, ftruncate, "truncate", size, (int file, off_t size), file, size)
-GROWING_STEP(int, ftruncate64, "truncate", size, (int file, off64_t size), file, size)
-FILE_STEP(fsync, "sync", (int file), file)
-FILE_STEP(fdatasync, "sync", (int file), file)
-FILE_STEP(fchmod, "chmod", (int file, mode_t mode), file, mode)
-PATH_STEP(chmod, "chmod", (const char *path, mode_t mode), path, mode)
-PATH_STEP(rename, "rename to", (const char *old, const char *path), old, path)
-PATH_STEP(mkdir, "mkdir", (const char *path, mode_t mode), path, mode)
-PATH_STEP(rmdir, "rmdir", (const char *path), path)
+FILE_STEP(ssize_t, write, "write", size,
+          (int file, const void *content, size_t size), file, content, size)
+FILE_STEP(ssize_t, pwrite, "write", size,
+          (int file, const void *content, size_t size, off_t offset), file, content, size, offset)
+FILE_STEP(ssize_t, pwrite64, "write", size,
+          (int file, const void *content, size_t size, off64_t offset), file, content, size, offset)
+FILE_STEP(int, ftruncate, "truncate", 0, (int file, off_t size), file, size)
+FILE_STEP(int, ftruncate64, "truncate", 0, (int file, off64_t size), file, size)
+FILE_STEP(int, fsync, "sync", 0, (int file), file)
+FILE_STEP(int, fdatasync, "sync", 0, (int file), file)
+FILE_STEP(int, fchmod, "chmod", 0, (int file, mode_t mode), file, mode)
+PATH_STEP(chmod, "chmod", 0, (const char *path, mode_t mode), path, mode)
+PATH_STEP(rename, "rename to", 0, (const char *old, const char *path), old, path)
+PATH_STEP(mkdir, "mkdir", BLOCK, (const char *path, mode_t mode), path, mode)
+PATH_STEP(rmdir, "rmdir", 0, (const char *path), path)
 
 int unlink(const char *path)
 {
     REAL(unlink);
-    freed(path);
-    ON_PATH(int, "unlink", path, real(path));
+    struct stat found;
+    if (control && below(path, control->broken)
+        && !syscall(SYS_newfstatat, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW))
+        control->room += (size_t)found.st_size;
+    ON_PATH(int, "unlink", path, 0, real(path));
 }
 
 int bind(int file, const struct sockaddr *address, socklen_t size)
 {
     REAL(bind);
-    char path[sizeof ((struct sockaddr_un *)0)->sun_path + 1] = "";
-    if (address->sa_family == AF_UNIX) {
-        const struct sockaddr_un *named = (const struct sockaddr_un *)address;
-        size_t length = size - offsetof(struct sockaddr_un, sun_path);
-        memcpy(path, named->sun_path, length < sizeof path ? length : sizeof path - 1);
-    }
-    ON_PATH(int, "bind", path, real(file, address, size));
+    const char *path = ((const struct sockaddr_un *)address)->sun_path;
+    if (address->sa_family != AF_UNIX)
+        return real(file, address, size);
+    ON_PATH(int, "bind", path, BLOCK, real(file, address, size));
 }
 
 /* Verb and path of a write request; "" for anything else. */

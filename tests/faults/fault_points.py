@@ -8,7 +8,6 @@ test. A first run is traced and lists the points that it passes, such as ``befor
 import ctypes
 import errno
 import mmap
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.support.compiler import compiler
-from tests.support.waiting import PATIENCE_SECONDS
+from stand_ins import libraries
 
+VARIABLE: Final = "FAULT_POINTS"
+"""Environment variable with the path of the shared page."""
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 
 
@@ -86,14 +86,19 @@ def sample(points: Sequence[Point], *, share: float) -> Sequence[Point]:
     return [points[index] for index in sorted(chosen)]
 
 
+def trace_of(page: Path) -> Path:
+    """Return the file in which a process that shares this page writes the points that it passes."""
+    return page.with_name(f"{page.name}.trace")
+
+
 def build(folder: Path) -> Path:
-    """Compile the library to preload and return its path."""
+    """Compile the library to preload and return its path.
+
+    Raises:
+        CompilerError: There is no C compiler, or it refused the source.
+    """
     library = folder / "fault_points.so"
-    strict = ["-Wall", "-Wextra", "-Werror"]
-    shared = ["-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"]
-    subprocess.run(
-        [compiler("the fault tests"), *strict, *shared], check=True, timeout=PATIENCE_SECONDS
-    )
+    libraries.compile_c(library, [str(_SOURCE)], ["-shared", "-fPIC", "-ldl"])
     return library
 
 
@@ -110,12 +115,16 @@ class FaultPoints:
         with page.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
         self._page = _Page.from_buffer(self._memory)
-        self._trace: Final = page.with_name(f"{page.name}.trace")
-        self.environment: Final = {"LD_PRELOAD": str(library), "FAULT_POINTS": str(page)}
+        self._trace: Final = trace_of(page)
+        self.environment: Final = {"LD_PRELOAD": str(library), VARIABLE: str(page)}
 
     def watch(self, root: Path) -> None:
         """Count changes below this folder as steps, in addition to writes to the API server."""
         self._page.root = str(root).encode()
+
+    def trace(self) -> None:
+        """Write each point that is passed from now on as a line of the trace."""
+        self._page.mode = _TRACE
 
     @contextmanager
     def traced(self) -> Iterator[list[Point]]:
@@ -125,7 +134,7 @@ class FaultPoints:
         """
         self._trace.unlink(missing_ok=True)
         found: list[Point] = []
-        self._page.mode = _TRACE
+        self.trace()
         try:
             yield found
             self._await_quiet()

@@ -26,7 +26,6 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher, Repairs
@@ -76,6 +75,11 @@ class ModelledNode:
         self.client.create(NODES, node)
         self.present = list(EVERY_CARD)
         self.setup = Setup(self.folder, describes_devices=True)
+        self.data_folder = self.folder / "plugin"
+        self.cdi_folder = self.setup.cdi_folder
+        self.metadata_folder = self.setup.metadata_folder
+        self.limits_folder = self.setup.limits_folder
+        self.tensor_fusion_root = Path("/run/tensor-fusion")
         self.preparer, self.publisher = self._build()
         self._pods = itertools.count()
         self.stored: dict[str, ModelledClaim] = {}
@@ -85,7 +89,6 @@ class ModelledNode:
 
     def close(self) -> None:
         """Stop everything and remove the disk."""
-        self.setup.ledger.close()
         if self.is_up:
             self.server.stop()
         shutil.rmtree(self.folder)
@@ -192,8 +195,7 @@ class ModelledNode:
 
     def read_cards(self) -> None:
         """Read the cards that are present now."""
-        self.setup.discovery.inventory = Inventory(gpus=tuple(self.present))
-        self.setup.catalog.refresh()
+        self.setup.use_cards(*self.present)
 
     def recover(self) -> None:
         """Rebuild the files from the ledger."""
@@ -219,31 +221,6 @@ class ModelledNode:
             ),  # each reading is an hour later
         )
         return self.setup.with_claims(Claims(api)), publisher
-
-    @property
-    def data_folder(self) -> Path:
-        """Folder of the ledger."""
-        return self.folder / "plugin"
-
-    @property
-    def cdi_folder(self) -> Path:
-        """Folder of the CDI specs."""
-        return self.setup.cdi_folder
-
-    @property
-    def metadata_folder(self) -> Path:
-        """Folder of the files with devices' metadata."""
-        return self.setup.metadata_folder
-
-    @property
-    def limits_folder(self) -> Path:
-        """Folder of the limits documents."""
-        return self.setup.limits_folder
-
-    @property
-    def tensor_fusion_root(self) -> Path:
-        """Folder of the hypervisor, as in the specs."""
-        return Path("/run/tensor-fusion")
 
 
 def _answer(claim: PreparedClaim) -> object:

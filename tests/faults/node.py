@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -191,21 +191,20 @@ class Node:
 
     def prepare(self, *refs: ClaimRef) -> Answer | None:
         """Prepare the claims; return the answer, or None if the process ended without one."""
-        with PluginClient(self.dra_socket) as kubelet:
-            try:
-                response = kubelet.prepare(*refs)
-            except grpc.RpcError:
-                return None
-        return {uid: _answer(entry) for uid, entry in response.claims.items()}
+        response = self._call(PluginClient.prepare, refs)
+        return response and {uid: _answer(entry) for uid, entry in response.claims.items()}
 
     def unprepare(self, *refs: ClaimRef) -> Mapping[str, str] | None:
         """Unprepare the claims; return errors by UID ("" for none), or None without an answer."""
+        response = self._call(PluginClient.unprepare, refs)
+        return response and {uid: entry.error for uid, entry in response.claims.items()}
+
+    def _call(self, method: Callable[..., Any], refs: Sequence[ClaimRef]) -> Any:
         with PluginClient(self.dra_socket) as kubelet:
             try:
-                response = kubelet.unprepare(*refs)
+                return method(kubelet, *refs)
             except grpc.RpcError:
                 return None
-        return {uid: entry.error for uid, entry in response.claims.items()}
 
     # The API server
 

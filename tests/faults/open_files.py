@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.kubelet.health import MOST_STREAMS
+from tensorfusion_dra.kubelet.dra import MOST_STREAMS
 from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.faults.node import Node
 from tests.support.kubelet import PluginClient

@@ -49,10 +49,10 @@ class Story:
 
     Attributes:
         refs: All claims of the story.
-        before: Brings the node to the initial state, while the plugin runs.
+        before: Brings the node to the initial state, while the plugin runs; given the story.
         disturb: Changes the disk afterwards, while no plugin runs.
         reset: Changes the API server before each run.
-        act: The operation; it may call prepare() and unprepare(). None for a start of the plugin.
+        act: The operation, given the story. None for a start of the plugin.
         acknowledged: Answers to the kubelet for claims that it regards as prepared.
         gone: UIDs of claims whose unprepare call succeeded.
     """
@@ -60,10 +60,10 @@ class Story:
     node: Node
     points: FaultPoints
     refs: Sequence[ClaimRef] = ()
-    before: Callable[[], None] = field(default=lambda: None)
+    before: Callable[["Story"], None] = field(default=lambda _: None)
     disturb: Callable[[], None] = field(default=lambda: None)
     reset: Callable[[], None] = field(default=lambda: None)
-    act: Callable[[], None] | None = None
+    act: Callable[["Story"], None] | None = None
     acknowledged: Answer = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
@@ -83,7 +83,7 @@ class Story:
         """Create the initial state and save the disk; call it once."""
         with running(self.node):
             self._settle()
-            self.before()
+            self.before(self)
         self.disturb()
         self.node.take_snapshot()
         self._initially_acknowledged = dict(self.acknowledged)
@@ -116,7 +116,7 @@ class Story:
                 self.node.start()
                 self._settle()
             else:
-                self.act()
+                self.act(self)
         if self.node.has_process:
             self.node.end(signal.SIGKILL)
         return [point for point in found if not self._is_by_the_clock(point)]
@@ -137,7 +137,7 @@ class Story:
                 self.node.launch()
                 assert eventually(self._has_ended_or_started), self.node.log()
             else:
-                self.act()
+                self.act(self)
             code = self.node.wait(seconds=_MISSED_SECONDS)
             self.points.disarm()
             if code == -signal.SIGKILL:

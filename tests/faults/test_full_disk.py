@@ -34,14 +34,16 @@ def injected(request: pytest.FixtureRequest, points: FaultPoints) -> Break:
     return points.full if request.param == "full" else points.read_only
 
 
-def check_claims_fail_until_the_disk_works(node: Node, what: str, broken: Break) -> None:
-    """Check that claims fail one by one on a broken disk, and that nothing is lost or left over."""
+@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits", "device metadata"])
+def test_claims_fail_one_by_one_until_a_disk_error_ends_and_nothing_is_lost(
+    node: Node, what: str, injected: Break
+) -> None:
     folder = folder_of(node, what)
     a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
     others = [node.claim(name, 0, vram="10Gi") for name in "bc"]
     with running(node):
         first = node.prepare(a)
-        with broken(folder):
+        with injected(folder):
             refused = node.prepare(*others)
             again = node.prepare(a)
 
@@ -56,39 +58,29 @@ def check_claims_fail_until_the_disk_works(node: Node, what: str, broken: Break)
         assert admitted is not None
         assert not any(isinstance(answer, str) for answer in admitted.values()), admitted
         assert invariants.violations(node) == []
-        with broken(folder):
+        with injected(folder):
             while_broken = node.unprepare(*others)
         assert while_broken is not None
         assert node.unprepare(a, *others) == dict.fromkeys([a.uid, *(o.uid for o in others)], "")
         assert invariants.leftovers(node) == []
 
 
-@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits", "device metadata"])
-def test_claims_fail_with_the_path_until_an_injected_disk_error_ends(
-    node: Node, what: str, injected: Break
+def test_claims_are_freed_on_a_full_disk_and_across_a_restart(
+    node: Node, points: FaultPoints
 ) -> None:
-    check_claims_fail_until_the_disk_works(node, what, injected)
-
-
-def check_claims_are_freed_on_a_full_disk(node: Node, full: Break) -> None:
-    """Check that unprepare works on a full disk, for several claims and across a restart."""
     refs = [node.claim(name, 0, vram="8Gi", vram_limit="60Gi") for name in "abcdef"]
     with running(node):
         assert node.prepare(*refs) is not None
-        with full(node.data_folder):
+        with points.full(node.data_folder):
             for ref in refs[:3]:
                 assert node.unprepare(ref) == {ref.uid: ""}
-    with full(node.data_folder), running(node):
+    with points.full(node.data_folder), running(node):
         served = node.prepare(*refs[3:])
         assert served is not None
         assert not any(isinstance(answer, str) for answer in served.values()), served
         for ref in refs[3:]:
             assert node.unprepare(ref) == {ref.uid: ""}
     assert invariants.leftovers(node) == []
-
-
-def test_claims_are_freed_on_a_disk_injected_as_full(node: Node, points: FaultPoints) -> None:
-    check_claims_are_freed_on_a_full_disk(node, points.full)
 
 
 def test_disk_reserve_is_restored_once_the_disk_has_room(node: Node, points: FaultPoints) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node
 from tests.faults.stories import Lane, Story, killed, node_on
@@ -40,12 +41,17 @@ def first_start(node: Node, points: FaultPoints) -> Story:
     return Story(node=node, points=points, disturb=disturb, reset=lambda: node.put_slices({}))
 
 
+def two_claims(node: Node) -> tuple[ClaimRef, ClaimRef]:
+    """Create a claim to which memory is lent, and one whose request takes it back."""
+    return (
+        node.claim("a", 0, vram="16Gi", vram_limit="60Gi"),
+        node.claim("b", 0, vram="30Gi"),
+    )
+
+
 def start_that_recovers(node: Node, points: FaultPoints) -> Story:
     """Start with files, records and slices that do not match, as after a reboot and a crash."""
-    story = Story(node=node, points=points)
-    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
-    b = node.claim("b", 0, vram="30Gi")
-    story.refs = (a, b)
+    a, b = two_claims(node)
 
     def spec(uid: str) -> Path:
         return node.cdi_folder / f"{names.CDI_FILE_PREFIX}{uid}.json"
@@ -72,59 +78,65 @@ def start_that_recovers(node: Node, points: FaultPoints) -> Story:
         old["spec"]["devices"] = old["spec"]["devices"][:1]
         node.put_slices({SLICE: old, f"{SLICE}-1": old})
 
-    story.before = lambda: story.prepare(a, b)
-    story.disturb = disturb
-    story.reset = reset
-    return story
+    return Story(
+        node=node,
+        points=points,
+        refs=(a, b),
+        before=lambda story: story.prepare(a, b),
+        disturb=disturb,
+        reset=reset,
+    )
 
 
 def prepare(node: Node, points: FaultPoints) -> Story:
     """Prepare a second claim, whose request takes back memory lent to the first one."""
-    story = Story(node=node, points=points)
-    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
-    b = node.claim("b", 0, vram="30Gi")
-    story.refs = (a, b)
-    story.before = lambda: story.prepare(a)
-    story.act = lambda: story.prepare(b)
-    return story
+    a, b = two_claims(node)
+    return Story(
+        node=node,
+        points=points,
+        refs=(a, b),
+        before=lambda story: story.prepare(a),
+        act=lambda story: story.prepare(b),
+    )
 
 
 def prepare_again(node: Node, points: FaultPoints) -> Story:
     """Prepare a claim again whose files were deleted while the plugin ran."""
-    story = Story(node=node, points=points)
-    a = node.claim("a", 0, vram="16Gi")
-    story.refs = (a,)
 
-    def act() -> None:
+    def act(story: Story) -> None:
         for folder in (node.cdi_folder, node.limits_folder, node.metadata_folder):
             for path in folder.iterdir():
                 path.unlink()
         story.prepare(a)
 
-    story.before = lambda: story.prepare(a)
-    story.act = act
-    return story
+    a = node.claim("a", 0, vram="16Gi")
+    return Story(
+        node=node, points=points, refs=(a,), before=lambda story: story.prepare(a), act=act
+    )
 
 
 def unprepare(node: Node, points: FaultPoints) -> Story:
     """Unprepare the second claim, whose memory is lent to the first one again."""
-    story = Story(node=node, points=points)
-    a = node.claim("a", 0, vram="16Gi", vram_limit="60Gi")
-    b = node.claim("b", 0, vram="30Gi")
-    story.refs = (a, b)
-    story.before = lambda: story.prepare(a, b)
-    story.act = lambda: story.unprepare(b)
-    return story
+    a, b = two_claims(node)
+    return Story(
+        node=node,
+        points=points,
+        refs=(a, b),
+        before=lambda story: story.prepare(a, b),
+        act=lambda story: story.unprepare(b),
+    )
 
 
 def stop(node: Node, points: FaultPoints) -> Story:
     """Stop the plugin with SIGTERM; it is killed during its shutdown."""
-    story = Story(node=node, points=points)
     a = node.claim("a", 0, vram="16Gi")
-    story.refs = (a,)
-    story.before = lambda: story.prepare(a)
-    story.act = lambda: os.kill(node.pid, signal.SIGTERM)
-    return story
+    return Story(
+        node=node,
+        points=points,
+        refs=(a,),
+        before=lambda story: story.prepare(a),
+        act=lambda _: os.kill(node.pid, signal.SIGTERM),
+    )
 
 
 @pytest.mark.parametrize(

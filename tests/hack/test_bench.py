@@ -1,20 +1,30 @@
-"""Settings, statistics and comparison of hack/bench."""
+"""Settings, statistics, comparison and counts of hack/bench."""
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmark import cells, compare, figures, target
+from benchmark import cells, compare, counts, figures, memory, subject, target
 from benchmark.cells import Cell
+from benchmark.counters import DECODED_RECORD, TRANSACTION, Counters
 from benchmark.figures import CALLS, PROCESS, Measured, Sample
 from benchmark.recorded import Recorded
-from benchmark.target import TargetError
+from benchmark.target import Claims, Target, TargetError
+from dra_simulator.api.faults import Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.node.plugin import ClaimRef, PluginError
+from dra_simulator.rest import CLAIMS, PODS, SLICES, Client
+from tensorfusion_dra.core.errors import RetryableError
 from tests.guard import sitecustomize as path_guard
+from tests.support import objects
+from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -102,11 +112,17 @@ def test_share_consumes_the_wanted_amount_or_the_default_of_each_capacity() -> N
     assert target.consumed(device, {"a": "1"}) == {"a": "1", "b": "2", "c": "8"}
 
 
-def test_percentiles_are_interpolated() -> None:
-    assert figures.percentile([4.0, 1.0, 3.0, 2.0], 50) == pytest.approx(2.5)
-    assert figures.percentile([1.0, 2.0], 95) == pytest.approx(1.95)
-    assert figures.percentile([7.0], 99) == pytest.approx(7.0)
-    assert figures.percentile([], 50) is None
+@pytest.mark.parametrize(
+    ("values", "percent", "expected"),
+    [
+        ([4.0, 1.0, 3.0, 2.0], 50, pytest.approx(2.5)),
+        ([1.0, 2.0], 95, pytest.approx(1.95)),
+        ([7.0], 99, pytest.approx(7.0)),
+        ([], 50, None),
+    ],
+)
+def test_percentiles_are_interpolated(values: list[float], percent: int, expected: Any) -> None:
+    assert figures.percentile(values, percent) == expected
 
 
 def test_summary_has_percentiles_rate_and_the_first_error() -> None:
@@ -175,21 +191,26 @@ def test_file_without_these_settings_or_of_another_kind_is_rejected(tmp_path: Pa
         Recorded(tmp_path / "counts.json")
 
 
-def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
+def bench(*arguments: str) -> Any:
+    """Run hack/bench and return its JSON."""
     ended = subprocess.run(
-        [
-            *(sys.executable, ROOT / "hack" / "bench", "--compare", "simulated", "simulated"),
-            *("--held", "1", "--calls", "2", "--rounds", "2", "--at-a-time", "2", "-o", "json"),
-        ],
+        [sys.executable, ROOT / "hack" / "bench", *arguments, "-o", "json"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,
         env=path_guard.environment(),
     )
-
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
+    return json.loads(ended.stdout)
+
+
+def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
+    found = bench(
+        *("--compare", "simulated", "simulated", "--held", "1"),
+        *("--calls", "2", "--rounds", "2", "--at-a-time", "2"),
+    )
+
     assert list(found) == ["conditions", "subjects", "rows"]
     assert list(found["subjects"]) == ["simulated-1", "simulated-2"]
     (row,) = found["rows"]
@@ -199,3 +220,196 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
         assert all(each[call]["errors"] == 0 for call in CALLS)
         assert all(value > 0 for value in each[PROCESS].values())
     assert all(row["ratios"][call]["p50_ms"]["median"] > 0 for call in CALLS)
+
+
+def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
+    compiler("the counts of hack/bench")
+
+    found = bench("--counts", "--claims", "2", "--held", "10")
+
+    assert list(found) == ["counts"]
+    assert list(found["counts"]) == ["prepare", "again", "unprepare"]
+    assert all(tuple(each) == counts.FIGURES for each in found["counts"].values())
+    assert {
+        call: {name: value for name, value in each.items() if name != "cpu_ms"}
+        for call, each in found["counts"].items()
+    } == {
+        "prepare": {
+            "flushes": 1,
+            "api_requests_before_answer": 1,  # the claim
+            "api_requests": 2,  # and its status, after the answer
+            "transactions": 2,  # the second reads the limits that the status reports
+            "records_decoded": 0,
+            "files_written": 3,  # CDI spec, limits document and the copy of the record
+        },
+        "again": {
+            "flushes": 0,
+            "api_requests_before_answer": 1,
+            "api_requests": 1,
+            "transactions": 2,
+            "records_decoded": 2,
+            "files_written": 0,
+        },
+        "unprepare": {
+            "flushes": 1,
+            "api_requests_before_answer": 0,
+            "api_requests": 0,
+            "transactions": 1,
+            "records_decoded": 1,
+            "files_written": 0,
+        },
+    }
+    assert all(each["cpu_ms"] > 0 for each in found["counts"].values())
+
+
+def test_missing_compiler_is_an_error_that_names_it() -> None:
+    ended = subprocess.run(
+        [sys.executable, ROOT / "hack" / "bench", "--counts"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env={**path_guard.environment(), "PATH": os.fspath(ROOT / "docs")},
+    )
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "found no C compiler cc" in ended.stderr
+
+
+def test_mean_of_equal_counts_is_an_integer_and_of_others_a_ratio() -> None:
+    one = dict.fromkeys(counts.FIGURES, 3.0)
+
+    means = counts.mean([one, {**one, "flushes": 4.0}])
+
+    assert means["transactions"] == 3
+    assert isinstance(means["transactions"], int)
+    assert isinstance(means["cpu_ms"], float)
+    assert means["flushes"] == pytest.approx(3.5)
+
+
+def test_table_has_a_line_for_each_figure() -> None:
+    each = dict.fromkeys(counts.FIGURES, 2)
+
+    lines = counts.text(dict.fromkeys(CALLS, each)).splitlines()
+
+    assert lines[0].split() == ["per", "claim", "prepare", "again", "unprepare"]
+    assert lines[2].split() == ["api", "requests", "before", "answer", "2", "2", "2"]
+    assert len(lines) == 1 + len(counts.FIGURES)
+
+
+def test_counters_are_shared_by_all_that_open_the_trace(tmp_path: Path) -> None:
+    outside, inside = Counters(tmp_path / "trace"), Counters(tmp_path / "trace")
+
+    for step in (TRANSACTION, DECODED_RECORD, DECODED_RECORD):
+        inside.add(step)
+
+    work = outside.work()
+    assert (work["transactions"], work["records_decoded"], work["flushes"]) == (1, 2, 0)
+    assert outside.work() == work
+
+
+def line(module: str, importer: str = "", **weights: float) -> dict[str, Any]:
+    usual = {"kib": 0, "ms": 0.0, "began_kib": 0, "began_ms": 0.0}
+    return {"module": module, "importer": importer, **usual, **weights}
+
+
+def test_weights_are_summed_by_package_and_ours_by_folder() -> None:
+    rows = memory.by_package(
+        [
+            line("grpc._channel", "grpc", kib=5, ms=1.04),
+            line("grpc", "tensorfusion_dra.kubelet.dra", kib=10, ms=2.0),
+            line("tensorfusion_dra.kubelet.dra", "tensorfusion_dra.app.process", kib=1, ms=1.0),
+            line("tensorfusion_dra.kubelet", "tensorfusion_dra.app.process", kib=2, ms=1.0),
+            line("email.utils", "http.client", kib=3, ms=1.0),
+        ]
+    )
+
+    assert [(row["package"], row["modules"], row["kib"], row["ms"]) for row in rows] == [
+        ("grpc", 2, 15, 3.0),
+        ("email", 1, 3, 1.0),
+        ("tensorfusion_dra.kubelet", 2, 3, 2.0),
+    ]
+    assert [row["importer"] for row in rows] == [
+        "tensorfusion_dra.kubelet.dra",
+        "http.client",
+        "tensorfusion_dra.app.process",
+    ]
+    assert [row["standard_library"] for row in rows] == [False, True, False]
+
+
+def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
+    found = bench("--memory", "--claims", "2", "--held", "1")["memory"]
+
+    weights = {row["package"]: row["kib"] for row in found["imports"]}
+    assert weights["grpc"] > 1000
+    start = found["starts"]
+    assert start["interpreter"]["rss_kib"] < start["the kubelet can call"]["rss_kib"]
+    assert list(found["moments"]) == [
+        "idle",
+        *(f"after 2 claims, {callers} at a time" for callers in (1, 8, 64)),
+    ]
+    for moment in found["moments"].values():
+        # What imports added is most of what the process has.
+        assert sum(weights.values()) > moment["rss_kib"] / 2
+        assert moment["private_dirty_kib"] < moment["rss_kib"]
+
+
+CONFLICT = 409
+NAMESPACE = "default"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as started:
+        Client(started.url).create(SLICES, objects.resource_slice({"name": "gpu-0"}))
+        yield started
+
+
+@pytest.fixture
+def claims(server: ApiServer, tmp_path: Path) -> Claims:
+    api = target.api_of(server.kubeconfig(tmp_path / "kubeconfig"))
+    at = Target(socket=tmp_path / "s", driver=objects.DRIVER, device_class="class")
+    return Claims(api, at)
+
+
+def stored(server: ApiServer) -> int:
+    """Return the number of claims and pods."""
+    client = Client(server.url)
+    return sum(len(client.list(kind, namespace=NAMESPACE).items) for kind in (CLAIMS, PODS))
+
+
+def test_deleted_claims_leave_nothing(server: ApiServer, claims: Claims) -> None:
+    refs = claims.create(3)
+    assert stored(server) == 6
+
+    claims.delete(refs)
+
+    assert stored(server) == 0
+
+
+def test_claims_of_a_creation_that_failed_are_deleted_with_the_rest(
+    server: ApiServer, claims: Claims
+) -> None:
+    server.faults.add("update", "resourceclaims/status", Refuse(CONFLICT), times=1)
+    with pytest.raises(RetryableError, match="409"):
+        claims.create(3)
+    assert stored(server) > 0
+
+    claims.delete_rest()
+
+    assert stored(server) == 0
+
+
+def test_calls_that_fail_are_repeated_and_the_errors_of_the_rest_returned() -> None:
+    calls: list[str] = []
+
+    def act(refs: Sequence[ClaimRef]) -> None:
+        (ref,) = refs
+        calls.append(ref.name)
+        if ref.name == "never" or calls.count(ref.name) == 1:
+            raise PluginError(f"{ref.name}: refused")
+
+    found = subject.tried(act, [ClaimRef("default", name, name) for name in ("later", "never")])
+
+    assert found == ["never: refused"]
+    assert sorted(calls) == ["later", "later", "never", "never", "never"]

@@ -1,6 +1,7 @@
-"""The check of limits on a GPU, by hack/gpu-check, against compiled stand-ins."""
+"""The checks of limits on a machine, by hack/gpu-check and hack/mps-check, against stand-ins."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from gpucheck.machine import Machine
 from gpucheck.steps import CheckError, Deadline, Json, Report, SkipError, Step
 from gpucheck.tenant import Edits
 from tensorfusion_dra.core import names
+from tests.daemonset import mps_stand_in, scripts
 from tests.guard import sitecustomize as path_guard
+from tests.support import helm
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -160,9 +163,12 @@ def test_environment_of_a_tenant_has_the_paths_of_the_host(
 
     place = tenant.of_edits(edits, here, tmp_path / "links")
 
-    assert place["LD_PRELOAD"] == "/host/libvgpu.so.2:/usr/lib/other.so"
-    assert place["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/host/caches/gpu.cache"
-    assert place["LD_LIBRARY_PATH"] == str(tmp_path / "links")
+    expected = {
+        "LD_PRELOAD": "/host/libvgpu.so.2:/usr/lib/other.so",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/host/caches/gpu.cache",
+        "LD_LIBRARY_PATH": str(tmp_path / "links"),
+    }
+    assert place.items() >= expected.items()
     links = {path.name: str(path.readlink()) for path in (tmp_path / "links").iterdir()}
     assert links == {"libcuda.so.1": "/host/driver/libcuda.so.550"}
 
@@ -240,3 +246,31 @@ def test_what_is_published_otherwise_than_nvml_answered_is_named() -> None:
     assert cards.differences({"gpus": [gpu]}, [device]) == [
         "gpu-0: product name: found NVIDIA H100 published, expected NVIDIA H200"
     ]
+
+
+SCRIPT = Path(__file__).parents[2] / "hack" / "mps-check"
+
+
+@pytest.mark.parametrize(("fails", "status", "wrong"), [("", 0, 0), ("1", 1, 4)])
+def test_table_tells_a_daemon_that_works_from_one_that_does_not(
+    tmp_path: Path, fails: str, status: int, wrong: int
+) -> None:
+    stand_in = scripts.stand_in_program(mps_stand_in.__file__)
+    scripts.put_program(tmp_path / "bin", "nvidia-cuda-mps-control", stand_in)
+    own = {
+        "HELM": helm.program(),
+        "MPS_STAND_IN_LOG": str(tmp_path / "commands"),
+        "MPS_STAND_IN_FAILS": fails,
+    }
+
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path / "bin")],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout.count("WRONG")) == (status, wrong), done.stderr
+    assert len(done.stdout.splitlines()) == 5

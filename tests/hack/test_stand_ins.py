@@ -94,7 +94,7 @@ def results(printed: Sequence[dict[str, Any]]) -> list[int]:
 def test_every_way_to_find_functions_reaches_the_same_card(tenants: Tenants, by: str) -> None:
     printed = tenants.run("device", "0", "alloc", "0", "2048", "alloc", "0", "1", by=by)
 
-    assert printed[0]["uuid"] == LARGE.uuid
+    assert printed[0]["bus"] == LARGE.pci_bus_id
     assert results(printed) == [0, 0, OUT_OF_MEMORY]
 
 
@@ -118,18 +118,17 @@ def test_processes_share_the_memory_of_a_card_and_a_killed_one_gives_it_back(
 
 
 def test_pci_order_and_visible_devices_are_those_of_cuda(tenants: Tenants) -> None:
-    def uuids(**env: str) -> list[str]:
+    def cards(**env: str) -> list[str]:
         (count,) = tenants.run("count", **env)
         words = [word for i in range(count["count"]) for word in ("device", str(i))]
-        return [each["uuid"] for each in tenants.run(*words, **env)]
+        return [each["bus"] for each in tenants.run(*words, **env)]
 
-    assert uuids() == [LARGE.uuid, SMALL.uuid]
-    assert uuids(CUDA_DEVICE_ORDER="PCI_BUS_ID") == [SMALL.uuid, LARGE.uuid]
-    assert uuids(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES="1,0") == [
-        LARGE.uuid,
-        SMALL.uuid,
-    ]
-    assert uuids(CUDA_VISIBLE_DEVICES=SMALL.uuid) == [SMALL.uuid]
+    small, large = SMALL.pci_bus_id, LARGE.pci_bus_id
+    in_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert cards() == [large, small]
+    assert cards(**in_order) == [small, large]
+    assert cards(**in_order, CUDA_VISIBLE_DEVICES="1,0") == [large, small]
+    assert cards(**in_order, CUDA_VISIBLE_DEVICES="1") == [large]
 
 
 def test_only_cards_with_a_device_node_are_visible(tenants: Tenants, tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_only_cards_with_a_device_node_are_visible(tenants: Tenants, tmp_path: P
     counted, shown, total = tenants.run("count", "device", "0", "nvml", "0")
 
     assert counted["count"] == 1
-    assert shown["uuid"] == LARGE.uuid
+    assert shown["bus"] == LARGE.pci_bus_id
     assert total["total_mib"] == LARGE.mib
 
 

@@ -11,8 +11,7 @@ import pytest
 from tensorfusion_dra.cluster.api import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import sockets
-from tensorfusion_dra.kubelet.dra import DraService
-from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.prepared_node import Setup
@@ -39,7 +38,6 @@ class Instance:
             DraService(self.setup.preparer, CallsInFlight(), self.fatal.append),
             HealthService(self.setup.catalog),
         )
-        self.stopping = Event()
         self.reading: list[str] = []
         self.go_on = Event()
         self.go_on.set()
@@ -74,4 +72,3 @@ def instance() -> Iterator[Instance]:
         yield made
         made.go_on.set()
         made.stop()
-        made.setup.ledger.close()

@@ -2,9 +2,10 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAI
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put_claim, share_result
+from tests.support.threads import running
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 
 BOTH = ["dra-one.sock", "tensor-fusion.ai.dra-driver-one-reg.sock"]
@@ -38,25 +40,20 @@ def calls_in_flight(instance: Instance, *refs: ClaimRef) -> Iterator[dict[int, A
                 answers[number] = error
 
     instance.go_on.clear()
-    threads = [Thread(target=call, args=each) for each in enumerate(refs)]
-    for thread in threads:
-        thread.start()
-    try:
+    with ExitStack() as calls:
+        for each in enumerate(refs):
+            calls.enter_context(running(partial(call, *each), stop=instance.go_on.set))
         assert eventually(lambda: bool(instance.reading))
         yield answers
-    finally:
-        instance.go_on.set()
-        for thread in threads:
-            thread.join(PATIENCE_SECONDS)
 
 
-@contextmanager
-def stopping(instance: Instance, drain_seconds: float = FOREVER) -> Iterator[Thread]:
-    thread = Thread(target=instance.stop, args=(drain_seconds,))
-    thread.start()
-    yield thread
-    thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
+def stopping(instance: Instance) -> AbstractContextManager[Thread]:
+    """Stop the instance during the block, however long its calls take."""
+    return running(lambda: instance.stop(FOREVER), stop=lambda: None)
+
+
+def put_two(instance: Instance) -> list[ClaimRef]:
+    return [put_claim(instance.setup, name, share_result()) for name in "ab"]
 
 
 def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -> None:
@@ -74,10 +71,7 @@ def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -
 
 
 def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> None:
-    first, second = (
-        put_claim(instance.setup, "a", share_result()),
-        put_claim(instance.setup, "b", share_result()),
-    )
+    first, second = put_two(instance)
     with (
         PluginClient(instance.paths.dra) as kubelet,
         calls_in_flight(instance, first) as answers,
@@ -161,12 +155,9 @@ def test_waiting_calls_leave_workers_for_calls_that_need_no_read(
 @pytest.fixture
 def kept(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
     monkeypatch.setattr(plugin_servers, "_LOOK_SECONDS", 0.02)
-    keeping = Thread(target=instance.servers.keep, args=(instance.stopping,))
-    keeping.start()
-    yield instance
-    instance.stopping.set()
-    keeping.join(PATIENCE_SECONDS)
-    assert not keeping.is_alive()
+    stopping = Event()
+    with running(lambda: instance.servers.keep(stopping), stop=stopping.set):
+        yield instance
 
 
 def test_vanished_registration_socket_is_bound_again(kept: Instance) -> None:
@@ -178,10 +169,7 @@ def test_vanished_registration_socket_is_bound_again(kept: Instance) -> None:
 
 
 def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) -> None:
-    first, second = (
-        put_claim(kept.setup, "a", share_result()),
-        put_claim(kept.setup, "b", share_result()),
-    )
+    first, second = put_two(kept)
     with calls_in_flight(kept, first) as answers:
         kept.paths.dra.unlink()
         assert eventually(kept.paths.dra.is_socket)

@@ -1,6 +1,7 @@
 """The services as the kubelet uses them: real gRPC over real unix sockets."""
 
 import itertools
+from collections.abc import Iterator
 
 import grpc
 import pytest
@@ -8,17 +9,22 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.kubelet.health import MOST_STREAMS
+from tensorfusion_dra.kubelet.dra import MOST_STREAMS
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.ledgers import edited
-from tests.support.prepared_node import GPU_0, GPU_1, put_claim, share_result
+from tests.support.prepared_node import GPU_0, GPU_1, put_claim, share_result, simulated_inventory
 from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def kubelet(instance: Instance) -> Iterator[PluginClient]:
+    with PluginClient(instance.paths.dra) as client:
+        yield client
 
 
 def test_registration_announces_every_service_with_v1_first(instance: Instance) -> None:
@@ -40,78 +46,86 @@ def test_registration_announces_every_service_with_v1_first(instance: Instance) 
 
 
 @pytest.mark.parametrize("service", [DRA_V1, DRA_V1BETA1])
-def test_each_claim_gets_devices_or_its_own_error(instance: Instance, service: str) -> None:
+def test_each_claim_gets_devices_or_its_own_error(
+    instance: Instance, kubelet: PluginClient, service: str
+) -> None:
     good = put_claim(instance.setup, "good", share_result(request="gpu/large"))
     bad = ClaimRef(namespace="default", name="missing", uid="uid-missing")
-    with PluginClient(instance.paths.dra) as kubelet:
-        answer = kubelet.prepare(good, bad, service=service)
 
-        assert set(answer.claims) == {good.uid, bad.uid}
-        (device,) = answer.claims[good.uid].devices
-        assert list(device.request_names) == ["gpu"]
-        assert (device.pool_name, device.device_name) == ("default/node-01", GPU_0)
-        assert len(device.share_id) == 36
-        assert all(cdi_id.startswith(f"{names.CDI_KIND}=") for cdi_id in device.cdi_device_ids)
-        assert answer.claims[good.uid].error == ""
-        assert "default/missing" in answer.claims[bad.uid].error
+    answer = kubelet.prepare(good, bad, service=service)
+
+    assert set(answer.claims) == {good.uid, bad.uid}
+    (device,) = answer.claims[good.uid].devices
+    assert list(device.request_names) == ["gpu"]
+    assert (device.pool_name, device.device_name) == ("default/node-01", GPU_0)
+    assert len(device.share_id) == 36
+    assert all(cdi_id.startswith(f"{names.CDI_KIND}=") for cdi_id in device.cdi_device_ids)
+    assert answer.claims[good.uid].error == ""
+    assert "default/missing" in answer.claims[bad.uid].error
 
 
-def test_v1beta1_client_reads_the_answer(instance: Instance) -> None:
+def test_v1beta1_client_reads_the_answer(instance: Instance, kubelet: PluginClient) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    with PluginClient(instance.paths.dra) as kubelet:
-        answer = kubelet.prepare(
-            ref, service=DRA_V1BETA1, answer=dra_v1beta1_pb2.NodePrepareResourcesResponse
-        )
 
-        assert answer.claims[ref.uid].devices[0].device_name == GPU_0
+    answer = kubelet.prepare(
+        ref, service=DRA_V1BETA1, answer=dra_v1beta1_pb2.NodePrepareResourcesResponse
+    )
+
+    assert answer.claims[ref.uid].devices[0].device_name == GPU_0
 
 
-def test_exclusively_allocated_device_has_no_share_id(instance: Instance) -> None:
+def test_exclusively_allocated_device_has_no_share_id(
+    instance: Instance, kubelet: PluginClient
+) -> None:
     ref = put_claim(
         instance.setup, "a", {**share_result(), "shareID": None, "consumedCapacity": None}
     )
-    with PluginClient(instance.paths.dra) as kubelet:
-        answer = kubelet.prepare(ref)
 
-        assert not answer.claims[ref.uid].devices[0].HasField("share_id")
+    answer = kubelet.prepare(ref)
+
+    assert not answer.claims[ref.uid].devices[0].HasField("share_id")
 
 
-def test_claim_without_devices_of_this_driver_is_answered_too(instance: Instance) -> None:
+def test_claim_without_devices_of_this_driver_is_answered_too(
+    instance: Instance, kubelet: PluginClient
+) -> None:
     ref = put_claim(instance.setup, "a", {**share_result(), "driver": "another.example.com"})
-    with PluginClient(instance.paths.dra) as kubelet:
-        answer = kubelet.prepare(ref)
 
-        assert [*answer.claims] == [ref.uid]
-        assert not answer.claims[ref.uid].devices
-        assert not answer.claims[ref.uid].error
+    answer = kubelet.prepare(ref)
+
+    assert [*answer.claims] == [ref.uid]
+    assert not answer.claims[ref.uid].devices
+    assert not answer.claims[ref.uid].error
 
 
-def test_unprepare_succeeds_for_known_and_unknown_claims(instance: Instance) -> None:
+def test_unprepare_succeeds_for_known_and_unknown_claims(
+    instance: Instance, kubelet: PluginClient
+) -> None:
     known = put_claim(instance.setup, "a", share_result())
     unknown = ClaimRef(namespace="default", name="never", uid="uid-never")
-    with PluginClient(instance.paths.dra) as kubelet:
-        kubelet.prepare(known)
-        answer = kubelet.unprepare(known, unknown)
+    kubelet.prepare(known)
 
-        assert {uid: each.error for uid, each in answer.claims.items()} == {
-            known.uid: "",
-            unknown.uid: "",
-        }
+    answer = kubelet.unprepare(known, unknown)
+
+    assert {uid: each.error for uid, each in answer.claims.items()} == {
+        known.uid: "",
+        unknown.uid: "",
+    }
 
 
 def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
     instance: Instance,
+    kubelet: PluginClient,
 ) -> None:
     ref = put_claim(instance.setup, "a", share_result())
     ledger_file = instance.setup.folder / "plugin" / FILE_NAME
-    with PluginClient(instance.paths.dra) as kubelet:
-        kubelet.prepare(ref)
-        for file in ledger_file.parent.glob(f"{FILE_NAME}*"):
-            file.unlink()
-        edited(ledger_file, f"PRAGMA user_version = {VERSION + 1}")
+    kubelet.prepare(ref)
+    for file in ledger_file.parent.glob(f"{FILE_NAME}*"):
+        file.unlink()
+    edited(ledger_file, f"PRAGMA user_version = {VERSION + 1}")
 
-        with pytest.raises(grpc.RpcError) as caught:
-            kubelet.prepare(ref)
+    with pytest.raises(grpc.RpcError) as caught:
+        kubelet.prepare(ref)
 
     assert caught.value.code() == grpc.StatusCode.INTERNAL
     assert [type(error) for error in instance.fatal] == [FatalError]
@@ -119,17 +133,13 @@ def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
 
 @pytest.mark.parametrize("service", ["v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"])
 def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
-    instance: Instance, service: str
+    instance: Instance, kubelet: PluginClient, service: str
 ) -> None:
-    with PluginClient(instance.paths.dra) as kubelet:
-        reports = kubelet.watch_health(service)
-        first = next(reports)
-        cards = instance.setup.discovery.inventory
-        assert cards is not None
-        instance.setup.discovery.inventory = Inventory(gpus=cards.gpus[:1])
-        instance.setup.catalog.refresh()
-        second = next(reports)
-        reports.close()  # type: ignore[attr-defined]
+    reports = kubelet.watch_health(service)
+    first = next(reports)
+    instance.setup.use_cards(simulated_inventory().gpus[0])
+    second = next(reports)
+    reports.close()  # type: ignore[attr-defined]
 
     assert {d.device.device_name: d.health for d in first.devices} == {
         GPU_0: HEALTHY,
@@ -142,36 +152,36 @@ def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
     assert {d.device.pool_name for d in first.devices} == {"default/node-01"}
 
 
-def test_reader_that_disconnects_frees_its_worker_at_once(instance: Instance) -> None:
+def test_reader_that_disconnects_frees_its_worker_at_once(
+    instance: Instance, kubelet: PluginClient
+) -> None:
     for _ in range(2 * MOST_STREAMS):
-        with PluginClient(instance.paths.dra) as kubelet:
-            reports = kubelet.watch_health()
+        with PluginClient(instance.paths.dra) as reader:
+            reports = reader.watch_health()
             next(reports)
             reports.close()  # type: ignore[attr-defined]
     ref = put_claim(instance.setup, "a", share_result())
 
-    with PluginClient(instance.paths.dra) as kubelet:
-        answer = kubelet.prepare(ref)
-
-    assert answer.claims[ref.uid].error == ""
+    assert kubelet.prepare(ref).claims[ref.uid].error == ""
 
 
-def test_excess_stream_is_refused_while_others_and_claims_go_on(instance: Instance) -> None:
+def test_excess_stream_is_refused_while_others_and_claims_go_on(
+    instance: Instance, kubelet: PluginClient
+) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    with PluginClient(instance.paths.dra) as kubelet:
-        streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
-        for stream in streams:
-            next(stream)
+    streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
+    for stream in streams:
+        next(stream)
 
-        with pytest.raises(grpc.RpcError) as caught:
-            next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
+    with pytest.raises(grpc.RpcError) as caught:
+        next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
 
-        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert f"found {MOST_STREAMS} open" in str(caught.value.details())
-        assert kubelet.prepare(ref).claims[ref.uid].error == ""
-        for stream in streams:
-            stream.close()  # type: ignore[attr-defined]
-        assert eventually(lambda: gets_a_stream(kubelet))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert f"found {MOST_STREAMS} open" in str(caught.value.details())
+    assert kubelet.prepare(ref).claims[ref.uid].error == ""
+    for stream in streams:
+        stream.close()  # type: ignore[attr-defined]
+    assert eventually(lambda: gets_a_stream(kubelet))
 
 
 def gets_a_stream(kubelet: PluginClient) -> bool:

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.plugin_servers import UnixServer
 from tensorfusion_dra.kubelet.sockets import SocketPaths
+from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
 
 POD_UID: Final = "8f3a1b2c-0000-4000-8000-00000000abcd"
@@ -149,14 +150,11 @@ def test_socket_exists_only_while_it_answers(node: Node) -> None:
             if path.is_socket() and sockets.is_dead(path) and path.is_socket():
                 seen_dead.append(path)
 
-    looking = Thread(target=look)
-    looking.start()
-    for _ in range(20):
-        server = UnixServer(path, [], workers=1)
-        server.start()
-        server.stop(grace_seconds=0)
-    stop.set()
-    looking.join(PATIENCE_SECONDS)
+    with running(look, stop=stop.set):
+        for _ in range(20):
+            server = UnixServer(path, [], workers=1)
+            server.start()
+            server.stop(grace_seconds=0)
 
     assert not list(path.parent.glob(".*"))
     assert seen_dead == []

@@ -83,8 +83,8 @@ def from_text(body: bytes) -> Scraped:
 def scrape(view: NodeView, *, most_shares: int = 100) -> Scraped:
     """Return what a scrape says, after checking that both formats say the same."""
     metrics = NodeMetrics()
-    _, body = metrics.written(lambda: view, accept=OPENMETRICS, most_shares=most_shares)
-    _, text = metrics.written(lambda: view, accept="", most_shares=most_shares)
+    _, body = metrics.written(OPENMETRICS, view=lambda: view, most_shares=most_shares)
+    _, text = metrics.written("", view=lambda: view, most_shares=most_shares)
     found = from_openmetrics(body)
     assert found.samples() == from_text(text).samples()
     return found

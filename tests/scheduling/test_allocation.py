@@ -1,20 +1,25 @@
-"""Devices that claims get, as in Kubernetes; no device is ever over-allocated."""
+"""Devices that claims get, as in Kubernetes: none is over-allocated; several cards; taint rules."""
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling.allocation import NoFitError
-from tensorfusion_dra.scheduling.devices import SchedulingError
+from tensorfusion_dra.scheduling.devices import SchedulingError, with_rules
 from tests.scheduling.allocating import HALF, allocate, allocated, devices
+from tests.support.builders.stored_claims import template_claim
 from tests.support.objects import (
+    CLASS,
     DRIVER,
     NODE,
     Json,
@@ -578,3 +583,93 @@ def test_no_sequence_of_claims_exceeds_the_capacity_of_a_device(
     limits = {("gpu-0", "tflops"): "100", ("gpu-0", "vram"): "40Gi"}
     limits |= {("gpu-1", "tflops"): "71.2", ("gpu-1", "vram"): "24Gi"}
     assert all(amount <= quantity.parse(limits[key]) for key, amount in sums.items())
+
+
+CARDS: Final = [resource_slice(*(shared(f"gpu-{name}", uuid=name) for name in "abcd"))]
+
+
+def allocated_cards(found: Json, *, tries_all_candidates: bool) -> str:
+    """Return the cards in the order of the results, such as `abcd`."""
+    (allocation,) = allocate(found, slices=CARDS, tries_all_candidates=tries_all_candidates)
+    return "".join(name.removeprefix("gpu-") for name in devices(allocation))
+
+
+@pytest.mark.parametrize(
+    ("constraints", "tries_all_candidates", "cards"),
+    [([], False, "abcd"), ([], True, "aaaa"), ([OTHER_CARD], True, "abab")],
+    ids=["1.36", "1.35", "1.35 with a constraint"],
+)
+def test_one_request_of_four_may_get_a_card_several_times_before_1_36(
+    constraints: list[Json], cards: str, *, tries_all_candidates: bool
+) -> None:
+    four = claim(exactly(count=4, capacity=SMALL), constraints=constraints)
+
+    assert allocated_cards(four, tries_all_candidates=tries_all_candidates) == cards
+
+
+@pytest.mark.parametrize("tries_all_candidates", [True, False], ids=["1.35", "1.36"])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
+    count: int, *, tries_all_candidates: bool
+) -> None:
+    wanted = PodRequest(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
+    made = template_claim()
+    made["metadata"]["name"] = "train"
+    made["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = CLASS
+    filled = claim_admission.filled(made, wanted, pool="", virtual=False)
+    for request in filled["spec"]["devices"]["requests"]:
+        del request["exactly"]["selectors"]  # the cards of this test lack the driver's attributes
+    (constraint,) = filled["spec"]["devices"]["constraints"]
+    assert constraint["distinctAttribute"] == f"{names.DRIVER}/{names.ATTR_UUID}"
+    constraint["distinctAttribute"] = f"{DRIVER}/uuid"
+
+    assert allocated_cards(filled, tries_all_candidates=tries_all_candidates) == "abcd"[:count]
+
+
+OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}
+ADDED = {"key": "maintenance", "value": "tonight", "effect": "NoExecute"}
+
+
+def published(pool: str, *names: str) -> dict[str, Any]:
+    devices = [{"name": name} for name in names]
+    return {"spec": {"driver": "mine", "pool": {"name": pool}, "devices": devices}}
+
+
+def rule(selector: dict[str, str] | None) -> dict[str, Any]:
+    spec: dict[str, Any] = {"taint": ADDED}
+    return {"spec": spec if selector is None else {**spec, "deviceSelector": selector}}
+
+
+@pytest.mark.parametrize(
+    ("selector", "tainted"),
+    [
+        (None, []),
+        ({}, ["a", "b", "c"]),
+        ({"driver": "mine"}, ["a", "b", "c"]),
+        ({"driver": "other"}, []),
+        ({"pool": "two"}, ["c"]),
+        ({"device": "b"}, ["b"]),
+        ({"driver": "mine", "pool": "two", "device": "b"}, []),
+    ],
+)
+def test_a_rule_taints_what_all_of_its_criteria_select(
+    selector: dict[str, str] | None, tainted: list[str]
+) -> None:
+    slices = [published("one", "a", "b"), published("two", "c")]
+
+    found = with_rules([rule(selector)], slices)
+
+    found_devices = [device for each in found for device in each["spec"]["devices"]]
+    assert [
+        device["name"] for device in found_devices if device.get("taints") == [ADDED]
+    ] == tainted
+
+
+def test_taints_of_slice_and_rules_add_up_and_the_slice_stays() -> None:
+    before = published("one", "a")
+    before["spec"]["devices"][0]["taints"] = [OWN]
+
+    (after,) = with_rules([rule({}), rule({"device": "a"})], [before])
+
+    assert after["spec"]["devices"][0]["taints"] == [OWN, ADDED, ADDED]
+    assert before["spec"]["devices"][0]["taints"] == [OWN]

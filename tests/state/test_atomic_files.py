@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
 from tensorfusion_dra.state import atomic
 from tests.support.disk import read_only
+from tests.support.threads import running
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,13 +75,10 @@ def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
         while not done.is_set():
             seen.add(path.read_bytes())
 
-    reader = Thread(target=read)
-    reader.start()
-    for _ in range(20):
-        for text in sorted(whole):
-            atomic.write(path, text, mode=0o644)
-    done.set()
-    reader.join()
+    with running(read, stop=done.set):
+        for _ in range(20):
+            for text in sorted(whole):
+                atomic.write(path, text, mode=0o644)
 
     assert seen <= whole
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dra_simulator.api.patches import JsonPatch
+from dra_simulator.api import patches
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Review
@@ -35,7 +35,7 @@ def review_body(document: Json, *, operation: str = "CREATE", old: Json | None =
 
 def patched(document: Json, operations: Sequence[object]) -> Json:
     """Apply a JSON patch to an object as the simulated API server does, and return the result."""
-    return JsonPatch(tuple(operations)).applied(document)
+    return patches.operated(document, operations)
 
 
 class ObjectsInMemory:

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
+
+from tests.support.servers import serving, url, write_kubeconfig
 
 
 class CannedApi:
@@ -30,14 +31,7 @@ class CannedApi:
 
     def kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig for this server, and return its path."""
-        document = {
-            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        path.write_text(json.dumps(document), encoding="utf-8")
-        return path
+        return write_kubeconfig(path, server=self.url)
 
     def answer(self, method: str, target: str, body: Any) -> tuple[int, Any]:
         """Return the status and document that answer a request."""
@@ -86,13 +80,8 @@ def served(answers: Mapping[str, Any]) -> Iterator[CannedApi]:
 
         do_POST = do_GET  # noqa: N815
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        api.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield api
-        finally:
-            server.shutdown()
-            thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    api.url = url(server)
+    with serving(server):
+        yield api

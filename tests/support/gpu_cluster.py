@@ -110,6 +110,12 @@ class Cluster:
         pod["spec"].update(fields)
         return self.client.create(PODS, pod)
 
+    def schedule_pod(self, name: str, *requests: Json, **fields: Any) -> Json:
+        """Add a pod with a claim, schedule all pods that fit, and return the claim."""
+        self.add_pod(name, *requests, **fields)
+        self.schedule()
+        return self.client.get(CLAIMS, name, "default")
+
     def schedule(self) -> None:
         """Schedule all pods that fit."""
         with Scheduler(self.server.url) as scheduler:

@@ -2,7 +2,7 @@
 
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
@@ -206,9 +206,14 @@ class DriverFilesInMemory:
 
 
 class HostFilesInMemory(HostFiles):
-    """Files and sockets of an enforcer that all exist unless a test adds them to `absent`."""
+    """Files and sockets of an enforcer that all exist unless a test adds them to `absent`.
+
+    Attributes:
+        before_provide: Called once, by the next call, which is between a claim's record and files.
+    """
 
     def __init__(self) -> None:
+        self.before_provide: Callable[[], object] = lambda: None
         self.absent: set[str] = set()
         self.folders: set[str] = set()
         self.texts: dict[str, str] = {}
@@ -218,6 +223,8 @@ class HostFilesInMemory(HostFiles):
         return next((f"{file}: No such file or directory" for file in lacking), "")
 
     def provide(self, needs: Needs) -> None:
+        act, self.before_provide = self.before_provide, lambda: None
+        act()
         self.folders |= {folder.path for folder in needs.folders}
         self.texts |= {file.path: file.text for file in needs.texts}
 

@@ -160,8 +160,34 @@ class Setup:
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:
         return dict(self.preparer.prepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))
 
+    def annotate(self, ref: ClaimRef, **annotations: str) -> None:
+        """Give a stored claim these annotations of ours, such as `vram_limit="8Gi"`."""
+        self.claims.stored[str(ref)]["metadata"]["annotations"] = {
+            f"tensor-fusion.ai/{key.replace('_', '-')}": text for key, text in annotations.items()
+        }
+
+    def prepared(self, ref: ClaimRef) -> PreparedClaim:
+        """Prepare a claim that is not refused."""
+        outcome = self.prepare(ref)[ref.uid]
+        assert isinstance(outcome, PreparedClaim), outcome
+        return outcome
+
+    def refused(self, ref: ClaimRef) -> str:
+        """Prepare a claim that is refused; return the error."""
+        return error_of(self.prepare(ref)[ref.uid])
+
     def unprepare(self, *refs: ClaimRef) -> dict[str, Failure | None]:
         return dict(self.preparer.unprepare(refs, deadline=time.monotonic() + PATIENCE_SECONDS))
+
+    def use_cards(self, *cards: Gpu) -> None:
+        """Have the node find these cards from now on."""
+        self.discovery.inventory = Inventory(gpus=cards)
+        self.catalog.refresh()
+
+    def use(self, **parts: Any) -> None:
+        """Replace these attributes of the node, and prepare with them from now on."""
+        vars(self).update(parts)
+        self.preparer = self.with_claims(self.claims)
 
     def spec_of(self, ref: ClaimRef) -> Any:
         path = self.cdi_folder / spec_file(ref.uid)
@@ -190,9 +216,12 @@ def put_annotated_claim(
     return setup.claims.put(claim)
 
 
+def limits_document(setup: Setup, ref: ClaimRef) -> Any:
+    return json.loads((setup.limits_folder / f"{ref.uid}.json").read_text())
+
+
 def limits_of(setup: Setup, ref: ClaimRef) -> Any:
-    document = json.loads((setup.limits_folder / f"{ref.uid}.json").read_text())
-    return [each.get("limits") for each in document["shares"]]
+    return [each.get("limits") for each in limits_document(setup, ref)["shares"]]
 
 
 def share_result(device: str | None = GPU_0, **more: Any) -> Any:
@@ -209,9 +238,7 @@ def real_gpu(card: Gpu, *, minor: int | None) -> Gpu:
 
 def use_real_cards(setup: Setup) -> None:
     """Replace the node's simulated cards by real ones, whose device nodes containers need."""
-    cards = tuple(real_gpu(gpu, minor=gpu.index) for gpu in simulated_inventory().gpus)
-    setup.discovery.inventory = Inventory(gpus=cards)
-    setup.catalog.refresh()
+    setup.use_cards(*(real_gpu(gpu, minor=gpu.index) for gpu in simulated_inventory().gpus))
 
 
 def error_of(outcome: object) -> str:

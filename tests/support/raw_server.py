@@ -1,14 +1,14 @@
 """A server on loopback that sends the bytes of a test, as slowly as the test requires."""
 
-import json
 import socket
 import socketserver
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any, Final
 
+from tests.support.servers import serving, url, write_kubeconfig
 from tests.support.waiting import eventually
 
 HANG_UP: Final = b""
@@ -53,18 +53,9 @@ class RawServer(socketserver.ThreadingTCPServer):
         with self.counting:
             self.connected -= 1
 
-    def kubeconfig(self, folder: Path) -> Path:
-        """Write a kubeconfig for this server, and return its path."""
-        path = folder / "kubeconfig"
-        host, port = self.server_address[:2]
-        document = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://{host!s}:{port}"}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        }
-        path.write_text(json.dumps(document))
-        return path
+    def kubeconfig(self, folder: Path, user: Mapping[str, Any] | None = None) -> Path:
+        """Write a kubeconfig for this server and user, and return its path."""
+        return write_kubeconfig(folder / "kubeconfig", user, server=url(self))
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -107,15 +98,12 @@ def served(
         answer: Called for each request; returns the pieces of the answer.
         pause_seconds: The pause after each piece.
     """
-    with RawServer(answer, pause_seconds=pause_seconds) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    server = RawServer(answer, pause_seconds=pause_seconds)
+    with serving(server):
         try:
             yield server
         finally:
             server.closing.set()
-            server.shutdown()
-            thread.join()
 
 
 def head(*lines: str, status: int = 200) -> bytes:

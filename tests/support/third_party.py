@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 
-from tensorfusion_dra.driver.providers import Kind, Providers, Registered
+from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
 from tensorfusion_dra.extend import AttributeProvider
 
 
 def registered(
-    provider: object, name: str = "rack", kind: Kind = Kind.ATTRIBUTES, package: str = "example 1.0"
+    provider: object,
+    name: str = "rack",
+    kind: ProviderKind = ProviderKind.ATTRIBUTES,
+    package: str = "example 1.0",
 ) -> Registered:
     return Registered(kind=kind, name=name, package=package, load=lambda: provider)
 

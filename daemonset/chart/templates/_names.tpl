@@ -22,6 +22,49 @@ app.kubernetes.io/component: {{ . }}
 {{- merge (include "selector" (index . 1) | fromYaml) (index . 2) (index . 0).Values.commonLabels | toYaml }}
 {{- end }}
 
+{{- define "cluster-role-binding" -}}
+{{- /* Binding of a ClusterRole, from a list of the root, the role's name and the component whose ServiceAccount gets it. */ -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ index . 1 }}
+  labels:
+    {{- include "labels" (list (index . 0) (index . 2)) | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ index . 1 }}
+subjects:
+- kind: ServiceAccount
+  name: tensorfusion-dra-{{ index . 2 }}
+  namespace: {{ (index . 0).Release.Namespace }}
+{{- end }}
+
+{{- define "policy-binding" -}}
+{{- /* Binding of an admission policy, from a list of the root and the policy's name. */ -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ index . 1 }}
+  labels:
+    {{- include "labels" (list (index . 0) "node-plugin") | nindent 4 }}
+spec:
+  policyName: {{ index . 1 }}
+  validationActions: [Deny]
+{{- end }}
+
+{{- define "webhook-client" -}}
+{{- /* How the API server calls the webhook, from a list of the root, the CA or "" if cert-manager fills it in, and the path. */ -}}
+{{- with index . 1 -}}
+caBundle: {{ . }}
+{{ end -}}
+service:
+  namespace: {{ (index . 0).Release.Namespace }}
+  name: tensorfusion-dra-webhook
+  path: {{ index . 2 }}
+  port: 443
+{{- end }}
+
 {{- define "image" -}}
 {{- with .Values.image -}}
 {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
@@ -52,7 +95,13 @@ app.kubernetes.io/component: {{ . }}
 - feature.node.kubernetes.io/pci-0302_10de.present
 {{- end }}
 
-{{- define "scheduling" -}}
+{{- define "node-pod" -}}
+{{- /* What the pods of all DaemonSets have in common. */ -}}
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 # Without the node plugin no pod with a share can start or end on a node.
 priorityClassName: {{ .Values.nodePlugin.priorityClassName }}
 # Shares have to be unprepared on tainted nodes as well.

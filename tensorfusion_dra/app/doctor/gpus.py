@@ -57,7 +57,7 @@ def cards(context: Context) -> Iterator[Finding]:
                 "set --driver-root, or --nvml-library",
             )
             return
-    yield ok("NVML", f"{recording.get('library')}, driver {recording.get('driver_version')}")
+    yield ok("NVML", f"{recording.library}, driver {recording.driver_version}")
     catalog = reader.current()
     assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]

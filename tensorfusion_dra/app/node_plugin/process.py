@@ -57,8 +57,7 @@ from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.kubelet import sockets
-from tensorfusion_dra.kubelet.dra import DraService
-from tensorfusion_dra.kubelet.health import HealthService
+from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
@@ -286,7 +285,22 @@ class NodePlugin:
 
         self._api.connect()
         process_memory.finish_start()
-        self._reconcile()
+        stale_claims = StaleClaimCollector(
+            Claims(self._resource_api),
+            self._nodes,
+            self._preparer,
+            gone_seconds=settings.gone_seconds,
+            check_seconds=settings.check_seconds,
+        )
+        reconcile = partial(
+            self._reconciler.run,
+            self._preparer,
+            stale_claims,
+            self._events(),
+            on_recovered=self._enforcement.follow,
+        )
+        supervisor.on_stop(self._reconciler.stop)
+        supervisor.run("reconciler", reconcile)
         pool = self.publish()
         announcer = HealthAnnouncer(self.catalog, self._ledger, self._status, self._events())
         supervisor.own("health-announcer", announcer)
@@ -298,24 +312,6 @@ class NodePlugin:
         # rolling update keeps the old one.
         self._answer_probes(servers, registration, pool, self._pages(registration))
         return servers
-
-    def _reconcile(self) -> None:
-        stale_claims = StaleClaimCollector(
-            Claims(self._resource_api),
-            self._nodes,
-            self._preparer,
-            gone_seconds=self._settings.gone_seconds,
-            check_seconds=self._settings.check_seconds,
-        )
-        reconcile = partial(
-            self._reconciler.run,
-            self._preparer,
-            stale_claims,
-            self._events(),
-            on_recovered=self._enforcement.follow,
-        )
-        self._supervisor.on_stop(self._reconciler.stop)
-        self._supervisor.run("reconciler", reconcile)
 
     def publish(self) -> PoolFollower | None:
         """Publish the node's devices.
@@ -370,11 +366,9 @@ class NodePlugin:
         pages = status_page.pages(settings.status_page_mode, observer.view)
         if settings.metrics != "true":
             return pages
-
-        def written(accept: str) -> tuple[str, bytes]:
-            most = settings.shown_shares
-            return self._metrics.written(observer.view, accept=accept, most_shares=most)
-
+        written = partial(
+            self._metrics.written, view=observer.view, most_shares=settings.shown_shares
+        )
         metrics = health_endpoint.metrics_page(
             written, self._supervisor, host=settings.metrics_host, port=settings.metrics_port
         )

@@ -27,7 +27,7 @@ from tensorfusion_dra.runtime.supervisor import Supervisor
 log = structlog.get_logger()
 
 _BOUNDS: Final = Bounds(
-    connections=48, head_bytes=8192, body_bytes=0, idle_seconds=5.0, look_seconds=0.5
+    connections=48, head_bytes=8192, body_bytes=0, idle_seconds=5.0, check_seconds=0.5
 )
 _MOST_PAGES: Final = 4
 """Pages that are answered at a time, besides probes."""

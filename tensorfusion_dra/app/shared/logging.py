@@ -3,10 +3,9 @@
 import logging
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict
 
 from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.core import printable
@@ -21,20 +20,15 @@ class _Libraries(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the record as the event library_warned."""
-        log = structlog.get_logger()
-        log.warning(
+        structlog.get_logger().warning(
             "library_warned",
             library=record.name,
             error=error_text.one_line(record.getMessage()),
         )
 
 
-def _printable(_logger: object, _method: str, facts: EventDict) -> EventDict:
-    """Make each fact one printable line; a traceback is added later and keeps its lines."""
-    return {key: _escaped(value) for key, value in facts.items()}
-
-
-def _escaped(value: object) -> object:
+def _escaped(value: Any) -> Any:
+    """Return the value with each text as one printable line."""
     if isinstance(value, str):
         return printable.one_line(value)
     if isinstance(value, list | tuple):
@@ -63,7 +57,8 @@ def configure(*, level: str, form: str, stream: TextIO | None = None) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _printable,
+            # Before the next one, because a traceback keeps its lines.
+            lambda _logger, _method, facts: _escaped(facts),
             structlog.processors.format_exc_info,
             renderer,
         ],

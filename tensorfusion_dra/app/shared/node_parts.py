@@ -32,7 +32,7 @@ from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
 from tensorfusion_dra.driver.catalog import CardHealthTracker
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
-from tensorfusion_dra.driver.providers import Kind
+from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -68,7 +68,7 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
     others = {
         each.name: GuardedEnforcer(each, _enforcer_settings(settings, each.name))
         for each in providers.registered(settings)
-        if each.kind is Kind.ENFORCER and not each.unused
+        if each.kind is ProviderKind.ENFORCER and not each.unused
     }
     return {**own, **others}
 

@@ -14,15 +14,15 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.driver.providers import Kind, Providers, Registered
+from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
 
 log = structlog.get_logger()
 
-GROUPS: Final[Mapping[Kind, str]] = {
-    Kind.ATTRIBUTES: names.ATTRIBUTE_PROVIDERS,
-    Kind.CAPACITIES: names.CAPACITY_PROVIDERS,
-    Kind.HEALTH: names.HEALTH_SOURCES,
-    Kind.ENFORCER: names.ENFORCERS,
+GROUPS: Final[Mapping[ProviderKind, str]] = {
+    ProviderKind.ATTRIBUTES: names.ATTRIBUTE_PROVIDERS,
+    ProviderKind.CAPACITIES: names.CAPACITY_PROVIDERS,
+    ProviderKind.HEALTH: names.HEALTH_SOURCES,
+    ProviderKind.ENFORCER: names.ENFORCERS,
 }
 DISABLED: Final = "disabled by the setting disable-provider"
 OWN_NAMES: Final = frozenset({"driver", "nvml", *KINDS})
@@ -43,7 +43,7 @@ def load(settings: Settings) -> Providers:
             log.error("provider_skipped", **each.log_fields, error=each.unused)
     for name in unknown_names(settings, every):
         log.warning("disabled_provider_unknown", provider=name)
-    return Providers(each for each in every if each.kind is not Kind.ENFORCER)
+    return Providers(each for each in every if each.kind is not ProviderKind.ENFORCER)
 
 
 def registered(settings: Settings) -> Sequence[Registered]:
@@ -70,7 +70,7 @@ def _disabled(settings: Settings) -> frozenset[str]:
     return frozenset(name for name in settings.disable_provider.split(",") if name)
 
 
-def _of_kind(kind: Kind, disabled: frozenset[str]) -> Iterator[Registered]:
+def _of_kind(kind: ProviderKind, disabled: frozenset[str]) -> Iterator[Registered]:
     found = [
         (entry.name, f"{entry.dist.name} {entry.dist.version}" if entry.dist else "", entry)
         for entry in entry_points(group=GROUPS[kind])

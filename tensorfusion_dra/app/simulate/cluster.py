@@ -84,27 +84,23 @@ class SimulatedCluster:
 
     def start(self) -> None:
         """Start everything but the node plugin; if a part cannot start, stop the started ones."""
-        try:
-            self._start()
-        except BaseException:
-            self._running.close()
-            raise
-
-    def _start(self) -> None:
         self.cdi_folder.mkdir()
-        self._running.enter_context(self.server)
-        self.client = Client(self.server.url)
-        self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
-        self.client.create(CLASSES, device_class())
-        self._running.enter_context(ClaimController(self.server.url))
-        self.scheduler = self._running.enter_context(Scheduler(self.server.url))
-        self._running.callback(self._stop_kubelet)
-        self.start_kubelet()
+        with ExitStack() as running:
+            running.enter_context(self.server)
+            self.client = Client(self.server.url)
+            self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+            self.client.create(CLASSES, device_class())
+            running.enter_context(ClaimController(self.server.url))
+            self.scheduler = running.enter_context(Scheduler(self.server.url))
+            running.callback(self._stop_kubelet)
+            self.start_kubelet()
+            self._running = running.pop_all()
 
     def stop(self) -> None:
-        """Stop all node plugins and everything else; keep the folder."""
-        for pod_uid in list(self._plugins):
-            self.stop_plugin(pod_uid)
+        """Stop all processes and everything else; keep the folder."""
+        for _, process in self._processes():
+            process.stop()
+        self._plugins.clear()
         self._running.close()
 
     def start_kubelet(self, *, wipe_slices: bool = False) -> None:
@@ -123,34 +119,32 @@ class SimulatedCluster:
         self.kubelet.start()
 
     def _stop_kubelet(self) -> None:
+        """Stop the present kubelet, which may be another one than at the start."""
         self.kubelet.stop()
 
     def plugin_command(self, pod_uid: str = "") -> list[str]:
-        """Return the command line of a node plugin."""
+        """Return the command line of a node plugin, with no host path of this machine."""
+        host_paths = {
+            "kubelet-root": self.kubelet_root,
+            "cdi-dir": self.cdi_folder,
+            "static-cdi-dir": self.folder / "static-cdi",
+            "data-dir": self.folder,
+            "dev-dir": self.folder / "dev",
+            "driver-root": self.folder / "driver",
+            "driver-root-on-host": self.folder / "driver",
+            "tensor-fusion-root": self.folder / "tensor-fusion",
+            "hami-core-library": self.folder / "vgpu" / "libvgpu.so.1",
+            "mps-pipes": self.folder / "mps" / "pipe",
+            "mps-shm": self.folder / "mps" / "shm",
+        }
         return [
             *(sys.executable, "-m", "tensorfusion_dra", "node-plugin"),
             *("--node-name", self.node_name),
             *("--kubeconfig", str(self.kubeconfig)),
-            *(word for flag, path in self._host_paths() for word in (f"--{flag}", str(path))),
+            *(word for flag, path in host_paths.items() for word in (f"--{flag}", str(path))),
             *(("--pod-uid", pod_uid) if pod_uid else ()),
             *self.plugin_flags,
         ]
-
-    def _host_paths(self) -> Sequence[tuple[str, Path]]:
-        """Return a flag for every host path of a node plugin, so that none is this machine's."""
-        return (
-            ("kubelet-root", self.kubelet_root),
-            ("cdi-dir", self.cdi_folder),
-            ("static-cdi-dir", self.folder / "static-cdi"),
-            ("data-dir", self.folder),
-            ("dev-dir", self.folder / "dev"),
-            ("driver-root", self.folder / "driver"),
-            ("driver-root-on-host", self.folder / "driver"),
-            ("tensor-fusion-root", self.folder / "tensor-fusion"),
-            ("hami-core-library", self.folder / "vgpu" / "libvgpu.so.1"),
-            ("mps-pipes", self.folder / "mps" / "pipe"),
-            ("mps-shm", self.folder / "mps" / "shm"),
-        )
 
     def start_plugin(self, pod_uid: str = "") -> int:
         """Start the node plugin of a pod and return its process ID; other plugins keep running."""
@@ -182,7 +176,7 @@ class SimulatedCluster:
         self._plugins.pop(pod_uid).kill()
 
     def watch_process(self, name: str, process: PluginProcess) -> None:
-        """Let waits fail if this process ends; the caller still has to stop it."""
+        """Let waits fail if this process ends, and stop it with the cluster."""
         self._extra_processes[name] = process
 
     def log_file_of(self, pod_uid: str) -> Path:
@@ -208,13 +202,20 @@ class SimulatedCluster:
         """
         deadline = time.monotonic() + seconds
         while not condition():
-            for name, process in self._processes():
-                if process.exit_code is not None and not process.is_stopping:
-                    summary = f"{what}: the {name} ended with {process.exit_code}"
-                    raise WaitError(summary, (*explain(), *self._problems()))
+            reasons = [
+                f"the {name} ended with {process.exit_code}"
+                for name, process in self._processes()
+                if process.exit_code is not None and not process.is_stopping
+            ]
             if time.monotonic() > deadline:
-                summary = f"{what}: not within {seconds:g} s"
-                raise WaitError(summary, (*explain(), *self._problems()))
+                reasons.append(f"not within {seconds:g} s")
+            if reasons:
+                problems = [
+                    f"{name}: {line}"
+                    for name, process in self._processes()
+                    for line in process.problems()
+                ]
+                raise WaitError(f"{what}: {reasons[0]}", (*explain(), *problems))
             time.sleep(_POLL_SECONDS)
 
     def _processes(self) -> Sequence[tuple[str, PluginProcess]]:
@@ -222,13 +223,6 @@ class SimulatedCluster:
             (f"node plugin {pod_uid}".rstrip(), plugin) for pod_uid, plugin in self._plugins.items()
         )
         return (*plugins, *self._extra_processes.items())
-
-    def _problems(self) -> Sequence[str]:
-        """Return the last warnings and errors in the log of each process."""
-        found: list[str] = []
-        for name, process in self._processes():
-            found += [f"{name}: {line}" for line in process.problems()]
-        return found
 
     def slices(self) -> list[Json]:
         """Return the stored ResourceSlices, sorted by name."""

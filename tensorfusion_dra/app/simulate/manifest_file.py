@@ -93,7 +93,8 @@ class FilePods:
     def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
         """Return the capacities that the first request of the pod's claim names."""
         for request in _requests(cluster, pod):
-            return as_texts(as_map(request.get("capacity")).get("requests"))
+            found = as_map(as_map(request.get("capacity")).get("requests"))
+            return {str(name): str(text) for name, text in found.items()}
         return {}
 
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
@@ -114,15 +115,6 @@ class FilePods:
                 )
             )
         return found
-
-    def delete(self, cluster: SimulatedCluster, pod: str) -> None:
-        """Delete a pod."""
-        cluster.client.delete(PODS, pod, NAMESPACE)
-
-    def stop(self) -> None:
-        """Stop the webhook."""
-        if self._webhook is not None:
-            self._webhook.process.stop()
 
     def _warnings(self, pod: str) -> tuple[str, ...]:
         """Return the warnings of a pod's admission, from the webhook's log."""
@@ -150,11 +142,6 @@ class FilePods:
             raise InputError(f"gpupool: found {', '.join(sorted(map(str, named)))}, expected one")
         pools = sorted(self._names(GPUPOOLS))
         return str(next(iter(named), pools[0] if pools else _DEFAULT_POOL))
-
-
-def as_texts(found: object) -> dict[str, str]:
-    """Return a JSON object with its keys and values as texts; empty for anything else."""
-    return {str(name): str(text) for name, text in as_map(found).items()}
 
 
 def _requests(cluster: SimulatedCluster, pod: str) -> list[Json]:

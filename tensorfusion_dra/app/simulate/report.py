@@ -4,7 +4,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, Final
 
@@ -113,11 +113,6 @@ class Report:
     left_behind: tuple[str, ...]
     kept_in: str
     seconds: Mapping[str, float]
-
-
-def as_json(report: Report) -> str:
-    """Return the report as JSON."""
-    return json.dumps(asdict(report), indent=2)
 
 
 def phase(pod: Json) -> str:
@@ -237,15 +232,9 @@ def as_text(report: Report, *, verbose: bool) -> str:
         [] if verbose else _limits_of_one(report),
     ]
     if verbose:
-        parts += _sections(report)
+        parts += [_slices(report), *map(_request_of_claim, report.admissions), *_container(report)]
     parts.append(_closing_line(report, verbose=verbose))
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
-
-
-def _sections(report: Report) -> list[list[str]]:
-    """Return the slices, the filled claims, the CDI spec and the environment, as lines each."""
-    parts = [_slices(report), *map(_request_of_claim, report.admissions), *_container(report)]
-    return [lines for lines in parts if lines]
 
 
 def _slices(report: Report) -> list[str]:
@@ -349,16 +338,12 @@ def _admissions(admissions: Iterable[Admission]) -> list[str]:
         if admission.refused:
             rows += _cells(admission.pod, "refused", admission.refused)
             continue
-        rows.append((admission.pod, "admitted", _claim(admission)))
+        unchanged = "unchanged: it asks for no share, or DRA is off for it"
+        claim = f"claim {admission.claim}" if admission.claim else unchanged
+        rows.append((admission.pod, "admitted", claim))
         for warning in admission.warnings:
             rows += _cells("", "warning", warning)
     return ["Admission by the webhook", *table(rows)] if rows else []
-
-
-def _claim(admission: Admission) -> str:
-    if not admission.claim:
-        return "unchanged: it asks for no share, or DRA is off for it"
-    return f"claim {admission.claim}"
 
 
 def _cells(pod: str, verdict: str, text: str) -> list[tuple[object, ...]]:

@@ -1,20 +1,21 @@
 """Sequence of a simulation: discovery, publication, pods and what they need, report, teardown."""
 
 import contextlib
+import json
 import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import Final, Protocol, TextIO
 
-from dra_simulator.rest import Json
+from dra_simulator.rest import PODS, Json
 from tensorfusion_dra.app.simulate import report
-from tensorfusion_dra.app.simulate.cluster import PATIENCE_SECONDS, SimulatedCluster
+from tensorfusion_dra.app.simulate.cluster import NAMESPACE, PATIENCE_SECONDS, SimulatedCluster
 from tensorfusion_dra.app.simulate.command import Options, ShareRequest
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tensorfusion_dra.app.simulate.report import Admission, Report
@@ -61,12 +62,6 @@ class Workload(Protocol):
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
         """Return the results of the webhook; empty without a webhook."""
 
-    def delete(self, cluster: SimulatedCluster, pod: str) -> None:
-        """Delete a pod; it ends later."""
-
-    def stop(self) -> None:
-        """Stop the processes that the workload started."""
-
 
 class GeneratedPods:
     """Pods with claims of their own; they take turns at the requests in the options."""
@@ -96,13 +91,6 @@ class GeneratedPods:
     def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
         """Return nothing: no webhook is involved."""
         return ()
-
-    def delete(self, cluster: SimulatedCluster, pod: str) -> None:
-        """Delete a pod and its claim template."""
-        cluster.delete(pod)
-
-    def stop(self) -> None:
-        """Do nothing: no processes were started."""
 
 
 _INTERRUPTED: Final = 128 + SIGINT
@@ -147,7 +135,6 @@ def run(options: Options, *, form: str) -> int:
     finally:
         with _uninterrupted():
             progress.clear()
-            workload.stop()
             cluster.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -176,7 +163,7 @@ def _run_and_print(
     result = _simulate(cluster, workload, options, progress)
     progress.clear()
     if form == "json":
-        printed = report.as_json(result)
+        printed = json.dumps(asdict(result), indent=2)
     else:
         printed = report.as_text(result, verbose=options.verbose)
     sys.stdout.write(f"{printed}\n")
@@ -211,7 +198,7 @@ def _simulate(
     result = _result(cluster, workload, settled)
     left_behind: tuple[str, ...] = ()
     if not options.keep:
-        left_behind = _tear_down(cluster, workload, pods, progress)
+        left_behind = _tear_down(cluster, pods, progress)
     ended = time.monotonic()
     return replace(
         result,
@@ -294,12 +281,12 @@ def _wait_settled(
 
 
 def _tear_down(
-    cluster: SimulatedCluster, workload: Workload, pods: Sequence[str], progress: Progress
+    cluster: SimulatedCluster, pods: Sequence[str], progress: Progress
 ) -> tuple[str, ...]:
     """Delete the pods and stop the node plugin; return what is left and should not be."""
     for name in pods:
         progress.show(f"deleting {name}")
-        workload.delete(cluster, name)
+        cluster.client.delete(PODS, name, NAMESPACE)
     progress.show("waiting until every claim is unprepared")
     left: list[str] = []
     try:

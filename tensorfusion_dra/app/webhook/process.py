@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -126,13 +127,11 @@ def _metrics_page(
     if settings.metrics != "true":
         return {}
 
-    def written(accept: str) -> tuple[str, bytes]:
-        return metrics.written(
-            accept=accept, version=version.current(), expires_at=certificates.expires_at
-        )
-
     return health_endpoint.metrics_page(
-        written, supervisor, host=settings.metrics_host, port=settings.metrics_port
+        partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
+        supervisor,
+        host=settings.metrics_host,
+        port=settings.metrics_port,
     )
 
 

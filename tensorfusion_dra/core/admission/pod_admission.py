@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_containers, pod_request
-from tensorfusion_dra.core.admission.pod_containers import requests_whole_gpus
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -144,8 +143,14 @@ def sharing(pod: Mapping[str, Any], wanted: PodRequest) -> frozenset[str]:
     return frozenset(
         name_of(container)
         for path, container in pod_containers.with_paths(pod)
-        if path.startswith("spec.containers") or requests_whole_gpus(container)
+        if path.startswith("spec.containers") or _requests_whole_gpus(container)
     )
+
+
+def _requests_whole_gpus(container: Mapping[str, Any]) -> bool:
+    """Return True if the container requests or limits NVIDIA's extended resource."""
+    resources = as_map(container.get("resources"))
+    return any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in ("requests", "limits"))
 
 
 def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -> Json:
@@ -166,7 +171,7 @@ def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -
         {"name": names.POD_CLAIM, "resourceClaimTemplateName": placement.template},
     )
     for _, container in pod_containers.with_paths(result):
-        if requests_whole_gpus(container):
+        if _requests_whole_gpus(container):
             for kind in ("requests", "limits"):
                 _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
         if name_of(container) in chosen:
@@ -315,7 +320,7 @@ def _of_containers(pod: Mapping[str, Any], chosen: frozenset[str]) -> Iterator[s
     for _, container in pod_containers.with_paths(pod):
         name = name_of(container)
         if name not in chosen:
-            if pod_containers.requests_whole_gpus(container):
+            if _requests_whole_gpus(container):
                 yield f"container {name}: {names.NVIDIA_GPU} was removed; it gets no share"
             continue
         if as_map(container.get("securityContext")).get("privileged") is True:

@@ -16,7 +16,6 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.kubernetes import pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -30,12 +29,6 @@ def with_paths(pod: Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
         for index, container in enumerate(as_list(spec.get(kind))):
             if isinstance(container, dict):
                 yield f"spec.{kind}[{index}]", container
-
-
-def requests_whole_gpus(container: Mapping[str, Any]) -> bool:
-    """Return True if the container requests or limits NVIDIA's extended resource."""
-    resources = as_map(container.get("resources"))
-    return any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in ("requests", "limits"))
 
 
 def claims_sharing_a_container(pod: Mapping[str, Any], claim_name: str) -> frozenset[str]:

@@ -34,7 +34,7 @@ _TO_NUMBER: Final = "AsApproximateFloat64"
 """The guide's method; Kubernetes has asApproximateFloat."""
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """Kind of a value, as far as the dialect distinguishes kinds; the values appear in errors."""
 
     STRING = "a string"
@@ -50,27 +50,27 @@ class Kind(StrEnum):
 
 
 ATTRIBUTES: Final = {
-    names.ATTR_MODEL: Kind.STRING,
-    names.ATTR_POOL_NAME: Kind.STRING,
-    names.ATTR_POD_NAMESPACE: Kind.STRING,
-    names.ATTR_UUID: Kind.STRING,
-    names.ATTR_PHASE: Kind.STRING,
-    names.ATTR_USED_BY: Kind.STRING,
-    names.ATTR_NODE_NAME: Kind.STRING,
-    names.ATTR_QOS: Kind.STRING,
-    names.ATTR_NODE_TOTAL_TFLOPS: Kind.AMOUNT,
-    names.ATTR_NODE_TOTAL_VRAM: Kind.AMOUNT,
-    names.ATTR_NODE_TOTAL_GPUS: Kind.INT,
-    names.ATTR_NODE_MANAGED_GPUS: Kind.INT,
-    names.ATTR_NODE_VIRTUAL_TFLOPS: Kind.AMOUNT,
-    names.ATTR_NODE_VIRTUAL_VRAM: Kind.AMOUNT,
-    names.ATTR_PRODUCT_NAME: Kind.STRING,
-    names.ATTR_BRAND: Kind.STRING,
-    names.ATTR_ARCHITECTURE: Kind.STRING,
-    names.ATTR_COMPUTE_CAPABILITY: Kind.VERSION,
-    names.ATTR_DRIVER_VERSION: Kind.VERSION,
-    names.ATTR_CUDA_DRIVER_VERSION: Kind.VERSION,
-    names.ATTR_TFLOPS_SOURCE: Kind.STRING,
+    names.ATTR_MODEL: ValueKind.STRING,
+    names.ATTR_POOL_NAME: ValueKind.STRING,
+    names.ATTR_POD_NAMESPACE: ValueKind.STRING,
+    names.ATTR_UUID: ValueKind.STRING,
+    names.ATTR_PHASE: ValueKind.STRING,
+    names.ATTR_USED_BY: ValueKind.STRING,
+    names.ATTR_NODE_NAME: ValueKind.STRING,
+    names.ATTR_QOS: ValueKind.STRING,
+    names.ATTR_NODE_TOTAL_TFLOPS: ValueKind.AMOUNT,
+    names.ATTR_NODE_TOTAL_VRAM: ValueKind.AMOUNT,
+    names.ATTR_NODE_TOTAL_GPUS: ValueKind.INT,
+    names.ATTR_NODE_MANAGED_GPUS: ValueKind.INT,
+    names.ATTR_NODE_VIRTUAL_TFLOPS: ValueKind.AMOUNT,
+    names.ATTR_NODE_VIRTUAL_VRAM: ValueKind.AMOUNT,
+    names.ATTR_PRODUCT_NAME: ValueKind.STRING,
+    names.ATTR_BRAND: ValueKind.STRING,
+    names.ATTR_ARCHITECTURE: ValueKind.STRING,
+    names.ATTR_COMPUTE_CAPABILITY: ValueKind.VERSION,
+    names.ATTR_DRIVER_VERSION: ValueKind.VERSION,
+    names.ATTR_CUDA_DRIVER_VERSION: ValueKind.VERSION,
+    names.ATTR_TFLOPS_SOURCE: ValueKind.STRING,
 }
 """Attributes of the guide, and those that this driver publishes in addition."""
 
@@ -78,7 +78,7 @@ NOT_ON_EVERY_DEVICE: Final = capacity.VIRTUAL
 """Capacities that only the devices of oversubscribing pools have."""
 
 CAPACITIES: Final = dict.fromkeys(
-    (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM, *sorted(NOT_ON_EVERY_DEVICE)), Kind.QUANTITY
+    (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM, *sorted(NOT_ON_EVERY_DEVICE)), ValueKind.QUANTITY
 )
 
 _DRIVER: Final = syntax.quoted(names.DRIVER)
@@ -86,11 +86,11 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ORDER: Final = frozenset({"<", "<=", ">", ">="})
 _EQUALITY: Final = frozenset({"==", "!=", "in"})
 _TAKES_ANYTHING: Final = frozenset({"size", "dyn", "type"})
-_LITERALS: Final = {"string": Kind.STRING, "int": Kind.INT, "double": Kind.DOUBLE}
-_FIELDS: Final = {"attributes": Kind.ATTRIBUTES, "capacity": Kind.CAPACITY}
+_LITERALS: Final = {"string": ValueKind.STRING, "int": ValueKind.INT, "double": ValueKind.DOUBLE}
+_FIELDS: Final = {"attributes": ValueKind.ATTRIBUTES, "capacity": ValueKind.CAPACITY}
 _KNOWN: Final = {
-    Kind.ATTRIBUTES: ("attribute", ATTRIBUTES),
-    Kind.CAPACITY: ("capacity", CAPACITIES),
+    ValueKind.ATTRIBUTES: ("attribute", ATTRIBUTES),
+    ValueKind.CAPACITY: ("capacity", CAPACITIES),
 }
 """What is looked up in each of the device's maps, and the kinds of it by name."""
 
@@ -172,16 +172,16 @@ class _Translation:
             guard = "".join(f"has(device.capacity[{_DRIVER}].{name}) && " for name in needed)
             self._wrap(node, guard if conjunct else f"({guard}", "" if conjunct else ")")
 
-    def _value(self, node: Node, bound: _Names, use: _Use = "value") -> Kind:
+    def _value(self, node: Node, bound: _Names, use: _Use = "value") -> ValueKind:
         """Translate a part of any kind; return its kind."""
         match node.form:
             case "name":
                 is_device = node.text == "device" and (node.is_optional or "device" not in bound)
-                return Kind.DEVICE if is_device else Kind.UNKNOWN
+                return ValueKind.DEVICE if is_device else ValueKind.UNKNOWN
             case "select":
-                is_field = self._value(node.parts[0], bound, "member") is Kind.DEVICE
+                is_field = self._value(node.parts[0], bound, "member") is ValueKind.DEVICE
                 if is_field and not node.is_optional:
-                    return _FIELDS.get(node.text, Kind.UNKNOWN)
+                    return _FIELDS.get(node.text, ValueKind.UNKNOWN)
             case "index":
                 return self._index(node, bound, use)
             case "call" | "method":
@@ -198,19 +198,19 @@ class _Translation:
             case "list" | "map":
                 for part in node.parts:
                     self._value(part, bound, "either")
-        return _LITERALS.get(node.form, Kind.UNKNOWN)
+        return _LITERALS.get(node.form, ValueKind.UNKNOWN)
 
-    def _index(self, node: Node, bound: _Names, use: _Use) -> Kind:
+    def _index(self, node: Node, bound: _Names, use: _Use) -> ValueKind:
         of, key = node.parts
         target = self._value(of, bound, "member")
         self._value(key, bound)
         name = key.string()
         if node.is_optional or name is None or target not in _KNOWN:
-            return Kind.UNKNOWN
+            return ValueKind.UNKNOWN
         what, known = _KNOWN[target]
         is_name = _IDENTIFIER.fullmatch(name) is not None and use != "member"
         if not is_name or (use == "either" and name not in known):
-            return Kind.UNKNOWN
+            return ValueKind.UNKNOWN
         if name not in known:
             self._refuse(
                 f"found {what} {name!r}, expected one of {', '.join(known)}; any other needs its "
@@ -223,12 +223,12 @@ class _Translation:
             self._lacking[-1].append(name)
         return known[name]
 
-    def _call(self, node: Node, bound: _Names) -> Kind:
+    def _call(self, node: Node, bound: _Names) -> ValueKind:
         if syntax.is_has(node):
             self._lacking.append([])  # has() itself needs no guard
             self._value(node.parts[0], bound)
             self._lacking.pop()
-            return Kind.UNKNOWN
+            return ValueKind.UNKNOWN
         count = syntax.bound(node)
         use: _Use = "either" if node.text in _TAKES_ANYTHING or syntax.is_bind(node) else "value"
         if node.form == "method":
@@ -239,12 +239,12 @@ class _Translation:
         inner = bound | {self._text(each) for each in node.arguments[:count]}
         for argument in node.arguments[count:]:
             self._value(argument, inner, use)
-        return Kind.UNKNOWN
+        return ValueKind.UNKNOWN
 
-    def _to_number(self, node: Node, target: Kind) -> None:
-        if target is Kind.AMOUNT:
+    def _to_number(self, node: Node, target: ValueKind) -> None:
+        if target is ValueKind.AMOUNT:
             self._wrap(node.parts[0], "quantity(", ")")
-        elif target not in (Kind.QUANTITY, Kind.UNKNOWN):
+        elif target not in (ValueKind.QUANTITY, ValueKind.UNKNOWN):
             self._refuse(f"found {_TO_NUMBER}() of {target.value}, expected a Quantity", node.at)
         self._replace(node, "asApproximateFloat")
 
@@ -261,10 +261,10 @@ class _Translation:
             if right.form != "list":
                 self._value(right, bound, "member")
         kinds = [self._value(each, bound) for each in nodes]
-        is_alike = node.text in _EQUALITY and {*kinds} <= {Kind.QUANTITY, Kind.UNKNOWN}
+        is_alike = node.text in _EQUALITY and {*kinds} <= {ValueKind.QUANTITY, ValueKind.UNKNOWN}
         for operand, kind in zip(nodes, kinds, strict=True):
-            if (kind is Kind.QUANTITY and not is_alike) or (
-                kind is Kind.AMOUNT and node.text in _ORDER
+            if (kind is ValueKind.QUANTITY and not is_alike) or (
+                kind is ValueKind.AMOUNT and node.text in _ORDER
             ):
                 self._refuse(
                     f"found {kind.value} as operand of {node.text}, "

@@ -37,20 +37,24 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import (
-    access,
     device_metadata,
     isolation,
     lending,
     limits,
     plan,
+    prepared,
     presence,
 )
-from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.evidence import NodeEvidence
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.plan import Plan
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import (
+    CardAccess,
+    PreparedClaim,
+    PreparedShare,
+    SharedAccess,
+)
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
@@ -206,7 +210,7 @@ def _fitted(
         pods=claim.pods,
         enforcer=facts.enforcer,
     )
-    record = access.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
+    record = prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
     involved = {share.device: facts.devices[share.device] for share in shares}
     record = lending.with_first_grant(record, involved, facts.rules)
     *changed, record = lending.with_divided_limits([*others, record], involved, facts.rules)

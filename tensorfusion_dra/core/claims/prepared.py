@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tensorfusion_dra.core import names
@@ -204,6 +204,33 @@ class PreparedClaim:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardAccess:
+    """Access to one card; empty for a simulated card.
+
+    Attributes:
+        device_nodes: Paths on the host.
+        toolkit_device: The card's qualified CDI device in the spec of NVIDIA's container toolkit;
+            None if the node has no such spec.
+    """
+
+    device_nodes: tuple[str, ...] = ()
+    toolkit_device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAccess:
+    """Access that a container needs once, however many cards it has.
+
+    Attributes:
+        device_nodes: Paths on the host, such as /dev/nvidiactl.
+        driver_mounts: Driver libraries; empty where NVIDIA's container toolkit mounts them.
+    """
+
+    device_nodes: tuple[str, ...] = ()
+    driver_mounts: tuple[Mount, ...] = ()
+
+
 Json = Mapping[str, Any]
 
 
@@ -265,3 +292,35 @@ def _reason_gone(recorded: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json
         if not here & {devices.node_name(pool) for pool in pools}:
             return f"allocated from {', '.join(sorted(pools))}, not on this node"
     return ""
+
+
+def refreshed(
+    claim: PreparedClaim, cards: Mapping[str, CardAccess], shared: SharedAccess, *, boot_id: str
+) -> PreparedClaim:
+    """Return the claim with the access of this boot: minor numbers may change at a reboot.
+
+    Args:
+        claim: The recorded claim.
+        cards: Access by device name. A share whose device is missing keeps its recorded access.
+        shared: Used only if some share has device nodes.
+        boot_id: ID of this boot. The claim gets it only if `cards` covers all its shares.
+    """
+    shares = tuple(
+        replace(
+            share,
+            device_nodes=cards[share.device].device_nodes,
+            toolkit_device=cards[share.device].toolkit_device,
+        )
+        if share.device in cards
+        else share
+        for share in claim.shares
+    )
+    if not any(share.device_nodes for share in shares):
+        shared = SharedAccess()
+    return replace(
+        claim,
+        shares=shares,
+        common_nodes=shared.device_nodes,
+        driver_mounts=shared.driver_mounts,
+        boot_id=boot_id if cards.keys() >= {s.device for s in shares} else claim.boot_id,
+    )

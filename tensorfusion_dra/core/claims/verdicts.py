@@ -307,7 +307,7 @@ def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
     """Return the file of a request.
 
     A container that uses several requests of its claim counts in the file of one of them. Their
-    limits are equal (enforcers/by_index.py), so that one speaks for all.
+    limits are equal (enforcers/limiters.py), so that one speaks for all.
     """
     own = caches.get(request)
     if own is not None and (own.processes or own.trouble):
@@ -317,7 +317,9 @@ def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
 
 def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
     for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
-        if _exceeds(found, limit):
+        # HAMi-core takes 0 for no limit.
+        exceeds_compute = (found.sm_percent or _WHOLE_PERCENT) > limit.sm_percent
+        if exceeds_compute or not found.vram_bytes or found.vram_bytes > limit.vram_bytes:
             return not_enforced(
                 LIMITS_DIFFER,
                 f"{cache.path}: card {index}: found {found}, expected "
@@ -328,12 +330,6 @@ def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
         LIMITER_ACTIVE,
         f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
     )
-
-
-def _exceeds(found: Limit, limit: Limit) -> bool:
-    """Return True if more is allowed than the limit; HAMi-core takes 0 for no limit."""
-    percent = found.sm_percent or _WHOLE_PERCENT
-    return not found.vram_bytes or found.vram_bytes > limit.vram_bytes or percent > limit.sm_percent
 
 
 def _of_mps(evidence: Evidence) -> Verdict:

@@ -35,7 +35,7 @@ from tensorfusion_dra.core.devices import xids
 from tensorfusion_dra.core.devices.xids import XidRules
 
 
-class Kind(IntEnum):
+class TroubleKind(IntEnum):
     """Kinds of trouble with a card, the worst last; SOURCE is what another package reports."""
 
     SOURCE = 0
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     VANISHED = 6
 
 
-AWAY = frozenset({Kind.LOST, Kind.VANISHED})
+AWAY = frozenset({TroubleKind.LOST, TroubleKind.VANISHED})
 """Kinds of trouble with which no container can use the card."""
 
 
@@ -60,7 +60,7 @@ class Trouble:
         text: Description for people; the same as long as the trouble is the same.
     """
 
-    kind: Kind
+    kind: TroubleKind
     reason: str
     text: str
 
@@ -186,7 +186,7 @@ def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
     if not rules.xids.marks_card(event.code):
         return None
     text = xids.description(event.code)
-    return Trouble(kind=Kind.XID, reason=f"xid-{event.code}", text=text)
+    return Trouble(kind=TroubleKind.XID, reason=f"xid-{event.code}", text=text)
 
 
 def recovery_trouble(action: int | None) -> Trouble | None:
@@ -200,7 +200,7 @@ def recovery_trouble(action: int | None) -> Trouble | None:
         action,
         (f"recovery-action-{action}", f"the NVIDIA driver requests recovery action {action}"),
     )
-    return Trouble(kind=Kind.RECOVERY, reason=reason, text=text)
+    return Trouble(kind=TroubleKind.RECOVERY, reason=reason, text=text)
 
 
 def reported(health: CardHealth, trouble: Trouble, now: Moment) -> CardHealth:
@@ -217,7 +217,7 @@ def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) 
         return _troubled(health, finding.troubles, now)
     if health.sick is None:
         return health
-    if finding.is_partial and health.sick.worst.kind is Kind.SOURCE:
+    if finding.is_partial and health.sick.worst.kind is TroubleKind.SOURCE:
         return replace(health, good_readings=0)
     if health.reported and not _is_cleared(health, finding, now, rules):
         return replace(health, good_readings=0)
@@ -261,10 +261,14 @@ def _is_cleared(health: CardHealth, finding: Finding, now: Moment, rules: Health
 _TROUBLES = {
     event: Trouble(kind=kind, reason=event.value, text=text)
     for event, kind, text in (
-        (EventKind.UNCORRECTABLE_ECC, Kind.MEMORY, "uncorrectable ECC error"),
-        (EventKind.FATAL_POISON, Kind.MEMORY, "uncontained memory error (poison)"),
-        (EventKind.RETIREMENT_FAILED, Kind.MEMORY, "bad memory could not be retired"),
-        (EventKind.UNAVAILABLE, Kind.XID, "the NVIDIA driver reports the GPU as unavailable"),
+        (EventKind.UNCORRECTABLE_ECC, TroubleKind.MEMORY, "uncorrectable ECC error"),
+        (EventKind.FATAL_POISON, TroubleKind.MEMORY, "uncontained memory error (poison)"),
+        (EventKind.RETIREMENT_FAILED, TroubleKind.MEMORY, "bad memory could not be retired"),
+        (
+            EventKind.UNAVAILABLE,
+            TroubleKind.XID,
+            "the NVIDIA driver reports the GPU as unavailable",
+        ),
     )
 }
 _RECOVERY = {

@@ -31,10 +31,10 @@ from tensorfusion_dra.core.devices.health import (
     CardHealth,
     Finding,
     HealthRules,
-    Kind,
     Moment,
     Sickness,
     Trouble,
+    TroubleKind,
 )
 
 _VERSION: Final = 1
@@ -173,7 +173,12 @@ def as_json(known: KnownCards, *, boot_id: str) -> Json:
         "cards": [asdict(gpu) for gpu in known.cards.values()],
         "absent": sorted(known.absent),
         "sick": {
-            uuid: _sick_json(state, state.sick)
+            uuid: {
+                "since": state.sick.since.isoformat(),
+                "worst": _trouble_json(state.sick.worst),
+                "reported": [_trouble_json(trouble) for trouble in state.reported],
+                "wasAway": state.was_away,
+            }
             for uuid, state in sorted(known.health.items())
             if state.sick is not None
         },
@@ -235,13 +240,13 @@ def _absences(missing: Mapping[str, Gpu], inventory: Inventory) -> Mapping[str, 
     for uuid in missing:
         if uuid in lost:
             text = f"the GPU is lost: {lost[uuid].text}"
-            absences[uuid] = Trouble(kind=Kind.LOST, reason="lost", text=text)
+            absences[uuid] = Trouble(kind=TroubleKind.LOST, reason="lost", text=text)
         elif uuid in unusable:
             text = f"the GPU cannot be used: {unusable[uuid]}"
-            absences[uuid] = Trouble(kind=Kind.VANISHED, reason="unusable", text=text)
+            absences[uuid] = Trouble(kind=TroubleKind.VANISHED, reason="unusable", text=text)
         else:
             text = "the GPU is gone from the node"
-            absences[uuid] = Trouble(kind=Kind.VANISHED, reason="vanished", text=text)
+            absences[uuid] = Trouble(kind=TroubleKind.VANISHED, reason="vanished", text=text)
     return absences
 
 
@@ -274,15 +279,6 @@ def _without_healthy(judged: Mapping[str, CardHealth]) -> Mapping[str, CardHealt
     return {uuid: state for uuid, state in judged.items() if state != HEALTHY}
 
 
-def _sick_json(state: CardHealth, sick: Sickness) -> Json:
-    return {
-        "since": sick.since.isoformat(),
-        "worst": _trouble_json(sick.worst),
-        "reported": [_trouble_json(trouble) for trouble in state.reported],
-        "wasAway": state.was_away,
-    }
-
-
 def _card_health(kept: Mapping[str, Any], now: Moment) -> CardHealth:
     """Return the health of a card that was sick in an earlier process; its quiet time restarts."""
     since = datetime.fromisoformat(kept["since"])
@@ -300,7 +296,7 @@ def _trouble_json(trouble: Trouble) -> Json:
 
 
 def _trouble(kept: Mapping[str, Any]) -> Trouble:
-    return Trouble(kind=Kind[kept["kind"]], reason=kept["reason"], text=kept["text"])
+    return Trouble(kind=TroubleKind[kept["kind"]], reason=kept["reason"], text=kept["text"])
 
 
 def _gpu(kept: Mapping[str, Any]) -> Gpu:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import AttributeValue, Device, Version, attribute_as_api
-from tensorfusion_dra.core.devices.health import Kind, Trouble
+from tensorfusion_dra.core.devices.health import Trouble, TroubleKind
 from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -96,24 +96,29 @@ class Problem:
     text: str
 
 
-def attributes(answer: object) -> Offer:
-    """Return the attributes in an answer that a device can have.
+def offered(answer: object, checked: Callable[[object], AttributeValue | Capacity]) -> Offer:
+    """Return the attributes or capacities in an answer that a device can have.
+
+    Args:
+        answer: What the provider returned.
+        checked: attribute() or capacity().
 
     Raises:
         TypeError: It is no mapping.
         ValueError: It has over 100 names.
     """
-    return _offer(answer, _attribute)
-
-
-def capacities(answer: object) -> Offer:
-    """Return the capacities in an answer that a device can have.
-
-    Raises:
-        TypeError: It is no mapping.
-        ValueError: It has over 100 names.
-    """
-    return _offer(answer, _capacity)
+    if not isinstance(answer, Mapping):
+        raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
+    if len(answer) > _MOST_NAMES:
+        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MOST_ENTRIES}")
+    entries: dict[str, AttributeValue | Capacity] = {}
+    refused = []
+    for name, value in sorted(answer.items(), key=lambda item: str(item[0])):
+        try:
+            entries[_name(name)] = checked(value)
+        except RefusedError as error:
+            refused.append(Refusal(name=str(name)[:_LONGEST_NAME], reason=str(error)))
+    return Offer(entries=entries, refused=tuple(refused))
 
 
 def troubles(answer: object, *, source: str) -> tuple[Trouble, ...]:
@@ -171,66 +176,57 @@ def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
     return ""
 
 
-def _offer(answer: object, checked: Callable[[object], AttributeValue | Capacity]) -> Offer:
-    if not isinstance(answer, Mapping):
-        raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
-    if len(answer) > _MOST_NAMES:
-        most = device_rules.MOST_ENTRIES
-        raise ValueError(f"found {len(answer)} names, expected at most {most}")
-    entries: dict[str, AttributeValue | Capacity] = {}
-    refused = []
-    for name, value in sorted(answer.items(), key=lambda item: str(item[0])):
-        try:
-            entries[_name(name)] = checked(value)
-        except _RefusedError as error:
-            refused.append(Refusal(name=str(name)[:_LONGEST_NAME], reason=str(error)))
-    return Offer(entries=entries, refused=tuple(refused))
-
-
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """No device can have this name or value; the text says why."""
 
 
 def _name(name: object) -> str:
     if not isinstance(name, str):
-        raise _RefusedError(f"found a name of type {type(name).__name__}, expected a string")
+        raise RefusedError(f"found a name of type {type(name).__name__}, expected a string")
     if name.removeprefix(_OWN_DOMAIN) in OF_DRIVER:
-        raise _RefusedError("the driver itself uses this name")
+        raise RefusedError("the driver itself uses this name")
     _refuse(name_rules.qualified("name", name))
     return _text(name)
 
 
-def _attribute(value: object) -> AttributeValue:
-    plain: AttributeValue
+def attribute(value: object) -> AttributeValue:
+    """Return an attribute's value.
+
+    Raises:
+        RefusedError: No device can have it.
+    """
     match value:
         case bool() | Version():
-            plain = value
+            plain: AttributeValue = value
         case int():
             plain = int(value)  # also of an IntEnum's member
         case str():
             plain = _text(value)
         case _:
-            found = type(value).__name__
-            raise _RefusedError(f"found {found}, expected a string, int, bool or Version")
+            raise RefusedError(
+                f"found {type(value).__name__}, expected a string, int, bool or Version"
+            )
     _refuse(device_rules.attribute_errors("value", attribute_as_api(plain)))
     return plain
 
 
-def _capacity(value: object) -> Capacity:
+def capacity(value: object) -> Capacity:
+    """Return a capacity.
+
+    Raises:
+        RefusedError: No device can have it.
+    """
     if not isinstance(value, Capacity):
-        raise _RefusedError(f"found {type(value).__name__}, expected a Capacity, see consumable()")
+        raise RefusedError(f"found {type(value).__name__}, expected a Capacity, see consumable()")
     optional = [each for each in (value.step, value.maximum) if each is not None]
     amounts: list[Any] = [value.value, value.default, value.minimum, *optional]
     if not all(isinstance(each, Quantity) and isinstance(each.nano, int) for each in amounts):
-        raise _RefusedError(
-            "found an amount of another type, expected quantities, see consumable()"
-        )
+        raise RefusedError("found an amount of another type, expected quantities, see consumable()")
     if value.minimum.nano < 0 or value.value.nano < 0:
-        text = f"found {value.value}, at least {value.minimum}, expected 0 or more"
-        raise _RefusedError(text)
+        raise RefusedError(f"found {value.value}, at least {value.minimum}, expected 0 or more")
     # The API server caps larger amounts, and would never store what is published.
     if any(quantity.parse(str(each)) != each for each in amounts):
-        raise _RefusedError("found an amount above the largest quantity")
+        raise RefusedError("found an amount above the largest quantity")
     _refuse(device_rules.capacity_errors("capacity", value.as_api(), shared=True))
     return value
 
@@ -244,7 +240,7 @@ def _trouble(problem: object, source: str) -> Trouble:
     if wrong is not None or not problem.reason:
         raise ValueError(f"reason: found {problem.reason!r}, expected a Kubernetes label value")
     text = problem.text[:_LONGEST_TEXT].encode(errors="replace").decode()
-    return Trouble(kind=Kind.SOURCE, reason=_text(problem.reason), text=f"{source}: {text}")
+    return Trouble(kind=TroubleKind.SOURCE, reason=_text(problem.reason), text=f"{source}: {text}")
 
 
 def _text(value: str) -> str:
@@ -252,9 +248,9 @@ def _text(value: str) -> str:
     try:
         return value.encode().decode()
     except UnicodeEncodeError:
-        raise _RefusedError(f"found {value!r}, expected text in Unicode") from None
+        raise RefusedError(f"found {value!r}, expected text in Unicode") from None
 
 
 def _refuse(errors: Iterator[FieldError]) -> None:
     if text := "; ".join(str(error) for error in errors):
-        raise _RefusedError(text)
+        raise RefusedError(text)

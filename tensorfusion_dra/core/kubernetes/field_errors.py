@@ -52,8 +52,7 @@ def invalid(path: str, found: object, expected: str) -> FieldError:
 
 def wrong_type(path: str, found: object, expected: str) -> FieldError:
     """Return the error for a value of the wrong JSON type."""
-    text = f"Invalid value: {shown(found)}: expected {expected}"
-    return FieldError(path, Reason.TYPE, text)
+    return FieldError(path, Reason.TYPE, f"Invalid value: {shown(found)}: expected {expected}")
 
 
 def not_supported(path: str, found: object, supported: Iterable[str]) -> FieldError:
@@ -75,8 +74,7 @@ def forbidden(path: str, expected: str) -> FieldError:
 
 def too_long(path: str, most_bytes: int) -> FieldError:
     """Return the error for a string of too many bytes."""
-    text = f"Too long: may not be more than {most_bytes} bytes"
-    return FieldError(path, Reason.TOO_LONG, text)
+    return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {most_bytes} bytes")
 
 
 def too_many(path: str, found: int, most: int) -> FieldError:

@@ -124,14 +124,10 @@ def parse(text: object) -> Quantity:
         if abs(exponent) > _MAX_EXPONENT:
             raise QuantityError(f"found exponent {suffix!r}, expected at most {_MAX_EXPONENT}")
         power, factor = exponent - len(fraction), 1
-    nano = min(_scaled(mantissa * factor, power + 9), _MAX_NANO)
+    shift = power + 9
+    amount = mantissa * factor * int(10 ** max(0, shift))
+    nano = min(-(-amount // int(10 ** max(0, -shift))), _MAX_NANO)  # rounded up
     return Quantity(-nano if match["sign"] == "-" else nano, family)
-
-
-def _scaled(mantissa: int, power: int) -> int:
-    if power >= 0:
-        return mantissa * int(10**power)
-    return -(-mantissa // int(10**-power))
 
 
 def _binary_text(amount: int) -> str:

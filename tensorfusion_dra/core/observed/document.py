@@ -4,21 +4,17 @@ Within one format, fields are added but neither removed nor changed in their mea
 TFLOPS, memory in bytes, durations in seconds, moments in RFC 3339 with a time zone.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.operation import Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
-from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import NANO
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     CardView,
     NodeView,
-    OperationView,
     ShareView,
 )
 
@@ -50,7 +46,17 @@ def as_json(view: NodeView) -> Json:
             "lastErrorAt": _moment(view.api_server.last_error_at),
             "lastError": _text(view.api_server.last_error),
         },
-        "publishing": _publishing(view),
+        "publishing": {
+            "publishes": view.publishing.has_right,
+            "generation": view.publishing.generation,
+            "slices": view.publishing.slices,
+            "devices": view.publishing.devices,
+            "confirmedAt": _moment(view.publishing.confirmed_at),
+            "writtenAt": _moment(view.publishing.written_at),
+            "droppedGates": list(view.publishing.dropped_gates),
+            "error": _text(view.publishing.error),
+            "errorSince": _moment(view.publishing.error_since),
+        },
         "ledger": {
             "quarantined": view.ledger.quarantined,
             "restored": view.ledger.restored,
@@ -64,22 +70,25 @@ def as_json(view: NodeView) -> Json:
         ],
         "shares": [_share(share) for share in view.shares],
         "sharesError": _text(view.shares_error),
-        "operations": [_operation(each) for each in view.operations],
-    }
-
-
-def _publishing(view: NodeView) -> Json:
-    found = view.publishing
-    return {
-        "publishes": found.has_right,
-        "generation": found.generation,
-        "slices": found.slices,
-        "devices": found.devices,
-        "confirmedAt": _moment(found.confirmed_at),
-        "writtenAt": _moment(found.written_at),
-        "droppedGates": list(found.dropped_gates),
-        "error": _text(found.error),
-        "errorSince": _moment(found.error_since),
+        "operations": [
+            {
+                "operation": each.kind.value,
+                "namespace": _text(each.claim.namespace),
+                "claim": _text(each.claim.name),
+                "claimUID": _text(each.claim.uid),
+                "endedAt": _moment(each.ended_at),
+                "seconds": round(each.seconds, 6),
+                "stages": [
+                    {"stage": stage.value, "seconds": round(seconds, 6)}
+                    for stage, seconds in each.stages.items()
+                ],
+                "result": each.result.value,
+                "lastStage": each.last_stage.value,
+                "error": _text(each.error),
+                "fromRecord": each.from_record,
+            }
+            for each in view.operations
+        ],
     }
 
 
@@ -99,7 +108,13 @@ def _card(card: CardView) -> Json:
         "oversubscribed": card.is_virtual,
         "consumed": _amounts(card.consumed),
         "free": _amounts(card.free),
-        "health": _health(card.sickness, is_absent=card.is_absent),
+        "health": {
+            "healthy": card.sickness is None,
+            "absent": card.is_absent,
+            "reason": _text(card.sickness.worst.reason) if card.sickness else "",
+            "message": _text(card.sickness.worst.text) if card.sickness else "",
+            "since": _moment(card.sickness.since) if card.sickness else None,
+        },
         "xids": [
             {
                 "xid": each.code,
@@ -118,16 +133,6 @@ def _card(card: CardView) -> Json:
             }
             for each in card.others
         ],
-    }
-
-
-def _health(sickness: Sickness | None, *, is_absent: bool) -> Json:
-    return {
-        "healthy": sickness is None,
-        "absent": is_absent,
-        "reason": _text(sickness.worst.reason) if sickness else "",
-        "message": _text(sickness.worst.text) if sickness else "",
-        "since": _moment(sickness.since) if sickness else None,
     }
 
 
@@ -172,28 +177,6 @@ def _enforcement(current: CurrentVerdict | None) -> Json | None:
         "message": _text(current.verdict.text),
         "since": _moment(current.since),
     }
-
-
-def _operation(operation: OperationView) -> Json:
-    return {
-        "operation": operation.kind.value,
-        "namespace": _text(operation.claim.namespace),
-        "claim": _text(operation.claim.name),
-        "claimUID": _text(operation.claim.uid),
-        "endedAt": _moment(operation.ended_at),
-        "seconds": round(operation.seconds, 6),
-        "stages": _stages(operation.stages),
-        "result": operation.result.value,
-        "lastStage": operation.last_stage.value,
-        "error": _text(operation.error),
-        "fromRecord": operation.from_record,
-    }
-
-
-def _stages(stages: Mapping[Stage, float]) -> list[Json]:
-    return [
-        {"stage": stage.value, "seconds": round(seconds, 6)} for stage, seconds in stages.items()
-    ]
 
 
 def _amounts(amounts: Amounts) -> Json:

@@ -151,7 +151,7 @@ class ShareView:
         enforcer: Name of what keeps the limit.
         is_exclusive: True if the share has the whole card.
         is_admin: True for admin access, which consumes nothing.
-        enforcement: Whether the limit holds; None before the first look at it.
+        enforcement: Whether the limit holds; None before the first check.
     """
 
     claim: ClaimRef
@@ -390,7 +390,7 @@ def shares(
     Args:
         claim: As it is prepared.
         devices: By name; a share of another device is shown without its limit in TFLOPS.
-        current: The verdict about each share; of another number before the first look at the
+        current: The verdict about each share; of another number before the first check of the
             claim's present limits.
     """
     are_known = len(current) == len(claim.shares)
@@ -503,19 +503,17 @@ def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:
     return Amounts(nano_tflops=tflops.nano, vram_bytes=vram.ceil())
 
 
-def _other_capacities(device: Device, held: Iterable[PreparedShare]) -> tuple[OtherCapacity, ...]:
+def _other_capacities(device: Device, held: Sequence[PreparedShare]) -> tuple[OtherCapacity, ...]:
     """Return the capacities in the order of their names.
 
     Args:
         device: As it is published.
         held: All shares of the card.
     """
-    shares = tuple(held)
     found = []
     for name in sorted(device.capacity.keys() - names.CAPACITIES):
         total = device.capacity[name].value
-        consumed = Quantity(0, total.family)
-        for share in shares:
-            consumed += capacity.counted_amount(share.consumed, name, device.capacity)
+        counted = (capacity.counted_amount(each.consumed, name, device.capacity) for each in held)
+        consumed = sum(counted, start=Quantity(0, total.family))
         found.append(OtherCapacity(name=name, quantity=total, consumed=consumed))
     return tuple(found)

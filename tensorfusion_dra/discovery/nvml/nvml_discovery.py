@@ -1,6 +1,5 @@
 """Discovery of the node's cards through NVML."""
 
-import contextlib
 import ctypes
 import functools
 import re
@@ -114,15 +113,6 @@ class NvmlDiscovery:
         self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
         return found
 
-    def raw(self) -> dict[str, object]:
-        """Return NVML's answer to every query, in JSON types; a refusal is ``{"error": name}``.
-
-        Raises:
-            RetryableError: As in read().
-            FatalError: As in read().
-        """
-        return self._recording().as_json()
-
     def close(self, *, wait_seconds: float = 5.0) -> None:
         """End the thread; one that hangs in the driver stays until the process ends."""
         self._thread.close(wait_seconds=wait_seconds)
@@ -135,7 +125,7 @@ class NvmlDiscovery:
 
     def _inventory(self) -> Inventory:
         try:
-            made = self._recording()
+            made = self.raw()
         except (RetryableError, FatalError):
             self.events.update_indices({})
             raise
@@ -143,7 +133,13 @@ class NvmlDiscovery:
             made, rate=self._rate, place=lambda bus: pci_place(self._sysfs, bus)
         )
 
-    def _recording(self) -> Recording:
+    def raw(self) -> Recording:
+        """Return NVML's answer to every query.
+
+        Raises:
+            RetryableError: As in read().
+            FatalError: As in read().
+        """
         try:
             return self._thread.run(self._reader.record, wait_seconds=self._wait_seconds)
         except OverdueError as error:
@@ -178,13 +174,6 @@ class _LoadedLibrary:
     name: str
     calls: ctypes.CDLL
     version: tuple[int, int, int] | None
-
-    def is_replaced(self) -> bool:
-        """Return True if the path now leads to another file, or to none.
-
-        The loader never loads the new file into a process that has the old one.
-        """
-        return self.version is not None and self.version != _file_version(self.name)
 
 
 class _Reader:
@@ -223,7 +212,9 @@ class _Reader:
                 gpus=tuple(self._gpu(index) for index in range(count)),
             )
         finally:
-            self._shut_down()
+            # Errors are harmless: NVML is already shut down, or stays initialised once too often.
+            with self._tracked("nvmlShutdown"), suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
 
     def _gpu(self, index: int) -> GpuAnswers:
         handle = self._query(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -268,7 +259,7 @@ class _Reader:
         except UnicodeDecodeError:
             return Refusal("not UTF-8")
 
-    @contextlib.contextmanager
+    @contextmanager
     def _tracked(self, query: str) -> Iterator[None]:
         self._pending = (query, time.monotonic())
         try:
@@ -285,15 +276,12 @@ class _Reader:
     def _unavailable(self, query: str, refusal: Refusal) -> RetryableError | FatalError:
         loaded = self._load()
         found = f"NVML: {query}: {loaded.name} answered {refusal.error}"
-        if refusal.error == _VERSION_MISMATCH and loaded.is_replaced():
+        is_replaced = loaded.version is not None and loaded.version != _file_version(loaded.name)
+        # The loader never loads the new file into a process that has the old one.
+        if refusal.error == _VERSION_MISMATCH and is_replaced:
             return FatalError(f"{found}; the library was replaced, only a new process can load it")
         waited_for = _WAITED_FOR.get(refusal.error, "NVML to answer")
         return RetryableError(f"{found}, waiting for {waited_for}")
-
-    def _shut_down(self) -> None:
-        # Errors are harmless: NVML is already shut down, or stays initialised once too often.
-        with self._tracked("nvmlShutdown"), contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
 
     def _load(self) -> _LoadedLibrary:
         """Return the library of this process, and make pynvml call it."""
@@ -356,10 +344,7 @@ def _loaded_library(names: Iterable[str]) -> _LoadedLibrary:
 
 def _mapped(soname: str) -> str:
     """Return the path of a library that the loader found; its soname if /proc lacks it."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return soname
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     stem = soname.removesuffix(".1")
     paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if f"/{stem}" in line)
     return next(paths, soname)
@@ -382,7 +367,13 @@ def pci_place(sysfs: Path, bus_id: str) -> PciPlace:
     of the device to which /sys/bus/pci/devices links.
     """
     link = sysfs / "bus" / "pci" / "devices" / bus_id
-    return PciPlace(pcie_root=_pcie_root(link), numa_node=_numa_node(link / "numa_node"))
+    pcie_root, numa_node = None, -1
+    with suppress(OSError, RuntimeError):  # RuntimeError: a loop of links
+        parts = link.resolve(strict=True).parts
+        pcie_root = next((part for part in parts if _ROOT_COMPLEX.fullmatch(part)), None)
+    with suppress(OSError, ValueError):
+        numa_node = int((link / "numa_node").read_text(encoding="ascii"))
+    return PciPlace(pcie_root=pcie_root, numa_node=numa_node if numa_node >= 0 else None)
 
 
 def bound_devices(sysfs: Path, driver: str = "nvidia") -> frozenset[str]:
@@ -392,22 +383,6 @@ def bound_devices(sysfs: Path, driver: str = "nvidia") -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(name for name in names if recording.bus_id_in_sysfs(name) == name)
-
-
-def _pcie_root(link: Path) -> str | None:
-    try:
-        device = link.resolve(strict=True)
-    except (OSError, RuntimeError):  # RuntimeError: a loop of links
-        return None
-    return next((part for part in device.parts if _ROOT_COMPLEX.fullmatch(part)), None)
-
-
-def _numa_node(file: Path) -> int | None:
-    try:
-        node = int(file.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
 
 
 log = structlog.get_logger()

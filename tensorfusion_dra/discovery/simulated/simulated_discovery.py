@@ -6,7 +6,7 @@ A profile file may change while it is in use, so that cards become sick and reco
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -36,22 +36,7 @@ _SHORTHAND: Final = re.compile(r"(?P<count>[0-9]{1,4})x(?P<name>.+)")
 _PATH: Final = re.compile(r"/|\.(?:ya?ml|json)$")
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
-_MAX_SECONDS: Final = 86_400
 
-NODE_FIELDS: Final = ("gpus", "driver_version", "driver_missing_for_seconds", "hangs")
-GPU_FIELDS: Final = (
-    "product",
-    "count",
-    "vram",
-    "reserved",
-    "tflops",
-    "uuid",
-    "fault",
-    "xid",
-    "recovery_action",
-    "appears_after_seconds",
-)
-_MAX_NUMBER: Final = 2**31 - 1
 CUDA_DRIVER_VERSION: Final = 13000
 
 _POLL_SECONDS: Final = 0.1
@@ -75,48 +60,43 @@ class Card:
     compute_capability: tuple[int, int] = (0, 0)
 
 
-def _known_card(product_name: str, memory_mib: int, compute_capability: tuple[int, int]) -> Card:
-    return Card(
-        product_name=product_name,
-        vram_bytes=memory_mib * MIB,
-        compute_capability=compute_capability,
+CARDS: Final = tuple(
+    Card(product_name=name, vram_bytes=memory_mib * MIB, compute_capability=capability)
+    for name, memory_mib, capability in (
+        ("Tesla P100-PCIE-16GB", 16384, (6, 0)),
+        ("Tesla P40", 24576, (6, 1)),
+        ("Tesla V100-SXM2-16GB", 16384, (7, 0)),
+        ("Tesla V100-SXM2-32GB", 32768, (7, 0)),
+        ("Tesla V100-PCIE-16GB", 16384, (7, 0)),
+        ("Tesla V100S-PCIE-32GB", 32768, (7, 0)),
+        ("Tesla T4", 15360, (7, 5)),
+        ("NVIDIA A100-SXM4-40GB", 40960, (8, 0)),
+        ("NVIDIA A100-SXM4-80GB", 81920, (8, 0)),
+        ("NVIDIA A100-PCIE-40GB", 40960, (8, 0)),
+        ("NVIDIA A100 80GB PCIe", 81920, (8, 0)),
+        ("NVIDIA A800-SXM4-80GB", 81920, (8, 0)),
+        ("NVIDIA A30", 24576, (8, 0)),
+        ("NVIDIA A10", 23028, (8, 6)),
+        ("NVIDIA A10G", 23028, (8, 6)),
+        ("NVIDIA A40", 46068, (8, 6)),
+        ("NVIDIA RTX A6000", 49140, (8, 6)),
+        ("NVIDIA GeForce RTX 3080", 10240, (8, 6)),
+        ("NVIDIA GeForce RTX 3090", 24576, (8, 6)),
+        ("NVIDIA L4", 23034, (8, 9)),
+        ("NVIDIA L40", 46068, (8, 9)),
+        ("NVIDIA L40S", 46068, (8, 9)),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, (8, 9)),
+        ("NVIDIA GeForce RTX 4090", 24564, (8, 9)),
+        ("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
+        ("NVIDIA H100 PCIe", 81559, (9, 0)),
+        ("NVIDIA H100 NVL", 95830, (9, 0)),
+        ("NVIDIA H20", 97871, (9, 0)),
+        ("NVIDIA H200", 143771, (9, 0)),
+        ("NVIDIA GH200 480GB", 97871, (9, 0)),
+        ("NVIDIA B200", 183359, (10, 0)),
+        ("NVIDIA GeForce RTX 5090", 32607, (12, 0)),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0)),
     )
-
-
-CARDS: Final = (
-    _known_card("Tesla P100-PCIE-16GB", 16384, (6, 0)),
-    _known_card("Tesla P40", 24576, (6, 1)),
-    _known_card("Tesla V100-SXM2-16GB", 16384, (7, 0)),
-    _known_card("Tesla V100-SXM2-32GB", 32768, (7, 0)),
-    _known_card("Tesla V100-PCIE-16GB", 16384, (7, 0)),
-    _known_card("Tesla V100S-PCIE-32GB", 32768, (7, 0)),
-    _known_card("Tesla T4", 15360, (7, 5)),
-    _known_card("NVIDIA A100-SXM4-40GB", 40960, (8, 0)),
-    _known_card("NVIDIA A100-SXM4-80GB", 81920, (8, 0)),
-    _known_card("NVIDIA A100-PCIE-40GB", 40960, (8, 0)),
-    _known_card("NVIDIA A100 80GB PCIe", 81920, (8, 0)),
-    _known_card("NVIDIA A800-SXM4-80GB", 81920, (8, 0)),
-    _known_card("NVIDIA A30", 24576, (8, 0)),
-    _known_card("NVIDIA A10", 23028, (8, 6)),
-    _known_card("NVIDIA A10G", 23028, (8, 6)),
-    _known_card("NVIDIA A40", 46068, (8, 6)),
-    _known_card("NVIDIA RTX A6000", 49140, (8, 6)),
-    _known_card("NVIDIA GeForce RTX 3080", 10240, (8, 6)),
-    _known_card("NVIDIA GeForce RTX 3090", 24576, (8, 6)),
-    _known_card("NVIDIA L4", 23034, (8, 9)),
-    _known_card("NVIDIA L40", 46068, (8, 9)),
-    _known_card("NVIDIA L40S", 46068, (8, 9)),
-    _known_card("NVIDIA RTX 6000 Ada Generation", 49140, (8, 9)),
-    _known_card("NVIDIA GeForce RTX 4090", 24564, (8, 9)),
-    _known_card("NVIDIA H100 80GB HBM3", 81559, (9, 0)),
-    _known_card("NVIDIA H100 PCIe", 81559, (9, 0)),
-    _known_card("NVIDIA H100 NVL", 95830, (9, 0)),
-    _known_card("NVIDIA H20", 97871, (9, 0)),
-    _known_card("NVIDIA H200", 143771, (9, 0)),
-    _known_card("NVIDIA GH200 480GB", 97871, (9, 0)),
-    _known_card("NVIDIA B200", 183359, (10, 0)),
-    _known_card("NVIDIA GeForce RTX 5090", 32607, (12, 0)),
-    _known_card("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, (12, 0)),
 )
 
 _ARCHITECTURES: Final = {
@@ -182,6 +162,62 @@ class NodeProfile:
     hangs: bool = False
 
 
+_Field = tuple[object, Callable[[Any], object], str]
+"""A field's default, whether a value is valid, and what is expected for the error text."""
+_SECONDS: Final[_Field] = (
+    0.0,
+    lambda value: is_number(value) and 0 <= value <= 86_400,
+    "0 to 86400 seconds",
+)
+_AMOUNT: Final[_Field] = (None, lambda _: True, "a quantity, see _amount()")
+NODE_FIELDS: Final[Mapping[str, _Field]] = {
+    "gpus": (None, lambda value: isinstance(value, list), "a list of cards"),
+    "driver_version": (
+        DRIVER_VERSION,
+        lambda value: isinstance(value, str) and _VERSION.fullmatch(value),
+        "a text such as '580.95.05'",
+    ),
+    "driver_missing_for_seconds": _SECONDS,
+    "hangs": (False, lambda value: isinstance(value, bool), "true or false"),
+}
+GPU_FIELDS: Final[Mapping[str, _Field]] = {
+    "product": (
+        None,
+        lambda value: isinstance(value, str) and value.strip(),
+        "a card's name",
+    ),
+    "count": (
+        1,
+        lambda value: is_whole_number(value) and 0 <= value <= MAX_GPUS,
+        f"0 to {MAX_GPUS}",
+    ),
+    "vram": _AMOUNT,
+    "reserved": _AMOUNT,
+    "tflops": _AMOUNT,
+    "uuid": (
+        None,
+        lambda value: value is None or (isinstance(value, str) and _UUID.fullmatch(value)),
+        "GPU- and a lower-case UUID",
+    ),
+    "fault": (
+        None,
+        lambda value: value is None or value in tuple(Fault),
+        f"one of {', '.join(Fault)}",
+    ),
+    "xid": (
+        None,
+        lambda value: value is None or (is_whole_number(value) and 0 <= value < 2**31),
+        "a number from 0",
+    ),
+    "recovery_action": (
+        0,
+        lambda value: is_whole_number(value) and 0 <= value < 2**31,
+        "a number from 0",
+    ),
+    "appears_after_seconds": _SECONDS,
+}
+
+
 def profile_from_text(text: str) -> NodeProfile:
     """Return the profile of a shorthand or of the YAML file at this path.
 
@@ -216,52 +252,16 @@ def _from_file(file: Path) -> NodeProfile:
     Raises:
         InputError: The file cannot be read, or has an unknown field or an invalid value.
     """
-    fields = _mapping(yaml_file.content(file), NODE_FIELDS, str(file))
-    entries = fields.get("gpus")
-    if not isinstance(entries, list):
-        raise InputError(f"{file}: gpus: found {shown(entries)}, expected a list of cards")
+    fields = _fields(yaml_file.content(file), NODE_FIELDS, str(file))
     gpus: list[GpuProfile] = []
-    for number, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(fields["gpus"], start=1):
         gpus.extend(_gpus(entry, f"{file}: gpus: entry {number}"))
-    return NodeProfile(
-        gpus=_checked(gpus, str(file)),
-        hangs=_value(
-            fields,
-            "hangs",
-            str(file),
-            default=False,
-            is_valid=lambda value: isinstance(value, bool),
-            expected="true or false",
-        ),
-        driver_version=_value(
-            fields,
-            "driver_version",
-            str(file),
-            default=DRIVER_VERSION,
-            is_valid=lambda value: isinstance(value, str) and _VERSION.fullmatch(value),
-            expected="a text such as '580.95.05'",
-        ),
-        driver_missing_for_seconds=_seconds(fields, "driver_missing_for_seconds", str(file)),
-    )
+    return NodeProfile(**{**fields, "gpus": _checked(gpus, str(file))})
 
 
 def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
-    fields = _mapping(entry, GPU_FIELDS, where)
-    count = _value(
-        fields,
-        "count",
-        where,
-        default=1,
-        is_valid=lambda value: is_whole_number(value) and 0 <= value <= MAX_GPUS,
-        expected=f"0 to {MAX_GPUS}",
-    )
-    product = _value(
-        fields,
-        "product",
-        where,
-        is_valid=lambda value: isinstance(value, str) and value.strip(),
-        expected="a card's name",
-    )
+    fields = _fields(entry, GPU_FIELDS, where)
+    product = fields["product"]
     vram = _amount(fields, "vram", where)
     if vram is None:
         card = _card(product, where)
@@ -284,32 +284,17 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
     milli_tflops = None if tflops is None else tflops * 1000 // NANO
     if milli_tflops is not None and milli_tflops < 1:
         raise InputError(f"{where}: tflops: found {shown(fields['tflops'])}, expected more than 0")
-    fault = _value(
-        fields,
-        "fault",
-        where,
-        is_valid=lambda value: value is None or value in tuple(Fault),
-        expected=f"one of {', '.join(Fault)}",
-    )
     gpu = GpuProfile(
         card=card,
         reserved_bytes=reserved // NANO,
         milli_tflops=milli_tflops,
-        uuid=_value(
-            fields,
-            "uuid",
-            where,
-            is_valid=lambda value: (
-                value is None or (isinstance(value, str) and _UUID.fullmatch(value))
-            ),
-            expected="GPU- and a lower-case UUID",
-        ),
-        fault=Fault(fault) if fault else None,
-        xid=_number(fields, "xid", where),
-        recovery_action=_number(fields, "recovery_action", where) or 0,
-        appears_after_seconds=_seconds(fields, "appears_after_seconds", where),
+        uuid=fields["uuid"],
+        fault=Fault(fields["fault"]) if fields["fault"] else None,
+        xid=fields["xid"],
+        recovery_action=fields["recovery_action"],
+        appears_after_seconds=fields["appears_after_seconds"],
     )
-    return [gpu] * count
+    return [gpu] * fields["count"]
 
 
 def _card(name: str, where: str) -> Card:
@@ -334,58 +319,22 @@ def _amount(fields: Mapping[str, object], name: str, where: str) -> int | None:
         raise InputError(f"{where}: {name}: {error}") from error
 
 
-def _number(fields: Mapping[str, object], name: str, where: str) -> Any:
-    return _value(
-        fields,
-        name,
-        where,
-        is_valid=lambda value: (
-            value is None or (is_whole_number(value) and 0 <= value <= _MAX_NUMBER)
-        ),
-        expected="a number from 0",
-    )
-
-
-def _seconds(fields: Mapping[str, object], name: str, where: str) -> float:
-    value = _value(
-        fields,
-        name,
-        where,
-        default=0,
-        is_valid=lambda value: is_number(value) and 0 <= value <= _MAX_SECONDS,
-        expected=f"0 to {_MAX_SECONDS} seconds",
-    )
-    return float(value)
-
-
-def _value(
-    fields: Mapping[str, object],
-    name: str,
-    where: str,
-    *,
-    default: object = None,
-    is_valid: Callable[[Any], object],
-    expected: str,
-) -> Any:
-    """Return the field's value, or the default if it is missing or null.
+def _fields(value: object, known: Mapping[str, _Field], where: str) -> dict[str, Any]:
+    """Return each known field's value, or its default if it is missing or null.
 
     Raises:
-        InputError: The value is not valid.
+        InputError: The value is no mapping, or one of its fields is unknown or not valid.
     """
-    value = fields.get(name)
-    value = default if value is None else value
-    if not is_valid(value):
-        raise InputError(f"{where}: {name}: found {shown(value)}, expected {expected}")
-    return value
-
-
-def _mapping(value: object, known: Iterable[str], where: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise InputError(f"{where}: found {shown(value)}, expected fields {', '.join(known)}")
-    for field in value:
-        if field not in known:
-            raise InputError(f"{where}: found {shown(field)}, expected only {', '.join(known)}")
-    return value
+    if unknown := [field for field in value if field not in known]:
+        raise InputError(f"{where}: found {shown(unknown[0])}, expected only {', '.join(known)}")
+    given = {name: each for name, each in value.items() if each is not None}
+    found = {name: default for name, (default, _, _) in known.items()} | given
+    for name, (_, is_valid, expected) in known.items():
+        if not is_valid(found[name]):
+            raise InputError(f"{where}: {name}: found {shown(found[name])}, expected {expected}")
+    return found
 
 
 def _checked(gpus: Sequence[GpuProfile], where: str) -> tuple[GpuProfile, ...]:
@@ -533,18 +482,24 @@ class SimulatedDiscovery:
                 return Rating(milli_tflops=gpu.milli_tflops, source=TflopsSource.PROFILE)
             return self._table.lookup(gpu.card.product_name)
 
-        places = {_bus_id(position): _place(position) for position in present}
+        places = {
+            _bus_id(position): PciPlace(
+                pcie_root=f"pci{position // 16:04x}:{_bus(position) & 0xF0:02x}",
+                numa_node=position % 8 // 4,
+            )
+            for position in present
+        }
         return recording.inventory(
             self._recording(present), rate=rate, place=places.__getitem__, simulated=True
         )
 
-    def raw(self) -> dict[str, object]:
+    def raw(self) -> Recording:
         """Return the made-up answers in the form of NvmlDiscovery.raw().
 
         Raises:
             RetryableError: The driver is not loaded yet according to the profile.
         """
-        return self._recording(self._present()).as_json()
+        return self._recording(self._present())
 
     def _present(self) -> tuple[int, ...]:
         """Return the positions in the profile of the cards that have appeared."""
@@ -616,19 +571,15 @@ def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> 
     Raises:
         InputError: The text is neither, or contains an unknown field or name.
     """
-    live = LiveProfile(text)
-    return SimulatedDiscovery(live.current, node_name=node_name, table=table or models.load())
+    return SimulatedDiscovery(
+        LiveProfile(text).current, node_name=node_name, table=table or models.load()
+    )
 
 
 # As in an eight-card server: two cards per root complex, four per NUMA node. Each PCI domain has
 # sixteen cards.
 def _bus_id(position: int) -> str:
     return f"{position // 16:04x}:{_bus(position):02x}:00.0"
-
-
-def _place(position: int) -> PciPlace:
-    root_complex = f"pci{position // 16:04x}:{_bus(position) & 0xF0:02x}"
-    return PciPlace(pcie_root=root_complex, numa_node=position % 8 // 4)
 
 
 def _bus(position: int) -> int:

@@ -1,10 +1,20 @@
-"""The verb `cel`: translations, checks and bad input."""
+"""The verb `cel`: translations, checks, explanations and bad input."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import SLICES, Client
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpu, gpus
 from tests.support.cel_command import A100, child, run, squeezed
 from tests.support.selecting import A
 
@@ -138,3 +148,199 @@ def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> Non
 
 def test_translate_needs_no_cel_library() -> None:
     assert child("translate", A100, without_cel=True) == (0, f'{A}.model == "A100"\n', "")
+
+
+Json = dict[str, Any]
+
+
+def slice_of_devices(node: str, devices: tuple[Device, ...], *, generation: int = 1) -> Json:
+    pool = {"name": f"default/{node}", "generation": generation, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{node}-{generation}"},
+        "spec": {
+            "driver": names.DRIVER,
+            "nodeName": node,
+            "pool": pool,
+            "devices": [device.as_api() for device in devices],
+        },
+    }
+
+
+def two_nodes() -> list[Json]:
+    """Return the slices of a node with three A100 and QoS medium, and of one with a T4 and high."""
+    t4 = gpu(7, model="T4", milli_tflops=65_000, vram_bytes=16 * GIB)
+    high = replace(NODE, name="node-02", qos="high")
+    return [
+        slice_of_devices("node-01", published_devices(*gpus(3))),
+        slice_of_devices("node-02", published_devices(t4, node=high)),
+    ]
+
+
+def claim_on_device(device: str, consumed: dict[str, str] | None = None) -> Json:
+    result: Json = {
+        "request": "gpu",
+        "driver": names.DRIVER,
+        "pool": "default/node-01",
+        "device": device,
+    }
+    if consumed is not None:
+        share = "11111111-1111-1111-1111-111111111111"
+        result |= {"shareID": share, "consumedCapacity": consumed}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"claim-{device}", "namespace": "default"},
+        "spec": {},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+
+
+def written(folder: Path, *documents: Any) -> str:
+    """Write a file with these documents; return its path."""
+    file = folder / "slices.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return str(file)
+
+
+@pytest.fixture
+def slices(tmp_path: Path) -> str:
+    return written(tmp_path, {"apiVersion": "v1", "kind": "List", "items": two_nodes()})
+
+
+def test_explain_needs_the_extra_cel(slices: str) -> None:
+    code, out, err = child("explain", "true", "--slices", slices, without_cel=True)
+
+    assert (code, out) == (2, "")
+    assert "cel explain needs the extra 'cel'" in err
+
+
+def test_explain_shows_each_part_with_the_values_found(
+    capsys: pytest.CaptureFixture[str], slices: str
+) -> None:
+    text = f'({A100} || device.attributes["model"] == "H100") && device.attributes["qos"] == "high"'
+
+    code, out, err = run(capsys, "explain", "--slices", slices, text)
+
+    shown = squeezed(out)
+    assert (code, err) == (1, "")
+    assert f"0 of 4 devices of {names.DRIVER} match; pools: 2" in shown
+    assert "3 any of" in shown
+    assert f'3 model: A100 (3), T4 (1) {A}.model == "A100"' in shown
+    assert f'0 model: A100 (3), T4 (1) {A}.model == "H100"' in shown
+    assert f'1 qos: medium (3), high (1) {A}.qos == "high"' in shown
+    left_out = shown[shown.index("Left out") :]
+    assert left_out[1].startswith("default/node-01: gpu-8f3a")
+    assert left_out[2] == f'{A}.qos == "high" (qos medium)'
+    assert left_out[4:] == [f'{A}.model == "A100" (model T4)', f'{A}.model == "H100" (model T4)']
+
+
+def test_explain_exits_with_0_if_a_device_matches(
+    capsys: pytest.CaptureFixture[str], slices: str
+) -> None:
+    code, out, _ = run(capsys, "explain", "--slices", slices, "-o", "json", A100)
+
+    document = json.loads(out)
+    assert (code, document["matching"]) == (0, 3)
+    assert [device["matches"] for device in document["devices"]] == [True, True, True, False]
+    assert document["devices"][3]["reasons"] == [f'{A}.model == "A100" (model T4)']
+    assert document["term"]["values"] == {"model": {"A100": 3, "T4": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            f"{A}.rack == 1",
+            [
+                "On 4 of them the selector fails, so no node gets its pods: no such key: rack",
+                f"{A}.rack == 1: no such key: rack (rack missing)",
+            ],
+        ),
+        (
+            f'cel.bind(a, {A}, !(a.model == "A100") && a.node_total_gpus >= 3)',
+            [
+                '1 !(a.model == "A100")',
+                "3 node_total_gpus: 3 (3), 1 (1) a.node_total_gpus >= 3",
+                '!(a.model == "A100") (model A100)',
+            ],
+        ),
+    ],
+    ids=["selector that fails", "negation and binding"],
+)
+def test_explain_shows_why_no_device_matches(
+    capsys: pytest.CaptureFixture[str], slices: str, text: str, lines: list[str]
+) -> None:
+    code, out, _ = run(capsys, "explain", "--slices", slices, text)
+
+    assert code == 1
+    assert [line for line in lines if line not in squeezed(out)] == []
+
+
+def test_explain_checks_requested_amounts_against_free_capacity(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    first, second, third = (device.name for device in published_devices(*gpus(3)))
+    taken = [claim_on_device(first, {"tflops": "300", "vram": "1Gi"}), claim_on_device(second)]
+    file = written(tmp_path, *two_nodes(), *taken)
+
+    code, out, _ = run(
+        capsys, "explain", "true", "--slices", file, "-o", "json", "--request", "tflops=100"
+    )
+
+    refusals = {item["device"]: item["refusal"] for item in json.loads(out)["devices"]}
+    assert code == 0
+    assert refusals[first] == "tflops 300 of 312 taken, 100 more do not fit"
+    assert refusals[second] == "a claim has it exclusively"
+    assert refusals[third] is None
+
+
+def test_explain_counts_the_newest_generation_only_and_mentions_taints(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    old = slice_of_devices("node-01", published_devices(*gpus(3)))
+    new = slice_of_devices("node-01", published_devices(*gpus(1)), generation=2)
+    new["spec"]["devices"][0]["taints"] = [{"key": "broken", "effect": "NoSchedule"}]
+
+    _, out, _ = run(capsys, "explain", "true", "--slices", written(tmp_path, old, new))
+
+    assert "1 of 1 devices" in out
+    assert "1 of them only for claims that tolerate their taints" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kind: Pod", "found no ResourceSlice"),
+        ("{", "slices "),
+        ("kind: ResourceSlice", "expected ResourceSlices as the API server shows them"),
+    ],
+)
+def test_a_file_without_usable_slices_is_bad_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, expected: str
+) -> None:
+    file = tmp_path / "slices.yaml"
+    file.write_text(text)
+
+    code, _, err = run(capsys, "explain", "true", "--slices", str(file))
+
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+
+
+def test_explain_reads_slices_from_the_cluster(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ApiServer() as server:
+        client = Client(server.url)
+        for document in two_nodes():
+            client.create(SLICES, document)
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+
+        code, out, err = run(capsys, "explain", A100, "--request", "tflops=100,vram=16Gi")
+
+    assert (code, err) == (0, "")
+    assert f"3 of 4 devices of {names.DRIVER} match; pools: 2" in out
+    assert "request tflops=100, vram=16Gi" in out

@@ -1,13 +1,25 @@
-"""Conversion of requests, expressions and other parts in every style of YAML, and refusals."""
+"""The verb `convert`: requests, expressions and other parts in any style of YAML, and refusals."""
 
 import textwrap
-from typing import Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import CLAIMS, CLASSES, GPUPOOLS, NODES, PODS, TEMPLATES, ApiError, Client
+from tensorfusion_dra import cli
 from tensorfusion_dra.app.convert.convert import Converted, convert
+from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.scheduling import cel_evaluation
+from tests.support import forks
 from tests.support.selecting import A
+from tests.support.tally import examples
 
 CLAIM: Final = """\
 apiVersion: resource.k8s.io/{version}
@@ -346,3 +358,280 @@ def test_invalid_yaml_is_bad_input(text: str, trouble: str) -> None:
 )
 def test_documents_that_are_not_objects_stay_unchanged(text: str) -> None:
     assert convert(text) == Converted(text=text, reasons=(), problems=())
+
+
+SCALARS = st.sampled_from(
+    (
+        *(None, True, 1, "", "gpu", "resource.k8s.io/v1beta1", "40Gi", "node-01", "many"),
+        *('device.attributes["model"] == "A100" &&\ntrue\n', "device.attributes['qos']", "1 +"),
+        *("a\nb\n", "#"),
+    )
+)
+KEYS = st.sampled_from(
+    (
+        *("name", "exactly", "firstAvailable", "selector", "selectors", "cel", "expression"),
+        *("count", "deviceClassName", "allocationMode", "capacity", "requests", "metadata"),
+        *("labels", "tensor-fusion.ai/resource-claim-template", "items", "vram"),
+        "tensor-fusion.ai/dra-cel-expression",
+    )
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda part: st.lists(part, max_size=3) | st.dictionaries(KEYS, part, max_size=4),
+    max_leaves=12,
+)
+REQUEST = st.dictionaries(KEYS, ANYTHING, max_size=6)
+
+
+def any_claim(requests: Any) -> dict[str, Any]:
+    return {"kind": "ResourceClaim", "spec": {"devices": {"requests": requests}}}
+
+
+def any_template(requests: Any, labels: Any) -> dict[str, Any]:
+    spec = {"spec": {"devices": {"requests": requests}}}
+    return {"kind": "ResourceClaimTemplate", "metadata": {"labels": labels}, "spec": spec}
+
+
+OBJECTS = st.one_of(
+    st.builds(any_claim, st.lists(REQUEST, max_size=2) | ANYTHING),
+    st.builds(any_template, st.lists(REQUEST, max_size=2), REQUEST),
+    ANYTHING.map(lambda spec: {"kind": "DeviceClass", "spec": spec}),
+    ANYTHING,
+)
+VERSIONS = st.sampled_from(["v1", "v1beta1", "v1beta2"])
+LISTED = st.lists(st.tuples(OBJECTS, VERSIONS), min_size=1, max_size=2)
+
+
+def written(listed: list[tuple[Any, str]], *, flow: bool | None, indent: int) -> str:
+    documents = [
+        {"apiVersion": f"resource.k8s.io/{version}", **item} if isinstance(item, dict) else item
+        for item, version in listed
+    ]
+    return yaml.safe_dump_all(
+        documents, default_flow_style=flow, indent=indent, sort_keys=False, width=60
+    )
+
+
+@settings(max_examples=examples(300))
+@given(LISTED, st.sampled_from([True, False, None]), st.sampled_from([2, 4]))
+def test_any_yaml_is_converted_and_a_second_conversion_changes_nothing(
+    listed: list[tuple[Any, str]], flow: bool | None, indent: int
+) -> None:
+    text = written(listed, flow=flow, indent=indent)
+
+    converted = convert(text)
+    again = convert(converted.text)
+
+    assert len(list(yaml.safe_load_all(converted.text))) == len(listed)
+    assert again.text == converted.text
+    assert again.reasons == ()
+    assert {problem.text for problem in again.problems} == {p.text for p in converted.problems}
+    assert bool(converted.reasons) == (converted.text != text)
+
+
+FOLDER = Path(__file__).parent / "guide"
+REFUSED = ("4.1.1-fragment", "6.2.1-slice")
+"""A key that is set twice, and a slice, which the node plugin publishes itself."""
+FILES = [file for file in sorted(FOLDER.glob("*.yaml")) if file.stem not in REFUSED]
+OURS = [file for file in FILES if "resource.k8s.io" in file.read_text()]
+UNCHANGED = [
+    file for file in FILES if file not in OURS and "dra-cel-expression" not in file.read_text()
+]
+RESOURCES = {
+    "Pod": PODS,
+    "ResourceClaim": CLAIMS,
+    "ResourceClaimTemplate": TEMPLATES,
+    "DeviceClass": CLASSES,
+    "GPUPool": GPUPOOLS,
+}
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with ApiServer(tensor_fusion=True, check_expression=cel_evaluation.check_expression) as server:
+        found = Client(server.url)
+        found.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-01"}})
+        yield found
+
+
+def apply(client: Client, text: str) -> list[Json]:
+    """Create all objects of a text and return them as stored."""
+    stored = []
+    for document in yaml.safe_load_all(text):
+        resource = RESOURCES.get(document.get("kind"))
+        if resource is not None:
+            if document["kind"] in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
+                document["metadata"]["namespace"] = "default"
+            stored.append(client.create(resource, document))
+    return stored
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_converted_yaml_is_accepted_by_the_api_server(client: Client, file: Path) -> None:
+    converted = convert(file.read_text())
+
+    stored = apply(client, converted.text)
+
+    assert convert(converted.text).text == converted.text
+    assert len(stored) >= ("apiVersion: " in converted.text) - ("Config" in converted.text)
+    for item in stored:
+        assert item["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("file", OURS, ids=lambda file: file.stem)
+def test_the_guides_yaml_is_refused_even_in_a_served_version(client: Client, file: Path) -> None:
+    served = file.read_text().replace("resource.k8s.io/v1beta2", "resource.k8s.io/v1")
+
+    for text in (file.read_text(), served):
+        with pytest.raises(ApiError):
+            apply(client, text)
+
+
+@pytest.mark.parametrize("file", UNCHANGED, ids=lambda file: file.stem)
+def test_accepted_yaml_stays_byte_for_byte(file: Path) -> None:
+    converted = convert(file.read_text())
+
+    assert converted.text == file.read_text()
+    assert converted.reasons == converted.problems == ()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_comments_and_their_order_stay(file: Path) -> None:
+    def comments(text: str) -> list[str]:
+        return [line.partition("#")[2] for line in text.splitlines() if "#" in line]
+
+    assert comments(convert(file.read_text()).text) == comments(file.read_text())
+
+
+def test_the_guides_template_is_converted_completely() -> None:
+    converted = convert((FOLDER / "6.3.2-template.yaml").read_text())
+
+    assert (
+        converted.text
+        == """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata:
+  name: tensor-fusion-gpu-template
+  labels:
+    tensor-fusion.ai/resource-claim-template: "true"
+spec:
+  metadata:
+    labels:
+      tensor-fusion.ai/resource-claim-template: "true"
+  spec:
+    devices:
+      requests:
+        - name: gpu-request
+          exactly:
+            deviceClassName: tensor-fusion.ai
+            allocationMode: ExactCount
+            # (a comment)
+            count: 1
+            selectors:
+              - cel:
+                  # (another comment)
+                  expression: "true"
+            capacity:
+              requests: {}  # (a last comment)
+"""
+    )
+    assert [(reason.line, reason.text.split(":")[0]) for reason in converted.reasons] == [
+        (1, "resource.k8s.io/v1beta2 is not served by default since 1.34"),
+        (6, "a template's own labels are not copied to its claims"),
+        (12, "allocationMode belongs in exactly"),
+        (13, "deviceClassName is required"),
+        (16, "unknown field selector"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["4.2.4-fragment", "appendix-2"])
+def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
+    def expression(text: str) -> str:
+        loaded = yaml.safe_load(text)
+        annotations = loaded.get("metadata", loaded)["annotations"]
+        return str(annotations["tensor-fusion.ai/dra-cel-expression"])
+
+    text = (FOLDER / f"{name}.yaml").read_text()
+
+    translated = expression(convert(text).text)
+
+    assert translated == translate(expression(text))
+    assert cel_evaluation.check_expression(translated) is None
+
+
+GUIDE = Path(__file__).parent / "guide"
+TEMPLATE = GUIDE / "3.2-template.yaml"
+POD = GUIDE / "1.1-pod.yaml"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["convert", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_text_is_on_stdout_and_the_diff_with_reasons_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, "-f", str(TEMPLATE))
+    checked = run(capsys, "-f", str(TEMPLATE), "--check")
+
+    assert checked == (1, "", err)
+    lines = err.splitlines()
+    assert (code, out) == (0, convert(TEMPLATE.read_text()).text)
+    assert lines[:2] == [f"--- {TEMPLATE}", f"+++ {TEMPLATE}, converted"]
+    assert "-apiVersion: resource.k8s.io/v1beta2" in lines
+    assert "+apiVersion: resource.k8s.io/v1" in lines
+    assert lines[-1] == f"{TEMPLATE}:16: unknown field selector: renamed to selectors, a list"
+
+
+def test_a_text_without_changes_is_printed_without_a_diff(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(capsys, "-f", str(POD)) == (0, POD.read_text(), "")
+    assert run(capsys, "-f", str(POD), "--check") == (0, "", "")
+
+
+def test_an_error_that_cannot_be_converted_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(
+        "annotations:\n  tensor-fusion.ai/dra-cel-expression: 'device.x[\"quota\"] ='\n"
+    )
+
+    code, out, err = run(capsys, "-f", str(file))
+
+    assert (code, out) == (1, file.read_text())
+    assert err.startswith(f"{file}:2: refused: expression 1:19: found '=', expected a name")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"a: [", "YAML: while parsing"),
+        (b"a: \xff", "found byte 3, expected UTF-8"),
+        (None, "No such file"),
+    ],
+)
+def test_bad_input_is_a_one_line_error_with_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: bytes | None, expected: str
+) -> None:
+    file = tmp_path / "pod.yaml"
+    if text is not None:
+        file.write_bytes(text)
+
+    code, out, err = run(capsys, "-f", str(file))
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
+def test_stdin_is_printed_byte_for_byte() -> None:
+    text = POD.read_bytes().replace(b"\n", b"\r\n") + "# é".encode()
+
+    ended = forks.run("convert", "-f", "-", stdin=text)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, text.decode(), "")

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from dra_simulator.rest import CLAIMS, PODS, Conditions
+from dra_simulator.rest import CLAIMS, PODS
 from tensorfusion_dra.core import names
 from tests.support import objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
@@ -21,8 +21,7 @@ def node(cluster: Cluster) -> None:
 def test_nothing_hangs_in_a_cluster_without_claims_of_the_driver(
     cluster: Cluster, capsys: Capture
 ) -> None:
-    cluster.add_pod("waits", request({"vram": "500Gi"}))
-    cluster.schedule()
+    cluster.schedule_pod("waits", request({"vram": "500Gi"}))
 
     ended = cluster.run(capsys, "teardown-check")
 
@@ -33,9 +32,8 @@ def test_nothing_hangs_in_a_cluster_without_claims_of_the_driver(
 def test_pods_that_use_claims_would_hang(cluster: Cluster, capsys: Capture) -> None:
     for name in ("a", "b"):
         keep = {"finalizers": ["example.com/keep"]} if name == "b" else {}
-        cluster.add_pod(name, request({"vram": "1Gi"}), metadata=keep)
-        cluster.schedule()
-    cluster.client.delete(PODS, "b", "default", conditions=Conditions(grace_seconds=30))
+        cluster.schedule_pod(name, request({"vram": "1Gi"}), metadata=keep)
+    cluster.client.delete(PODS, "b", "default", grace_seconds=30)
     grace_ends = cluster.client.get(PODS, "b", "default")["metadata"]["deletionTimestamp"]
 
     code, out, _ = cluster.run(capsys, "teardown-check", "-o", "json")
@@ -58,15 +56,13 @@ def test_pods_that_are_done_or_gone_do_not_hang(cluster: Cluster, capsys: Captur
     cluster.schedule()
     done = cluster.client.get(PODS, "a", "default")
     cluster.client.patch(PODS, done, {"status": {"phase": "Succeeded"}}, subresource="status")
-    cluster.client.delete(PODS, "b", "default", conditions=Conditions(grace_seconds=0))
+    cluster.client.delete(PODS, "b", "default", grace_seconds=0)
 
     assert cluster.run(capsys, "teardown-check").code == 0
 
 
 def test_claims_of_other_drivers_do_not_count(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_pod("a", request({"vram": "1Gi"}))
-    cluster.schedule()
-    claim = cluster.client.get(CLAIMS, "a", "default")
+    claim = cluster.schedule_pod("a", request({"vram": "1Gi"}))
     other = json.loads(json.dumps(claim["status"]).replace(names.DRIVER, "other.example.com"))
     cluster.client.replace_status(CLAIMS, {**claim, "status": {}})
     fresh = cluster.client.get(CLAIMS, "a", "default")
@@ -76,9 +72,7 @@ def test_claims_of_other_drivers_do_not_count(cluster: Cluster, capsys: Capture)
 
 
 def test_allocated_claim_without_a_pod_is_a_note(cluster: Cluster, capsys: Capture) -> None:
-    cluster.add_pod("a", request({"vram": "1Gi"}))
-    cluster.schedule()
-    claim = cluster.client.get(CLAIMS, "a", "default")
+    claim = cluster.schedule_pod("a", request({"vram": "1Gi"}))
     claim["status"]["reservedFor"] = []
     cluster.client.replace_status(CLAIMS, claim)
 

@@ -1,13 +1,10 @@
 """The verb `doctor` on a simulated node that is healthy or broken, and without a cluster."""
 
 import json
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from dra_simulator.api.faults import ANY, Refuse
 from dra_simulator.api.gates import DEFAULT_GATES
@@ -16,21 +13,15 @@ from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.doctor.finding import ok
 from tests.app.doctor.here import context
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
 from tests.app.test_command import command
 
 
 @contextmanager
 def node(**options: Any) -> Iterator[SimulatedCluster]:
-    with tempfile.TemporaryDirectory(prefix="tfd-") as folder:
-        cluster = SimulatedCluster(Path(folder), gpus="2xA100-SXM4-80GB", **options)
-        cluster.start()
-        try:
-            cluster.start_plugin()
-            cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-            cluster.until("published", lambda: bool(cluster.slices()))
-            yield cluster
-        finally:
-            cluster.stop()
+    with cluster_with(**options) as cluster:
+        start(cluster)
+        yield cluster
 
 
 def flags(cluster: SimulatedCluster) -> list[str]:
@@ -60,8 +51,7 @@ def themes(output: dict[str, Any], level: str) -> set[str]:
 
 def test_a_healthy_node_has_no_problem_anywhere() -> None:
     with node() as cluster:
-        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
 
         output = report(cluster)
 
@@ -155,20 +145,3 @@ def test_a_check_that_raises_loses_only_its_own_findings(tmp_path: Path) -> None
         *(("broken", "ok"), ("broken", "could-not-look")),
         ("whole", "ok"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
-        (["--on", "moon"], "moon"),
-        (["--enforcer", "none"], "enforcer: found 'none'"),
-    ],
-)
-def test_bad_input_is_a_one_line_error_with_exit_code_2(
-    arguments: list[str], expected: str
-) -> None:
-    ended = command("doctor", *arguments)
-
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert expected in ended.stderr

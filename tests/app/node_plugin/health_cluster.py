@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_simulator.rest import EVENTS, Json
+from dra_simulator.rest import Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HealthStatus
-from tests.app.node_plugin.test_node_plugin_process import cluster_with
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
 from tests.support.kubelet import PluginClient
 
 FAST = (
@@ -23,7 +23,6 @@ NO_POLL = ("--poll-seconds", "3600")
 """Flags without polling: changes follow from the driver's reports alone."""
 SHORT_WAIT = ("--nvml-wait-seconds", "1")
 """Flags for a driver that hangs."""
-SHARE = {"tflops": "100", "vram": "16Gi"}
 SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 
@@ -63,18 +62,6 @@ def sick_cluster(
         cluster.plugin_flags.extend([*FAST, *flags])
         start(cluster)
         yield cluster, profile
-
-
-def start(cluster: SimulatedCluster) -> None:
-    cluster.start_plugin()
-    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-    cluster.until("published", lambda: bool(cluster.slices()))
-
-
-def restart(cluster: SimulatedCluster) -> None:
-    cluster.stop_plugin()
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-    start(cluster)
 
 
 def devices(cluster: SimulatedCluster) -> dict[str, Json]:
@@ -132,8 +119,3 @@ def ready(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
         (condition,) = (each for each in entry["conditions"] if each["type"] == "Ready")
         return condition["status"], condition["reason"]
     return "", ""
-
-
-def events(cluster: SimulatedCluster, reason: str) -> list[str]:
-    found = cluster.client.list(EVENTS).items
-    return [event["message"] for event in found if event["reason"] == reason]

@@ -13,7 +13,7 @@ from dra_simulator.rest import CLAIMS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_node_plugin_process import cluster_with
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
 from tests.support.kubelet import PluginClient
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.s3cr3t-of-the-node-plugin.c2lnbmF0dXJl"
@@ -29,19 +29,8 @@ def cluster() -> Iterator[SimulatedCluster]:
         document["users"][0]["user"] = {"token": TOKEN}
         kubeconfig.write_text(json.dumps(document))
         running.plugin_flags.extend(["--log-level", "debug"])
-        running.start_plugin("pod-1")
-        running.until("registered", lambda: bool(running.kubelet.registered))
-        running.until("published", lambda: bool(running.slices()))
+        start(running, "pod-1")
         yield running
-
-
-def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
-    cluster.submit(name, {"tflops": "50", "vram": "8Gi"})
-    cluster.until("runs", lambda: cluster.container_of(name) is not None)
-    claim = cluster.claim_of(cluster.pod(name))
-    assert claim is not None
-    metadata = claim["metadata"]
-    return ClaimRef(namespace="default", name=metadata["name"], uid=metadata["uid"])
 
 
 def modes(folder: Path) -> dict[str, str]:

@@ -15,8 +15,7 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_c
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.health_cluster import SHARE
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
+from tests.app.node_plugin.test_node_plugin_process import SHARE, cluster_with, log_lines, start
 from tests.app.test_command import command
 from tests.discovery.nvml.nvml_machine import answers, build, card
 from tests.support.kubelet import PluginClient

@@ -6,20 +6,24 @@ from pathlib import Path
 from tests.app.node_plugin.health_cluster import (
     NO_POLL,
     SERVICES,
-    SHARE,
     SHORT_WAIT,
     device_of,
     devices,
-    events,
     phases,
     ready,
     reasons,
-    restart,
     sick_cluster,
     streamed,
     taints,
 )
-from tests.app.node_plugin.test_node_plugin_process import log_lines, slice_writes
+from tests.app.node_plugin.test_node_plugin_process import (
+    event_messages,
+    log_lines,
+    run_pod,
+    slice_writes,
+    start,
+    stop,
+)
 
 
 def test_an_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
@@ -40,8 +44,8 @@ def test_an_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
                 first: ("UNHEALTHY", "XID 79: GPU has fallen off the bus"),
                 second: ("HEALTHY", ""),
             }
-        cluster.until("event", lambda: bool(events(cluster, "GPUUnhealthy")))
-        assert events(cluster, "GPUUnhealthy") == [f"{first}: XID 79: GPU has fallen off the bus"]
+        event = f"{first}: XID 79: GPU has fallen off the bus"
+        cluster.until("event", lambda: event_messages(cluster, "GPUUnhealthy") == [event])
 
 
 def test_settings_override_xids_and_the_effect_of_the_taint(tmp_path: Path) -> None:
@@ -63,22 +67,23 @@ def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Pat
     with sick_cluster(tmp_path, "--health-quiet-seconds", "600") as (cluster, profile):
         profile.make(0, xid=79)
         cluster.until("tainted", lambda: bool(taints(cluster)))
-        cluster.until("event", lambda: bool(events(cluster, "GPUUnhealthy")))
+        cluster.until("event", lambda: bool(event_messages(cluster, "GPUUnhealthy")))
         before = cluster.slices()
         cluster.server.requests.reset()
 
-        restart(cluster)
+        stop(cluster)
+        start(cluster)
         cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
         time.sleep(1)
 
         assert cluster.slices() == before
         assert slice_writes(cluster) == 0
-        assert len(events(cluster, "GPUUnhealthy")) == 1
+        assert len(event_messages(cluster, "GPUUnhealthy")) == 1
 
 
 def test_a_lost_card_with_a_claim_stays_listed_and_is_reported_everywhere(tmp_path: Path) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
-        cluster.submit("a", SHARE)
+        run_pod(cluster, "a")
         cluster.until("ready", lambda: ready(cluster, "a")[0] == "True")
         device = device_of(cluster, "a")
         before = devices(cluster)
@@ -100,8 +105,7 @@ def test_a_vanished_card_with_a_claim_stays_listed_after_a_restart(
     tmp_path: Path,
 ) -> None:
     with sick_cluster(tmp_path) as (cluster, profile):
-        cluster.submit("a", SHARE)
-        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
         device = device_of(cluster, "a")
         before = devices(cluster)
         profile.make(list(before).index(device), fault="absent")
@@ -109,7 +113,8 @@ def test_a_vanished_card_with_a_claim_stays_listed_after_a_restart(
         stored = cluster.slices()
         cluster.server.requests.reset()
 
-        restart(cluster)
+        stop(cluster)
+        start(cluster)
         cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
         cluster.until("read", lambda: device in streamed(cluster, SERVICES[0]))
 
@@ -124,13 +129,11 @@ def test_a_vanished_card_with_a_claim_stays_listed_after_a_restart(
 
 def test_a_hanging_nvidia_driver_delays_no_claim(tmp_path: Path) -> None:
     with sick_cluster(tmp_path, *SHORT_WAIT, "--health-taint", "none") as (cluster, profile):
-        cluster.submit("a", SHARE)
-        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
 
         profile.make_node(hangs=True)
         cluster.until("hung", lambda: set(phases(cluster).values()) == {"Unknown"})
-        cluster.submit("b", SHARE)
-        cluster.until("running", lambda: cluster.container_of("b") is not None)
+        run_pod(cluster, "b")
         cluster.delete("a")
         cluster.until("unprepared", lambda: len(cluster.spec_files()) == 1)
 

@@ -8,15 +8,18 @@ import pytest
 
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.operation import STAGES, OperationKind
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
-from tests.app.shared.test_health_endpoint import wait_registered
+from tests.app.node_plugin.test_node_plugin_process import (
+    cluster_with,
+    log_lines,
+    run_pod,
+    slice_writes,
+    start,
+)
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics, image_packages
 from tests.support.waiting import PATIENCE_SECONDS
 
-SHARE = {"tflops": "100", "vram": "16Gi"}
 GIB = 2**30
 
 
@@ -31,11 +34,10 @@ class Node:
         )
 
     def start(self, *flags: str) -> None:
-        """Start the plugin; return once it is registered and has published."""
+        """Start the plugin; return once it has published and serves its metrics."""
         self.cluster.plugin_flags.extend(flags)
-        self.cluster.start_plugin()
-        wait_registered(self.cluster)
-        self.cluster.until("published", lambda: bool(self.cluster.slices()))
+        start(self.cluster)
+        self.cluster.until("serving", lambda: bool(log_lines(self.cluster, "serving")))
 
     def get(self, port: int = 0) -> tuple[int, str, bytes]:
         """Return status, content type and body of /metrics."""
@@ -53,10 +55,6 @@ class Node:
         status, content_type, body = self.get()
         assert (status, content_type.partition(";")[0]) == (200, "application/openmetrics-text")
         return from_openmetrics(body)
-
-    def run_pod(self, name: str) -> None:
-        self.cluster.submit(name, SHARE)
-        self.cluster.until(f"{name} runs", lambda: self.cluster.container_of(name) is not None)
 
     def scrape_until_shares(self, number: int) -> Scraped:
         """Scrape until there are as many shares: what a scrape shows may be a second old."""
@@ -83,7 +81,7 @@ def stage_counts(found: Scraped, kind: str) -> dict[str, float]:
 def test_prepares_and_unprepares_are_counted_by_result_and_stage(node: Node) -> None:
     node.start()
     for name in ("a", "b", "c"):
-        node.run_pod(name)
+        run_pod(node.cluster, name)
     node.cluster.delete("a")
     node.cluster.until("unprepared", lambda: len(node.cluster.spec_files()) == 2)
     node.cluster.until("logged", lambda: len(log_lines(node.cluster, "claim_unprepared")) == 1)
@@ -102,22 +100,9 @@ def test_prepares_and_unprepares_are_counted_by_result_and_stage(node: Node) -> 
     assert sum(by_stage.values()) == pytest.approx(total)
 
 
-def test_failed_prepares_are_counted_by_the_kind_of_their_error(node: Node) -> None:
-    node.start()
-    node.cluster.submit("bad", SHARE, {names.ANNOTATION_VRAM_LIMIT: "much"})
-    node.cluster.until("refused", lambda: bool(log_lines(node.cluster, "claim_prepare_failed")))
-    node.cluster.delete("bad")
-    node.cluster.until("gone", lambda: not node.cluster.claims())
-
-    failed = counts(node.scrape(), "prepare")
-
-    assert failed["claim_error"] == len(log_lines(node.cluster, "claim_prepare_failed")) > 0
-    assert sum(failed.values()) == failed["claim_error"]
-
-
 def test_what_the_shares_of_a_node_have(node: Node) -> None:
     node.start()
-    node.run_pod("a")
+    run_pod(node.cluster, "a")
 
     found = node.scrape_until_shares(1)
 
@@ -125,10 +110,13 @@ def test_what_the_shares_of_a_node_have(node: Node) -> None:
     card = share["uuid"]
     assert (share["namespace"], share["pod"], share["isolation"]) == ("default", "a", "soft")
     assert share["request"] == "gpu"
-    assert found.value("share_requested_tflops", pod="a") == 100
-    assert found.value("share_requested_vram_bytes", pod="a") == 16 * GIB
-    assert found.value("share_limit_vram_bytes", pod="a") == 16 * GIB
-    assert found.value("share_limit_compute_ratio", pod="a") == 0.33
+    expected = {
+        "share_requested_tflops": 100,
+        "share_requested_vram_bytes": 16 * GIB,
+        "share_limit_vram_bytes": 16 * GIB,
+        "share_limit_compute_ratio": 0.33,
+    }
+    assert {name: found.value(name, pod="a") for name in expected} == expected
     assert found.value("card_consumed_tflops", uuid=card) == 100
     assert found.value("card_free_vram_bytes", uuid=card) == (
         found.value("card_capacity_vram_bytes", uuid=card) - 16 * GIB
@@ -151,10 +139,15 @@ def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
     assert found.value("build_info", version=version.current()) == 1
     assert found.value("node_info", node="node-01", pool="default/node-01") == 1
     assert found.value("kubelet_registration", state="registered") == 1
-    assert found.value("slice_devices") == 2
-    assert found.value("cards_known") == found.value("publishing_right") == 1
-    assert found.value("ledger_readable") == 1
-    assert found.value("api_server_failing") == found.value("publishing_failing") == 0
+    expected = {
+        "slice_devices": 2,
+        "cards_known": 1,
+        "publishing_right": 1,
+        "ledger_readable": 1,
+        "api_server_failing": 0,
+        "publishing_failing": 0,
+    }
+    assert {name: found.value(name) for name in expected} == expected
     assert found.values("slice_writes_total", "reason")["start"] == slice_writes(node.cluster) == 1
     created = found.value(
         "api_requests_total", verb="create", resource="resourceslices", code="201"
@@ -187,7 +180,7 @@ def test_nothing_has_happened_at_the_start_and_every_known_label_set_exists(node
 
 def test_shares_may_be_left_out(node: Node) -> None:
     node.start("--metrics-shares", "false")
-    node.run_pod("a")
+    run_pod(node.cluster, "a")
 
     found = node.scrape_until_shares(1)
 

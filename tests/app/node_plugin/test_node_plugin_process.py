@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from dra_simulator.rest import EVENTS
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tests.support import image_packages
+from tensorfusion_dra.core.claims.claim import ClaimRef
 
 SLICE = "tensor-fusion-resource-slice-node-01"
+SHARE = {"tflops": "100", "vram": "16Gi"}
 
 
 @contextmanager
@@ -37,11 +39,37 @@ def cluster() -> Iterator[SimulatedCluster]:
         yield running
 
 
-def start(cluster: SimulatedCluster) -> int:
-    pid = cluster.start_plugin()
-    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+def start(cluster: SimulatedCluster, pod_uid: str = "") -> None:
+    """Start the node plugin; return once it is registered and the node's slices exist."""
+    register(cluster, pod_uid)
     cluster.until("published", lambda: bool(cluster.slices()))
-    return pid
+
+
+def register(cluster: SimulatedCluster, pod_uid: str = "") -> None:
+    cluster.start_plugin(pod_uid)
+    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
+
+
+def stop(cluster: SimulatedCluster) -> int | None:
+    """Stop the node plugin; return its exit code once the kubelet has deregistered it."""
+    code = cluster.stop_plugin()
+    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+    return code
+
+
+def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
+    """Run a pod with a share of a card; return its claim."""
+    cluster.submit(name, SHARE)
+    cluster.until(f"{name} runs", lambda: cluster.container_of(name) is not None)
+    claim = cluster.claim_of(cluster.pod(name))
+    assert claim is not None
+    metadata = claim["metadata"]
+    return ClaimRef(namespace="default", name=metadata["name"], uid=metadata["uid"])
+
+
+def event_messages(cluster: SimulatedCluster, reason: str) -> list[str]:
+    found = cluster.client.list(EVENTS).items
+    return [event["message"] for event in found if event["reason"] == reason]
 
 
 def log_lines(cluster: SimulatedCluster, event: str, pod_uid: str = "") -> list[dict[str, Any]]:
@@ -56,8 +84,7 @@ def slice_writes(cluster: SimulatedCluster) -> int:
 
 
 def test_a_pods_share_is_in_its_environment(cluster: SimulatedCluster) -> None:
-    cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-    cluster.until("running", lambda: cluster.container_of("a") is not None)
+    run_pod(cluster, "a")
 
     container = cluster.container_of("a")
 
@@ -74,8 +101,7 @@ def test_a_container_reads_of_its_devices_in_a_mounted_file() -> None:
     with cluster_with() as cluster:
         cluster.plugin_flags.append("--device-metadata=true")
         start(cluster)
-        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
 
         container = cluster.container_of("a")
         assert container is not None
@@ -114,8 +140,7 @@ def test_a_container_reads_of_its_devices_in_a_mounted_file() -> None:
 
 
 def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> None:
-    cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-    cluster.until("running", lambda: cluster.container_of("a") is not None)
+    run_pod(cluster, "a")
     assert len(cluster.spec_files()) == 1
 
     cluster.delete("a")
@@ -126,15 +151,13 @@ def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> N
 
 
 def test_a_restart_keeps_claims_and_slices_and_writes_nothing(cluster: SimulatedCluster) -> None:
-    cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-    cluster.until("running", lambda: cluster.container_of("a") is not None)
+    run_pod(cluster, "a")
     (spec,) = cluster.spec_files()
     content = spec.read_bytes()
     before = cluster.slices()
 
-    code = cluster.stop_plugin()
+    code = stop(cluster)
     spec.unlink()  # as a reboot would
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
     cluster.server.requests.reset()
     start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
@@ -152,22 +175,6 @@ def test_a_stop_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluste
     assert code == 0
     assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
     assert [item["metadata"]["name"] for item in cluster.slices()] == [SLICE]
-
-
-def test_memory_stays_within_the_budget(
-    cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.stop_plugin()
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-    image_packages.start_as_in_a_pod(tmp_path, monkeypatch)
-    pid = start(cluster)
-    cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
-    time.sleep(0.5)
-
-    status = Path(f"/proc/{pid}/status").read_text()
-
-    rss_kib = next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmRSS:"))
-    assert rss_kib * 1024 < image_packages.MEMORY_BUDGET_BYTES
 
 
 def test_the_log_line_serving_has_the_version(cluster: SimulatedCluster) -> None:

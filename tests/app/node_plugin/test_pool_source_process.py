@@ -9,10 +9,17 @@ from urllib.request import urlopen
 
 import pytest
 
-from dra_simulator.rest import EVENTS, GPUPOOLS, NODES, Json
+from dra_simulator.rest import GPUPOOLS, NODES, Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core.devices import gpupool
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.app.node_plugin.test_node_plugin_process import (
+    cluster_with,
+    event_messages,
+    log_lines,
+    register,
+    run_pod,
+    stop,
+)
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -31,11 +38,6 @@ def following(source: str = "object", **options: Any) -> Iterator[SimulatedClust
         flags = ["--pool-source", source, "--gpupool", "prod", "--qos", "critical"]
         cluster.plugin_flags.extend([*flags, "--tflops-oversell-ratio", "900"])
         yield cluster
-
-
-def start(cluster: SimulatedCluster) -> None:
-    cluster.start_plugin()
-    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
 
 
 def create_pool(cluster: SimulatedCluster, qos: str = "low", **spec: Any) -> Json:
@@ -73,14 +75,13 @@ def await_published(cluster: SimulatedCluster, **expected: Any) -> None:
 
 
 def warnings(cluster: SimulatedCluster) -> list[str]:
-    events = cluster.client.list(EVENTS).items
-    return [event["message"] for event in events if event["reason"] == "GPUPoolInvalid"]
+    return event_messages(cluster, "GPUPoolInvalid")
 
 
 def test_a_change_of_the_pool_is_published() -> None:
     with following() as cluster:
         create_pool(cluster)
-        start(cluster)
+        register(cluster)
         await_published(cluster)
 
         change(cluster, "high", **oversold())
@@ -92,7 +93,7 @@ def test_a_change_of_the_pool_is_published() -> None:
 def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() -> None:
     with following(tensor_fusion=False) as cluster:
         cluster.serve_pages()
-        start(cluster)
+        register(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         requests = cluster.server.requests
         cluster.until("listed again", lambda: requests.count("list", "gpupools") >= 3)
@@ -121,7 +122,7 @@ def get(cluster: SimulatedCluster, page: str) -> tuple[int, str]:
 
 def test_nothing_is_published_until_the_pool_exists() -> None:
     with following() as cluster:
-        start(cluster)
+        register(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         assert cluster.slices() == []
 
@@ -134,16 +135,14 @@ def test_nothing_is_published_until_the_pool_exists() -> None:
 def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
     with following() as cluster:
         create_pool(cluster)
-        start(cluster)
+        register(cluster)
         await_published(cluster)
-        cluster.submit("a", {"tflops": "100", "vram": "16Gi"})
-        cluster.until("running", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
         before = cluster.slices()
-        cluster.stop_plugin()
-        cluster.until("deregistered", lambda: not cluster.kubelet.registered)
+        stop(cluster)
         cluster.client.delete(GPUPOOLS, "prod")
 
-        start(cluster)
+        register(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         kept = cluster.slices()
         cluster.delete("a")
@@ -156,7 +155,7 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
     with following("node-labels") as cluster:
         prod: Json = {"nodeManagerConfig": {"nodeSelector": SELECTOR}}
         create_pool(cluster, "high", **prod)
-        start(cluster)
+        register(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         assert "node-01: no GPUPool selects it" in warnings(cluster)[0]
         node = cluster.client.get(NODES, "node-01")
@@ -174,7 +173,7 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
 @pytest.mark.parametrize("source", ["object", "node-labels"])
 def test_a_process_that_follows_a_pool_stops_in_order(source: str) -> None:
     with following(source) as cluster:
-        start(cluster)
+        register(cluster)
 
         assert cluster.stop_plugin() == 0
         assert log_lines(cluster, "thread_left_behind") == []

@@ -11,43 +11,27 @@ from dra_simulator.api.faults import Cut, Delay, HalfOpen, Refuse
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.app.node_plugin.test_node_plugin_process import (
+    cluster_with,
+    log_lines,
+    register,
+    run_pod,
+    start,
+    stop,
+)
 from tests.support.kubelet import PluginClient
-
-SHARE = {"tflops": "50", "vram": "8Gi"}
 
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
     with cluster_with() as running:
         start(running)
-        running.until("published", lambda: bool(running.slices()))
         yield running
-
-
-def start(cluster: SimulatedCluster) -> None:
-    cluster.start_plugin()
-    cluster.until("registered", lambda: is_connected(cluster))
 
 
 def is_connected(cluster: SimulatedCluster) -> bool:
     found = cluster.kubelet.registered.get(names.DRIVER, ())
     return any(plugin.is_connected for plugin in found)
-
-
-def stop(cluster: SimulatedCluster) -> None:
-    """Stop the node plugin and return once the kubelet has deregistered it."""
-    cluster.stop_plugin()
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-
-
-def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
-    cluster.submit(name, SHARE)
-    cluster.until("runs", lambda: cluster.container_of(name) is not None)
-    claim = cluster.claim_of(cluster.pod(name))
-    assert claim is not None
-    metadata = claim["metadata"]
-    return ClaimRef(namespace="default", name=metadata["name"], uid=metadata["uid"])
 
 
 def as_the_kubelet(cluster: SimulatedCluster) -> PluginClient:
@@ -63,7 +47,7 @@ def test_without_an_api_server_the_process_starts_and_rebuilds_specs_and_unprepa
     for path in before:
         path.unlink()
     cluster.server.stop()
-    start(cluster)
+    register(cluster)
 
     with as_the_kubelet(cluster) as kubelet:
         rebuilt = {path: path.read_bytes() for path in cluster.spec_files()}
@@ -146,7 +130,7 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     for verb in ("list", "watch"):
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     started = cluster.log_file.stat().st_size
-    start(cluster)
+    register(cluster)
     cluster.until("logged", lambda: bool(log_lines(cluster, "publish_forbidden")))
     cluster.until("logged", lambda: bool(log_lines(cluster, "watch_forbidden")))
     cluster.server.requests.reset()

@@ -8,7 +8,7 @@ import pytest
 
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, run_pod, start
 from tests.support.installed_packages import install
 
 CODE = """
@@ -29,8 +29,7 @@ def node_with_pod(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simul
         monkeypatch.setattr(plugin_process, "spawn", plugin_process.spawn_command)
         monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
         start(cluster)
-        cluster.submit("a", {"tflops": "50", "vram": "8Gi"})
-        cluster.until("runs", lambda: cluster.container_of("a") is not None)
+        run_pod(cluster, "a")
         yield cluster
 
 

@@ -74,13 +74,27 @@ def publishing_node(
         plugin.catalog.refresh()
         plugin.publish()
         assert eventually(lambda: server.requests.count("watch", "resourceslices") > 0)
-        assert eventually(lambda: bool(stored(server)))
+        assert eventually(lambda: is_published(server))
         yield Node(plugin.catalog, plugin.publisher)
+
+
+@contextmanager
+def node_at_rest(server: ApiServer, folder: Path, **options: str) -> Iterator[Node]:
+    """Start a node's parts; count its requests from when it has published and rests."""
+    with publishing_node(server, folder, **options) as node:
+        quiet(server, most_lists=3)
+        server.requests.reset()
+        yield node
 
 
 def stored(server: ApiServer) -> list[Json]:
     """Return the stored slices without a counted request."""
     return [each.document for each in server._store.listed("resourceslices", None)[0]]
+
+
+def is_published(server: ApiServer) -> bool:
+    slices = stored(server)
+    return bool(slices) and slices[0]["spec"]["pool"]["resourceSliceCount"] == len(slices)
 
 
 def taints(server: ApiServer) -> int:
@@ -124,10 +138,7 @@ def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
     client = Client(server.url)
     client.create(GPUPOOLS, pool("of-all", qos="medium"))
     numbers = itertools.count()
-    with publishing_node(server, tmp_path, pool_source="node-labels"):
-        quiet(server, most_lists=3)
-        server.requests.reset()
-
+    with node_at_rest(server, tmp_path, pool_source="node-labels"):
         renewed = [("watch", kind) for kind in ("resourceslices", "gpupools", "nodes")]
 
         def are_renewed() -> bool:
@@ -140,42 +151,32 @@ def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
         assert sent == {*renewed}
 
 
-@pytest.mark.parametrize("cards", [16, 128])
-def test_health_change_of_a_card_costs_one_write_and_no_read(
-    server: ApiServer, tmp_path: Path, cards: int
+@pytest.mark.parametrize(
+    ("cards", "unhealthy", "writes", "generation"),
+    [(16, [15], 1, 1), (128, [127], 1, 1), (128, [0, 127], 2, 2)],
+)
+def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read(
+    server: ApiServer,
+    tmp_path: Path,
+    cards: int,
+    unhealthy: list[int],
+    *,
+    writes: int,
+    generation: int,
 ) -> None:
-    with publishing_node(server, tmp_path, gpus=f"{cards}xT4") as node:
-        quiet(server, most_lists=3)
-        generations = {item["spec"]["pool"]["generation"] for item in stored(server)}
-        server.requests.reset()
+    with node_at_rest(server, tmp_path, gpus=f"{cards}xT4") as node:
+        node.make_unhealthy(*unhealthy)
+        assert eventually(lambda: taints(server) == len(unhealthy))
 
-        node.make_unhealthy(cards - 1)
-        assert eventually(lambda: taints(server) == 1)
-
-        assert quiet(server) == {("update", "resourceslices"): 1}
-        assert generations == {1}
-        assert {item["spec"]["pool"]["generation"] for item in stored(server)} == {1}
-
-
-def test_health_changes_of_cards_in_two_slices_cost_a_write_of_each_slice(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    with publishing_node(server, tmp_path, gpus="128xT4") as node:
-        quiet(server, most_lists=3)
-        server.requests.reset()
-
-        node.make_unhealthy(0, 127)
-        assert eventually(lambda: taints(server) == 2)
-
-        assert quiet(server) == {("update", "resourceslices"): 2}
-        assert {item["spec"]["pool"]["generation"] for item in stored(server)} == {2}
+        assert quiet(server) == {("update", "resourceslices"): writes}
+        assert {item["spec"]["pool"]["generation"] for item in stored(server)} == {generation}
 
 
 def test_restart_without_changes_costs_three_lists_and_one_watch_and_the_nodes_uid(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    with publishing_node(server, tmp_path):
-        quiet(server, most_lists=3)
+    with node_at_rest(server, tmp_path):
+        pass
     server.requests.reset()
 
     with publishing_node(server, tmp_path):
@@ -201,10 +202,8 @@ def test_node_that_follows_gpupools_also_lists_and_watches_pools_and_its_node(
 def test_slice_deleted_by_the_kubelet_costs_one_list_one_write_and_the_nodes_uid(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    with publishing_node(server, tmp_path):
-        quiet(server, most_lists=3)
+    with node_at_rest(server, tmp_path):
         (before,) = stored(server)
-        server.requests.reset()
         Client(server.url).delete(SLICES, before["metadata"]["name"])
 
         assert eventually(lambda: bool(stored(server)))
@@ -217,9 +216,7 @@ def test_slice_deleted_by_the_kubelet_costs_one_list_one_write_and_the_nodes_uid
 def test_write_that_another_writer_overtook_is_repeated_after_one_list(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    with publishing_node(server, tmp_path) as node:
-        quiet(server, most_lists=3)
-        server.requests.reset()
+    with node_at_rest(server, tmp_path) as node:
         server.faults.add("update", "resourceslices", Refuse(409, "conflict"), times=1)
 
         node.make_unhealthy(0)

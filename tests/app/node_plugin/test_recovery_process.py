@@ -1,60 +1,36 @@
 """The real node-plugin process after ledger damage, a reboot, and a missing Unprepare call."""
 
-import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dra_simulator.rest import EVENTS, PODS, Conditions, Json
+from dra_simulator.rest import EVENTS, PODS, Json
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
 from tensorfusion_dra.core import names
+from tests.app.node_plugin.test_node_plugin_process import (
+    cluster_with,
+    log_lines,
+    run_pod,
+    start,
+    stop,
+)
 from tests.support.ledgers import edited
 from tests.support.waiting import eventually
-
-ASKS = {"tflops": "100", "vram": "16Gi"}
 
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
     """Yield a cluster whose node plugin, not started yet, reconciles each second."""
-    with tempfile.TemporaryDirectory(prefix="tft-") as folder:
-        running = SimulatedCluster(Path(folder), gpus="1xA100-SXM4-80GB")
+    with cluster_with("1xA100-SXM4-80GB") as running:
         boot = running.folder / "boot_id"
         boot.write_text("first\n")
         running.plugin_flags.extend(["--boot-id-file", str(boot), "--recover-seconds", "1"])
-        running.start()
-        try:
-            yield running
-        finally:
-            running.stop()
-
-
-def start(cluster: SimulatedCluster) -> None:
-    cluster.start_plugin()
-    cluster.until("registered", lambda: bool(cluster.kubelet.registered))
-    cluster.until("published", lambda: bool(cluster.slices()))
-
-
-def stop(cluster: SimulatedCluster) -> None:
-    cluster.stop_plugin()
-    cluster.until("deregistered", lambda: not cluster.kubelet.registered)
-
-
-def run_pod(cluster: SimulatedCluster, name: str) -> None:
-    cluster.submit(name, ASKS)
-    cluster.until("running", lambda: cluster.container_of(name) is not None)
+        yield running
 
 
 def ledger_file(cluster: SimulatedCluster) -> Path:
     return cluster.kubelet_root / "plugins" / names.DRIVER / "ledger.sqlite3"
-
-
-def logged(cluster: SimulatedCluster, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in cluster.log_file.read_text().splitlines()]
-    return [line for line in lines if line["event"] == event]
 
 
 def quarantined(cluster: SimulatedCluster) -> list[Json]:
@@ -95,9 +71,9 @@ def test_the_ledger_of_a_newer_release_stops_the_start_with_both_versions(
 
     cluster.start_plugin()
     # Not with until(), which fails if it finds that the process has ended.
-    assert eventually(lambda: bool(logged(cluster, "start_failed")))
+    assert eventually(lambda: bool(log_lines(cluster, "start_failed")))
 
-    (line,) = logged(cluster, "start_failed")
+    (line,) = log_lines(cluster, "start_failed")
     assert "found version 7, expected at most 3" in line["error"]
     assert cluster.stop_plugin() == 1
     assert ledger_file(cluster).read_bytes() == before
@@ -118,8 +94,8 @@ def test_after_a_reboot_specs_are_written_again_and_logged(
     cluster.until("back", spec.exists)
 
     assert spec.read_bytes() == content
-    assert logged(cluster, "recovered")[-1]["rebooted"] == 1
-    assert len(logged(cluster, "claims_refreshed")) == 1
+    assert log_lines(cluster, "recovered")[-1]["rebooted"] == 1
+    assert len(log_lines(cluster, "claims_refreshed")) == 1
 
 
 def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(
@@ -131,11 +107,10 @@ def test_a_deleted_claim_is_released_without_a_call_of_the_kubelet(
     assert len(cluster.spec_files()) == 1
     cluster.kubelet.stop()
 
-    by_force = Conditions(grace_seconds=0)
-    cluster.client.delete(PODS, "a", NAMESPACE, conditions=by_force)
+    cluster.client.delete(PODS, "a", NAMESPACE, grace_seconds=0)
     cluster.until("gone", lambda: not cluster.claims())
     cluster.until("freed", lambda: not cluster.spec_files())
 
-    cluster.until("logged", lambda: bool(logged(cluster, "claim_released")))
-    (line,) = logged(cluster, "claim_released")
+    cluster.until("logged", lambda: bool(log_lines(cluster, "claim_released")))
+    (line,) = log_lines(cluster, "claim_released")
     assert "found none at the API server" in line["error"]

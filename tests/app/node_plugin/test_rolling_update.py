@@ -8,9 +8,14 @@ import pytest
 from dra_simulator.api.faults import Delay, HalfOpen
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, slice_writes
-
-SHARE = {"tflops": "50", "vram": "8Gi"}
+from tests.app.node_plugin.test_node_plugin_process import (
+    SHARE,
+    cluster_with,
+    log_lines,
+    run_pod,
+    slice_writes,
+    start,
+)
 
 
 @pytest.fixture
@@ -18,24 +23,18 @@ def cluster() -> Iterator[SimulatedCluster]:
     """Yield a cluster whose node plugin of pod `old` has registered and published."""
     with cluster_with() as running:
         start(running, "old")
-        running.until("published", lambda: bool(running.slices()))
         yield running
 
 
-def start(cluster: SimulatedCluster, pod_uid: str) -> None:
-    before = registered(cluster)
-    cluster.start_plugin(pod_uid)
-    cluster.until("registered", lambda: registered(cluster) == before + 1)
+def start_new(cluster: SimulatedCluster) -> None:
+    """Start a second instance; return once the kubelet is connected to both."""
+    cluster.start_plugin("new")
+    cluster.until("registered", lambda: registered(cluster) == 2)
 
 
 def registered(cluster: SimulatedCluster) -> int:
     """Return the number of instances that the kubelet is connected to."""
     return sum(plugin.is_connected for plugin in cluster.kubelet.registered.get(names.DRIVER, ()))
-
-
-def run_pod(cluster: SimulatedCluster, name: str) -> None:
-    cluster.submit(name, SHARE)
-    cluster.until(f"{name} runs", lambda: cluster.container_of(name) is not None)
 
 
 def end_pod(cluster: SimulatedCluster, name: str) -> None:
@@ -51,7 +50,7 @@ def wait_logged(cluster: SimulatedCluster, event: str, pod_uid: str) -> None:
 
 def test_the_new_instance_unprepares_claims_of_the_old_one(cluster: SimulatedCluster) -> None:
     run_pod(cluster, "a")
-    start(cluster, "new")
+    start_new(cluster)
 
     run_pod(cluster, "b")
     end_pod(cluster, "a")
@@ -65,7 +64,7 @@ def test_the_new_instance_unprepares_claims_of_the_old_one(cluster: SimulatedClu
 def test_the_old_instance_serves_again_when_the_new_one_is_killed(
     cluster: SimulatedCluster,
 ) -> None:
-    start(cluster, "new")
+    start_new(cluster)
     run_pod(cluster, "a")
 
     cluster.kill_plugin("new")
@@ -83,7 +82,7 @@ def test_the_old_instance_completes_a_prepare_call_while_it_stops(
     cluster.submit("a", SHARE)
     gets = cluster.server.requests
     cluster.until("read", lambda: gets.count("get", "resourceclaims") >= 2)
-    start(cluster, "new")
+    start_new(cluster)
 
     code = cluster.stop_plugin("old")
     cluster.until("runs", lambda: cluster.container_of("a") is not None)
@@ -135,7 +134,7 @@ def test_a_rolling_update_without_changes_writes_no_slice(cluster: SimulatedClus
     before = cluster.slices()
     cluster.server.requests.reset()
 
-    start(cluster, "new")
+    start_new(cluster)
     cluster.until("published", lambda: bool(cluster.server.requests.count("watch")))
     cluster.stop_plugin("old")
     cluster.until("alone", lambda: registered(cluster) == 1)
@@ -152,7 +151,7 @@ def test_instances_with_different_settings_do_not_overwrite_each_other(
     cluster.plugin_flags.extend(["--qos", "critical"])
     cluster.server.requests.reset()
 
-    start(cluster, "new")
+    start_new(cluster)
     cluster.until("new", lambda: published_qos(cluster) == "critical")
     time.sleep(3)
     while_both_ran = slice_writes(cluster)
@@ -168,7 +167,7 @@ def test_instances_with_different_settings_do_not_overwrite_each_other(
 @pytest.mark.parametrize("ending", ["stop_plugin", "kill_plugin"])
 def test_a_rolled_back_update_costs_one_slice_write(cluster: SimulatedCluster, ending: str) -> None:
     cluster.plugin_flags.extend(["--qos", "critical"])
-    start(cluster, "new")
+    start_new(cluster)
     cluster.until("new", lambda: published_qos(cluster) == "critical")
     cluster.server.requests.reset()
 

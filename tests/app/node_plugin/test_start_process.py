@@ -1,19 +1,22 @@
-"""The order in which a node plugin starts, and what a start may load, with the real process."""
+"""The start of the node plugin: its order, what it may load, and which parts run."""
 
 import json
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tensorfusion_dra.app.node_plugin.process import NodePlugin
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.app.simulate.plugin_process import Process, WaitError, spawn_command
 from tensorfusion_dra.core import names
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support import import_witness
-from tests.support.imports import loaded
 
 
 @pytest.fixture
@@ -57,7 +60,18 @@ def test_an_unreadable_kubeconfig_ends_the_process_and_removes_its_sockets(
     assert not list(cluster.kubelet_root.rglob("*.sock"))
 
 
-def test_importing_the_node_plugin_loads_no_library_that_only_some_nodes_use() -> None:
-    plugin = "import tensorfusion_dra.cli, tensorfusion_dra.app.node_plugin.process"
+@pytest.mark.parametrize("sockets", ["", "device-plugins"])
+def test_hypervisor_bridge_runs_if_its_sockets_are_set(tmp_path: Path, sockets: str) -> None:
+    settings = Settings(
+        node_name="node-01",
+        kubelet_root=str(tmp_path),
+        cdi_dir=str(tmp_path),
+        tensor_fusion_root=str(tmp_path / "tf"),
+        simulated_gpus="1xT4",
+        hypervisor_sockets=sockets and str(tmp_path / sockets),
+    )
+    with Supervisor() as supervisor:
+        NodePlugin(settings, supervisor)
 
-    assert loaded(plugin, "kubernetes", "urllib3", "pynvml", "yaml", "tomllib", "grpc") == ["grpc"]
+        assert ("workers" in {each.name for each in threading.enumerate()}) == bool(sockets)
+        assert not supervisor.stopping.is_set()

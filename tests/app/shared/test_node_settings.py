@@ -53,10 +53,8 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
 
     chosen = given(file, "--gpupool=from-flag", env=env)
 
-    assert chosen.gpupool == "from-flag"
-    assert chosen.qos == "high"
-    assert chosen.cdi_dir == "/file"
-    assert chosen.driver_root == "/"
+    assert (chosen.gpupool, chosen.qos) == ("from-flag", "high")
+    assert (chosen.cdi_dir, chosen.driver_root) == ("/file", "/")
 
 
 def test_the_file_can_be_named_by_a_variable_that_the_flag_overrides(tmp_path: Path) -> None:

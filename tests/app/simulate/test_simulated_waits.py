@@ -1,10 +1,13 @@
-"""Errors of a simulation when an awaited event does not happen."""
+"""Simulations that fail or are interrupted: their errors, and what they remove."""
 
 import argparse
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import pytest
 
 from tensorfusion_dra.app.shared import node_settings
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.app.simulate import sequence
+from tensorfusion_dra.app.simulate.command import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.app.test_command import command
@@ -129,3 +134,52 @@ def processes_with(word: str) -> list[str]:
         with contextlib.suppress(OSError):  # it ended meanwhile
             found.append(file.read_text(errors="replace"))
     return [line for line in found if word in line]
+
+
+OPTIONS = Options(
+    gpus="1xT4",
+    pods=0,
+    requests=(),
+    tflops_oversell_ratio="",
+    vram_expand_to_host_mem="",
+    file=None,
+    qos="",
+    keep=False,
+    verbose=False,
+)
+
+
+class Interrupted:
+    """A cluster that is told to end once more while it stops."""
+
+    def __init__(self, folder: Path, **_: object) -> None:
+        self.folder = folder
+        folders.append(folder)
+
+    def stop(self) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), each)
+
+
+folders: list[Path] = []
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+    folders.clear()
+
+
+def test_further_signals_do_not_stop_the_cleanup(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sequence, "SimulatedCluster", Interrupted)
+    monkeypatch.setattr(sequence, "_run_and_print", interrupted)
+
+    assert sequence.run(OPTIONS, form="text") == 130
+
+    assert [folder.exists() for folder in folders] == [False]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -70,12 +70,59 @@ def screen(found: Report) -> str:
     return as_text(found, verbose=False)
 
 
-def test_devices_are_named_by_the_fewest_digits_that_are_unique() -> None:
-    shown = screen(report(running("a", {"tflops": "100"}, SECOND, env=limits())))
+TAKEN = f"tensor-fusion.ai.dra-driver/{POOL}/{FIRST}: tflops 271200m of 312 taken"
 
-    assert "  gpu-363a  Tesla T4  [########..]   52.5 of 65 TFLOPS" in shown
-    assert "  [##########]  16Gi of 16Gi\n" in shown
-    assert "  a    100 TFLOPS  Running  gpu-363b  33 %, 16Gi, soft" in shown
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        (
+            report(running("a", {"tflops": "100"}, SECOND, env=limits())),
+            [
+                "  gpu-363a  Tesla T4  [########..]   52.5 of 65 TFLOPS",
+                "  [##########]  16Gi of 16Gi\n",
+                "  a    100 TFLOPS  Running  gpu-363b  33 %, 16Gi, soft",
+            ],
+        ),
+        (
+            report(waiting("a", TAKEN), waiting("b", TAKEN), waiting("c", "no node")),
+            ["  a, b wait: gpu-363a: tflops 271.2 of 312 taken\n", "  c waits: no node"],
+        ),
+        (
+            report(running("a", {}, FIRST, env=limits())),
+            ["  TF_CUDA_SM_PERCENT_LIMIT=33  percent of the GPU's compute"],
+        ),
+        (
+            report(running("a", {}, FIRST, env={"TF_ISOLATION_MODE": "shared"})),
+            ["Running  gpu-363a  shared"],
+        ),
+        (
+            report(prefix="virtual_"),
+            [
+                "GPUs of node-01, in the resource pool default/node-01, which hands out more",
+                "52.5 of 65 TFLOPS",
+            ],
+        ),
+        (
+            report(left_behind=("claim a", "socket /b")),
+            ["Left behind (1.5 s):\n  claim a\n  socket /b"],
+        ),
+    ],
+    ids=[
+        "devices by the fewest digits that are unique",
+        "pods that wait for the same reason",
+        "the limits of one container",
+        "a container without limits",
+        "an oversubscribed pool",
+        "what was left behind",
+    ],
+)
+def test_screen_shows(found: Report, lines: list[str]) -> None:
+    shown = screen(found)
+
+    assert [line for line in lines if line not in shown] == []
+    assert "PATH=" not in shown
+    assert ("TF_CUDA_SM_PERCENT_LIMIT" in shown) == any(pod.env == limits() for pod in found.pods)
 
 
 @pytest.mark.parametrize(
@@ -101,41 +148,11 @@ def test_a_pod_with_several_gpus_shows_each_of_them() -> None:
     assert (second.strip(), second.index("gpu-363b")) == ("gpu-363b", first.index("gpu-363a"))
 
 
-def test_pods_with_the_same_reason_to_wait_share_a_line() -> None:
-    reason = f"tensor-fusion.ai.dra-driver/{POOL}/{FIRST}: tflops 271200m of 312 taken"
-
-    shown = screen(report(waiting("a", reason), waiting("b", reason), waiting("c", "no node")))
-
-    assert "  a, b wait: gpu-363a: tflops 271.2 of 312 taken\n" in shown
-    assert "  c waits: no node" in shown
-
-
 def test_a_long_reason_is_cut() -> None:
     shown = screen(report(waiting("a", "too much " * 200)))
 
     assert shown.count("too much") < 40
     assert " ..." in shown
-
-
-def test_a_container_without_limits_shows_its_isolation_alone() -> None:
-    shown = screen(report(running("a", {}, FIRST, env={"TF_ISOLATION_MODE": "shared"})))
-
-    assert "Running  gpu-363a  shared" in shown
-    assert "TF_CUDA_SM_PERCENT_LIMIT" not in shown
-
-
-def test_the_screen_shows_the_limits_of_one_container_and_no_other_variable() -> None:
-    shown = screen(report(running("a", {}, FIRST, env=limits())))
-
-    assert "  TF_CUDA_SM_PERCENT_LIMIT=33  percent of the GPU's compute" in shown
-    assert "PATH=" not in shown
-
-
-def test_an_oversubscribed_pool_is_described_as_such() -> None:
-    shown = screen(report(prefix="virtual_"))
-
-    assert "GPUs of node-01, in the resource pool default/node-01, which hands out more" in shown
-    assert "52.5 of 65 TFLOPS" in shown
 
 
 def test_admission_shows_claims_warnings_and_refusals() -> None:
@@ -151,12 +168,6 @@ def test_admission_shows_claims_warnings_and_refusals() -> None:
     assert "  plain  admitted  unchanged: it asks for no share" in shown
     assert "  bad    refused   found 'many', found 'many'" in shown
     assert max(map(len, shown.splitlines())) <= 100
-
-
-def test_what_was_left_behind_is_listed() -> None:
-    shown = screen(report(left_behind=("claim a", "socket /b")))
-
-    assert shown.endswith("Left behind (1.5 s):\n  claim a\n  socket /b")
 
 
 def test_verbose_adds_claims_spec_and_environment_in_full() -> None:

@@ -94,11 +94,14 @@ def test_hosts_that_a_public_name_server_may_give_out_are_refused(path: str, hos
 def test_answers_are_neither_stored_nor_framed_nor_sniffed(path: str) -> None:
     headers = answer(LOOPBACK, path).headers
 
-    assert headers["Cache-Control"] == "no-store"
-    assert headers["X-Content-Type-Options"] == "nosniff"
-    assert headers["Referrer-Policy"] == "no-referrer"
-    assert headers["X-Frame-Options"] == "DENY"
-    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    expected = {
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "X-Frame-Options": "DENY",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    }
+    assert headers.items() >= expected.items()
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "Access-Control-Allow-Origin" not in headers
 

@@ -1,10 +1,16 @@
-"""Findings of the verb `why` about a pod that waits."""
+"""What the verb `why` finds about a pod that waits, and about its cards."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tensorfusion_dra.app.why import claims, observed
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor.finding import Level
+from tests.support import canned_api
 from tests.support.builders.pods import pod_annotations
 from tests.support.objects import Json, claim, exactly, pod
 
@@ -121,3 +127,37 @@ def test_a_missing_class_is_listed_with_those_that_exist(classes: list[str], lis
     (found,) = claims.missing_classes([absent], classes)
 
     assert found.cure == f"correct deviceClassName; the cluster has {listed}"
+
+
+GROUP = "/apis/resource.k8s.io"
+TAINT = {"key": "maintenance", "effect": "NoExecute"}
+SLICE = {"spec": {"driver": "mine", "pool": {"name": "p"}, "devices": [{"name": "a"}]}}
+RULES = {"items": [{"spec": {"deviceSelector": {"driver": "mine"}, "taint": TAINT}}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "rules", "taints", "unreadable"),
+    [
+        ("v1.36.2", RULES, [], []),
+        ("v1.37.2", RULES, [TAINT], []),
+        ("v1.37.2", (403, "no"), [], ["DeviceTaintRules (no right to list them)"]),
+    ],
+    ids=["1.36", "1.37", "without the right"],
+)
+def test_taints_of_rules(
+    tmp_path: Path, version: str, rules: Any, taints: list[Any], unreadable: list[str]
+) -> None:
+    answers = {
+        "GET /version": {"gitVersion": version},
+        f"GET {GROUP}": {"versions": [{"version": "v1"}]},
+        f"GET {GROUP}/v1/resourceslices": {"items": [SLICE]},
+        f"GET {GROUP}/v1/devicetaintrules": rules,
+    }
+    with canned_api.served(answers) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        found = observed.read(lists, "default")
+
+    (device,) = found.slices[0]["spec"]["devices"]
+    assert device.get("taints", []) == taints
+    assert found.unreadable == unreadable

@@ -1,14 +1,19 @@
-"""The verb `why` on pods that wait for something around their claims: classes, webhook, nodes."""
+"""The verb `why` on pods with a fault around their claims or on their node, and with few rights."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from dra_simulator.api.faults import Refuse
-from dra_simulator.rest import CLAIMS, CLASSES, MUTATING_WEBHOOKS, PODS, TEMPLATES
+from dra_simulator.rest import CLAIMS, CLASSES, EVENTS, MUTATING_WEBHOOKS, PODS, TEMPLATES
 from tensorfusion_dra.core import names
-from tests.support import objects
+from tests.support import image_packages, markdown, objects
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
+from tests.support.waiting import PATIENCE_SECONDS
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.usefixtures("cards")
@@ -182,3 +187,218 @@ def test_claim_that_the_scheduler_made_for_an_extended_resource(
     _, found = cluster.why(capsys, "a")
 
     assert "no node has its 3 cards at once" in found["answer"]
+
+
+def test_pod_in_terminating(cluster: Cluster, capsys: Capture) -> None:
+    cluster.schedule_pod(
+        "a", request({"vram": "20Gi"}), metadata={"finalizers": ["example.com/job"]}
+    )
+    cluster.client.delete(PODS, "a", "default")
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (1, "bound")
+    assert "scheduled on node-01 already" in found["answer"]
+    assert "But pod: is being deleted, with the deadline 20" in found["answer"]
+    assert found["helps"][0].endswith("or for the kubelet of node-01: example.com/job")
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "expected"),
+    [
+        ("LimitsEnforced", "True", ""),
+        ("LimitsEnforced", "Unknown", ""),
+        ("LimitsEnforced", "False", "its limits are not enforced on {card}: NoSign: no limiter"),
+        ("Ready", "False", "it is not ready on {card}: NoSign: no limiter"),
+    ],
+)
+def test_pod_whose_limits_are_not_enforced(
+    cluster: Cluster, capsys: Capture, condition: str, status: str, expected: str
+) -> None:
+    claim = cluster.schedule_pod("a", request({"vram": "20Gi"}))
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    entry = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
+    entry["conditions"] = [
+        {
+            "type": condition,
+            "status": status,
+            "reason": "NoSign",
+            "message": "no limiter",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ]
+    cluster.client.patch(CLAIMS, claim, {"status": {"devices": [entry]}}, subresource="status")
+
+    code, found = cluster.why(capsys, "a")
+
+    card = result["device"]
+    said = f" But ResourceClaim a: {expected.format(card=card)}." if expected else ""
+    assert code == 0
+    assert found["answer"].endswith(f"checks the node.{said}")
+    assert [finding["level"] for finding in found["findings"]] == ["warning"] * bool(expected)
+
+
+def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) -> None:
+    cluster.schedule_pod("a", request({"vram": "20Gi"}))
+    uid = cluster.client.get(PODS, "a", "default")["metadata"]["uid"]
+    events = [
+        (uid, "no network", "Warning", "kubelet"),
+        (uid, "no driver", "Warning", "kubelet"),
+        ("earlier-pod", "no volume", "Warning", "kubelet"),
+        (uid, "pulled", "Normal", "kubelet"),
+        (uid, "no node", "Warning", "default-scheduler"),
+    ]
+    for number, (event_uid, text, kind, component) in enumerate(events):
+        cluster.client.create(
+            EVENTS,
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": f"a.{number}", "namespace": "default"},
+                "involvedObject": {
+                    "kind": "Pod",
+                    "name": "a",
+                    "namespace": "default",
+                    "uid": event_uid,
+                },
+                "reason": "FailedPrepareDynamicResources",
+                "message": text,
+                "type": kind,
+                "source": {"component": component},
+                "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+            },
+        )
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (0, "bound")
+    assert found["answer"] == (
+        "default/a is scheduled on node-01 already; it waits there: FailedPrepareDynamicResources: "
+        "no driver"
+    )
+
+
+FORBIDDEN = 403
+
+
+def test_missing_rights_are_named_and_the_rest_is_answered(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.add_pod("a", request())
+    cluster.server.faults.add("list", "resourceclaimtemplates", Refuse(FORBIDDEN))
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (0, "fits")
+    assert found["unchecked"] == ["ResourceClaimTemplates (no right to list them)"]
+
+
+def test_template_that_cannot_be_read_is_not_called_missing(
+    cluster: Cluster, capsys: Capture
+) -> None:
+    cluster.client.create(PODS, objects.pod("a", template_name="mine"))
+    cluster.server.faults.add("list", "resourceclaimtemplates", Refuse(FORBIDDEN))
+
+    code, found = cluster.why(capsys, "a")
+
+    assert code == 1
+    assert "the template could not be read" in found["answer"]
+
+
+VITAL = {
+    "nodes": "Nodes",
+    "resourceslices": "ResourceSlices",
+    "deviceclasses": "DeviceClasses",
+    "resourceclaims": "ResourceClaims",
+}
+
+
+@pytest.mark.parametrize("refused", [["nodes"], ["deviceclasses", "resourceclaims"], [*VITAL]])
+def test_without_the_rights_for_a_trial_the_faults_of_the_pod_are_found(
+    cluster: Cluster, capsys: Capture, refused: list[str]
+) -> None:
+    cluster.add_pod("a", request())
+    cluster.add_pod("b", request(), schedulingGates=[{"name": "example.com/queue"}])
+    for plural in refused:
+        cluster.server.faults.add("list", plural, Refuse(FORBIDDEN))
+
+    code, free = cluster.why(capsys, "a")
+    _, gated = cluster.why(capsys, "b")
+
+    kinds = [VITAL[plural] for plural in refused]
+    assert (code, free["state"]) == (1, "waits")
+    assert free["answer"] == (
+        "default/a waits; whether a card is free for it was not tried: no right to list "
+        f"{' and '.join(kinds)}. Ask with an account that has the right: kubectl tensorfusion why, "
+        "with your own kubeconfig."
+    )
+    assert free["findings"] == []
+    assert free["unchecked"] == [f"{kind} (no right to list them)" for kind in kinds]
+    assert gated["answer"] == (
+        "default/b cannot be scheduled: spec.schedulingGates: example.com/queue."
+    )
+
+
+def test_pod_that_may_not_be_read(cluster: Cluster, capsys: Capture) -> None:
+    cluster.add_pod("a")
+    cluster.server.faults.add("get", "pods", Refuse(FORBIDDEN))
+
+    ended = cluster.run(capsys, "why", "a")
+
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "GET /api/v1/namespaces/default/pods/a: 403" in ended.err
+    assert "kubectl tensorfusion why, with your own kubeconfig" in ended.err
+
+
+def test_event_about_a_claim_that_could_not_be_created(cluster: Cluster, capsys: Capture) -> None:
+    cluster.client.create(TEMPLATES, objects.template(request(), name="mine"))
+    pod = cluster.client.create(PODS, objects.pod("a", template_name="mine"))
+    reference = {"kind": "Pod", "name": "a", "namespace": "default", "uid": pod["metadata"]["uid"]}
+    cluster.client.create(
+        EVENTS,
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": "a.1", "namespace": "default"},
+            "involvedObject": reference,
+            "reason": "FailedResourceClaimCreation",
+            "message": "exceeded quota: team",
+            "type": "Warning",
+        },
+    )
+
+    code, found = cluster.why(capsys, "a")
+
+    assert code == 1
+    assert "mine: not created: exceeded quota: team. Otherwise it fits now" in found["answer"]
+
+
+def test_why_runs_with_the_packages_of_the_image(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "absent").mkdir()
+    image_packages.require(folder, monkeypatch)
+    cluster.add_pod("a", request())
+    arguments = ["why", "a", "--kubeconfig", str(cluster.kubeconfig)]
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "tensorfusion_dra", *arguments],
+        cwd=markdown.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "default/a fits now on node-01 (gpu-" in ended.stdout
+
+
+@pytest.mark.parametrize("verb", ["why", "top", "teardown-check"])
+def test_verbs_only_read(cluster: Cluster, capsys: Capture, verb: str) -> None:
+    cluster.schedule_pod("a", request())
+    cluster.server.requests.reset()
+
+    cluster.run(capsys, verb, *(["a"] if verb == "why" else []))
+
+    assert {verb for verb, _ in cluster.server.requests.all()} <= {"get", "list", "watch"}

@@ -1,19 +1,30 @@
-"""Filling of a claim that was made for a pod from Tensor Fusion's template."""
+"""Filling of a claim made from Tensor Fusion's template: its selector, and rules of parameters."""
 
 import copy
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.admission.claim_admission import selector
+from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import json_patch
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling.devices import Attribute, Device, DeviceId
 from tests.support.admission import Json
 from tests.support.builders.claims import claim_ref
+from tests.support.builders.devices import NODE, published_devices
+from tests.support.builders.gpus import gpu
 from tests.support.builders.pods import pod_annotations
 from tests.support.builders.stored_claims import template_claim
+from tests.support.selecting import as_scheduled
 
 UUID = "tensor-fusion.ai.dra-driver/uuid"
 BOTH = ["gpu-request", "gpu-request-2"]
@@ -251,3 +262,202 @@ def test_only_labelled_claims_are_filled() -> None:
 
     assert claim_admission.is_labelled(template_claim()) is True
     assert claim_admission.is_labelled(other) is False
+
+
+GOOD = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "limits": {"vram": "8Gi"}}
+PATHS = {kind: ".".join(path) for kind, path in claim_admission.CONFIG_PATHS.items()}
+
+
+def configured(kind: str, *parameters: Any, driver: str = "tensor-fusion.ai.dra-driver") -> Json:
+    """Return an object of a kind with these parameters."""
+    opaque = [{"opaque": {"driver": driver, "parameters": each}} for each in parameters]
+    document: Any = opaque
+    for name in reversed(claim_admission.CONFIG_PATHS[kind]):
+        document = {name: document}
+    return dict(document)
+
+
+def errors(
+    kind: str, found: Json, old: Json | None = None, *, enforces_hard: bool = False
+) -> list[str]:
+    found_errors = claim_admission.errors(kind, found, old or {}, enforces_hard=enforces_hard)
+    return [str(error) for error in found_errors]
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_valid_parameters_pass(kind: str) -> None:
+    assert errors(kind, configured(kind, GOOD)) == []
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_every_error_has_its_path(kind: str) -> None:
+    bad = {**GOOD, "qos": "best", "limits": {"vram": "-1", "gpus": 2}}
+
+    found = errors(kind, configured(kind, GOOD, bad))
+
+    where = f"{PATHS[kind]}[1].opaque.parameters"
+    assert found == [
+        f"{where}.limits.gpus: found this field, expected one of tflops, vram",
+        f"{where}.limits.vram: found '-1', expected more than 0",
+        f"{where}.qos: found 'best', expected one of low, medium, high, critical",
+    ]
+
+
+def test_parameters_of_other_drivers_are_not_checked() -> None:
+    other = configured("ResourceClaim", {"kind": "Nic"}, driver="nic.example.com")
+
+    assert errors("ResourceClaim", other) == []
+
+
+def test_stored_parameters_are_not_checked_again() -> None:
+    stored = configured("DeviceClass", {"kind": "Old"})
+
+    assert errors("DeviceClass", stored, stored) == []
+    assert errors("DeviceClass", configured("DeviceClass", {"kind": "New"}), stored) != []
+
+
+@pytest.mark.parametrize("spec", [None, [], {"config": {}}, {"config": [None, 1, {"opaque": 2}]}])
+def test_object_without_configurations_has_no_errors(spec: Any) -> None:
+    assert errors("DeviceClass", {"spec": spec}) == []
+
+
+OF_TENANTS = [kind for kind in PATHS if kind != "DeviceClass"]
+
+
+def with_config_for(
+    kind: str, parameters: Any, *requests: Json, to: list[str] | None = None
+) -> Json:
+    """Return an object with these parameters, for all its requests unless some are named."""
+    document = configured(kind, parameters)
+    devices: Any = document
+    for name in claim_admission.CONFIG_PATHS[kind][:-1]:
+        devices = devices[name]
+    devices["requests"] = list(requests)
+    if to is not None:
+        devices["config"][0]["requests"] = to
+    return document
+
+
+def amounts(**named: str) -> Json:
+    return {"capacity": {"requests": named}}
+
+
+HARD = {**GOOD, "isolation": "hard"}
+SHARED = {**GOOD, "isolation": "shared"}
+
+
+@pytest.mark.parametrize("kind", OF_TENANTS)
+def test_tenant_may_choose_hard_if_the_enforcer_brings_a_limiter_for_it(kind: str) -> None:
+    assert errors(kind, configured(kind, HARD), enforces_hard=True) == []
+    (found,) = errors(kind, configured(kind, HARD))
+
+    assert found.startswith(
+        f"{PATHS[kind]}[0].opaque.parameters.isolation: found hard, expected an enforcer that "
+        "brings one (hami-core, mps), or hard from an administrator"
+    )
+
+
+@pytest.mark.parametrize("kind", OF_TENANTS)
+@pytest.mark.parametrize(
+    ("request_of_it", "refused"),
+    [
+        ({"exactly": amounts(vram="1Mi")}, "gpu"),
+        ({"exactly": amounts(tflops="0")}, "gpu"),
+        ({"exactly": amounts(virtual_vram="1Mi")}, "gpu"),
+        ({"exactly": amounts(**{"tensor-fusion.ai.dra-driver/vram": "1Mi"})}, "gpu"),
+        ({"firstAvailable": [{"name": "a"}, {"name": "b", **amounts(vram="1Gi")}]}, "gpu/b"),
+        ({"exactly": {"count": 2}}, ""),
+        ({"exactly": {"adminAccess": True, **amounts(vram="1Mi")}}, ""),
+        ({"exactly": amounts(bandwidth="1G")}, ""),
+        ({"firstAvailable": [{"name": "a"}]}, ""),
+    ],
+)
+def test_tenant_may_choose_shared_only_for_whole_cards(
+    kind: str, request_of_it: Json, refused: str
+) -> None:
+    found = errors(kind, with_config_for(kind, SHARED, {"name": "gpu", **request_of_it}))
+
+    where = f"{PATHS[kind]}[0].opaque.parameters.isolation"
+    expected = f"{where}: found shared and amounts in request {refused}, expected the whole card"
+    assert [text[: len(expected)] for text in found] == ([expected] if refused else [])
+
+
+@pytest.mark.parametrize(
+    ("to", "is_refused"),
+    [(["gpu"], True), (["gpu/b"], True), (["gpu/a"], False), (["other"], False), ([], True)],
+)
+def test_shared_is_checked_only_for_the_requests_of_its_config(
+    to: list[str], *, is_refused: bool
+) -> None:
+    request = {"name": "gpu", "firstAvailable": [{"name": "a"}, {"name": "b", **amounts(vram="1")}]}
+
+    found = errors("ResourceClaim", with_config_for("ResourceClaim", SHARED, request, to=to))
+
+    assert bool(found) is is_refused
+
+
+ALL = {"model": "A100", "pool": "prod-pool", "qos": "high"}
+A100 = as_scheduled(
+    published_devices(gpu(), node=replace(NODE, gpupool="prod-pool", qos="high"))[0]
+)
+
+
+def selects(terms: Mapping[str, str], device: Device = A100) -> bool:
+    expression = selector(**terms)
+    assert cel_evaluation.check_expression(expression) is None
+    return cel_evaluation.selector(expression).matches(device)
+
+
+def test_device_that_satisfies_all_terms_matches() -> None:
+    assert selects(ALL)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {**ALL, "model": "H100"},
+        {**ALL, "model": "a100"},
+        {**ALL, "pool": "other"},
+        {**ALL, "qos": "low"},
+    ],
+)
+def test_device_that_fails_one_term_does_not_match(terms: Mapping[str, str]) -> None:
+    assert not selects(terms)
+
+
+def test_without_terms_every_running_device_matches() -> None:
+    pending = replace(A100, attributes={**A100.attributes, "phase": Attribute("string", "Pending")})
+
+    assert selects({})
+    assert not selects({}, pending)
+
+
+def test_device_without_the_attributes_does_not_match_and_raises_nothing() -> None:
+    foreign = Device(id=DeviceId("gpu.example.com", "pool", "gpu-0"))
+
+    assert not selects(ALL, foreign)
+    assert not selects({}, foreign)
+
+
+def test_long_pool_name_matches_the_truncated_attribute() -> None:
+    long = ".".join(["production"] * 12)
+    device = as_scheduled(published_devices(gpu(), node=replace(NODE, gpupool=long))[0])
+
+    assert selects({"pool": long}, device)
+
+
+# Without NUL, which terminates the evaluator's C strings.
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=16))
+def test_any_text_is_compared_literally(text: str) -> None:
+    named = replace(A100, attributes={**A100.attributes, "model": Attribute("string", text)})
+
+    assert selects({"model": text}, named)
+    assert not selects({"model": text + "x"}, named)
+
+
+def test_text_cannot_break_out_of_its_literal() -> None:
+    assert not selects({"model": 'x" || true || "" == "'})
+
+
+def test_quoted_text_stays_on_one_line() -> None:
+    assert quoted('a\n"\\\u2028\x00é') == r'"a\U0000000a\"\\\U00002028\U00000000é"'

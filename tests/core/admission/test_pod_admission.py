@@ -1,4 +1,4 @@
-"""Admission of a pod that requests a share: what is added and removed, and what is refused."""
+"""Admission of a pod that requests a share: what is added and removed, warned of and refused."""
 
 import copy
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission, pod_request
+from tensorfusion_dra.core.admission import pod_admission, pod_containers, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.kubernetes import json_patch
@@ -379,3 +379,236 @@ def test_pod_of_tensor_fusions_own_webhook_is_refused_with_a_remedy() -> None:
 
     assert error.startswith("metadata.labels[tensor-fusion.ai/enabled]: found true, so Tensor")
     assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
+
+
+A, B, MADE = (
+    {"name": "a", "resourceClaimName": "claim-a"},
+    {"name": "b", "resourceClaimName": "claim-b"},
+    {"name": "made", "resourceClaimTemplateName": "template"},
+)
+
+
+def container_with_claims(*claims: str, request: str = "") -> Json:
+    extra = {"request": request} if request else {}
+    return {"name": "c", "resources": {"claims": [{"name": name, **extra} for name in claims]}}
+
+
+def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
+    return {
+        "spec": {
+            "resourceClaims": [A, B, MADE],
+            "initContainers": list(init),
+            "containers": list(containers),
+        },
+        "status": {
+            "resourceClaimStatuses": [
+                {"name": "made", "resourceClaimName": "train-made-x7k2p"},
+                {"name": "gone"},
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "together"),
+    [
+        (pod_with_claims(container_with_claims("a"), container_with_claims("b")), set()),
+        (pod_with_claims(container_with_claims("a", "b")), {"claim-b"}),
+        (
+            pod_with_claims(
+                container_with_claims("a", request="x"),
+                container_with_claims("b", "a", request="y"),
+            ),
+            {"claim-b"},
+        ),
+        (pod_with_claims(container_with_claims("a", "made")), {"train-made-x7k2p"}),
+        (
+            pod_with_claims(container_with_claims("a", "b"), container_with_claims("a", "made")),
+            {"claim-b", "train-made-x7k2p"},
+        ),
+        (
+            pod_with_claims(container_with_claims("a"), init=(container_with_claims("a", "b"),)),
+            {"claim-b"},
+        ),
+        (pod_with_claims(container_with_claims("b", "made")), set()),
+        (pod_with_claims(container_with_claims("a", "a")), set()),
+        (pod_with_claims(container_with_claims("a", "unknown")), set()),
+        ({}, set()),
+        ({"spec": {"containers": [7], "resourceClaims": [None, {"name": "a"}]}}, set()),
+    ],
+)
+def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
+    assert pod_containers.claims_sharing_a_container(found, "claim-a") == together
+
+
+def container(name: str, *, request: str = "", claim: str = "a", **more: Any) -> Json:
+    return {**container_with_claims(claim, request=request), "name": name, **more}
+
+
+SIDECAR: Json = {"restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("found", "at_once"),
+    [
+        (pod_with_claims(container("x"), container("y")), ("x", "y")),
+        (pod_with_claims(container("x"), container("y", claim="b")), ()),
+        (pod_with_claims(container("x", request="r"), container("y", request="s")), ()),
+        (pod_with_claims(container("x", request="r"), container("y", request="r")), ("x", "y")),
+        (pod_with_claims(container("x", request="r"), container("y")), ("x", "y")),
+        (pod_with_claims(container("x"), init=(container("i"), container("j"))), ()),
+        (pod_with_claims(container("x"), init=(container("i", **SIDECAR),)), ("i", "x")),
+        (pod_with_claims(container_with_claims("a", "a")), ()),
+        ({}, ()),
+    ],
+)
+def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
+    found: Json, at_once: tuple[str, ...]
+) -> None:
+    assert pod_containers.containers_at_once(found, "claim-a") == at_once
+
+
+@pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
+def test_containers_of_one_pid_namespace_may_use_a_request_at_the_same_time(shared: str) -> None:
+    found = pod_with_claims(container("x"), container("y"))
+    found["spec"][shared] = True
+
+    assert pod_containers.containers_at_once(found, "claim-a") == ()
+
+
+WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+
+def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
+    annotations = found["metadata"]["annotations"]
+    return pod_admission.warnings(found, annotations, pod_request.parse(annotations, []), placement)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (
+            pod_annotations(vram_request="16"),
+            "tensor-fusion.ai/vram-request: 16 bytes; did you mean 16Gi?",
+        ),
+        (
+            pod_annotations(vram_request="0"),
+            "tensor-fusion.ai/vram-request: not set, so the pod takes all memory of its GPUs",
+        ),
+        (
+            pod_annotations(tflops_request="0"),
+            "tensor-fusion.ai/tflops-request: not set, so the pod takes all compute of its GPUs",
+        ),
+        (
+            pod_annotations(dedicated_gpu="true"),
+            "tensor-fusion.ai/dedicated-gpu: the pod gets whole GPUs; its amounts are ignored",
+        ),
+        (
+            pod_annotations(isolation="shared"),
+            "tensor-fusion.ai/isolation: the pod gets whole GPUs; its amounts are ignored",
+        ),
+        (
+            pod_annotations(gpu_modle="A100"),
+            "tensor-fusion.ai/gpu-modle: unknown annotation; "
+            "did you mean tensor-fusion.ai/gpu-model?",
+        ),
+        (
+            pod_annotations(something="1"),
+            "tensor-fusion.ai/something: unknown annotation",
+        ),
+        (
+            pod_annotations(workload_profile="large"),
+            "tensor-fusion.ai/workload-profile: has no effect in DRA mode: "
+            "its amounts are not read; set them as annotations",
+        ),
+        (pod_annotations(gpu_count="1"), None),
+        # Of other components.
+        (pod_annotations(is_local_gpu="true", gang_min="2"), None),
+        ({"example.com/tflops-request": "1", "prometheus.io/scrape": "true"}, None),
+    ],
+)
+def test_annotations_with_unexpected_effects_are_warned_about(
+    annotations: dict[str, str], expected: str | None
+) -> None:
+    found = warnings(pod_document({**ASKED, **annotations}))
+
+    assert found == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"schedulerName": "tensor-fusion-scheduler"},
+            "spec.schedulerName: in DRA mode default-scheduler places the pod, "
+            "not tensor-fusion-scheduler",
+        ),
+        (
+            {"nodeName": "node-01"},
+            "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated",
+        ),
+        (
+            {"resourceClaims": [{"name": "tensor-fusion-gpu-claim", "resourceClaimName": "mine"}]},
+            "spec.resourceClaims: tensor-fusion-gpu-claim keeps mine "
+            "instead of tensor-fusion-gpu-template",
+        ),
+        (
+            {"containers": [container_document(securityContext={"privileged": True})]},
+            "container main: is privileged, so it sees every GPU of its node",
+        ),
+        (
+            {"containers": [container_document(env=[{"name": "LD_PRELOAD", "value": "x"}])]},
+            "container main: on nodes with the setting preload=env the limiter's LD_PRELOAD "
+            "replaces its own",
+        ),
+        (
+            {"initContainers": [container_document("init", securityContext={"privileged": True})]},
+            None,
+        ),
+        (
+            {"initContainers": [container_document("init", **WHOLE)]},
+            "container init: nvidia.com/gpu was removed; it gets no share",
+        ),
+    ],
+)
+def test_pod_specs_with_unexpected_effects_are_warned_about(
+    spec: Json, expected: str | None
+) -> None:
+    found = pod_document({**ASKED, **pod_annotations(inject_container="main")})
+    found["spec"].update(spec)
+
+    assert warnings(found) == ([expected] if expected else [])
+
+
+def test_kept_scheduler_must_allocate_claims() -> None:
+    kept = Placement(pool="default", template=PLACE.template, scheduler="")
+
+    (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
+
+    assert "must be a scheduler that allocates claims" in warning
+
+
+@pytest.mark.parametrize(
+    ("is_one_of_several", "expected"),
+    [(True, ["tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"]), (False, [])],
+)
+def test_pod_without_a_pool_is_warned_where_it_has_a_choice(
+    is_one_of_several: bool, expected: list[str]
+) -> None:
+    nowhere = Placement(
+        pool="",
+        template=PLACE.template,
+        scheduler="default-scheduler",
+        is_one_of_several=is_one_of_several,
+    )
+    annotations = pod_annotations(tflops_request="1", vram_request="1Gi")
+
+    assert warnings(pod_document(annotations), nowhere) == expected
+
+
+def test_every_warning_is_at_most_256_characters() -> None:
+    long = {f"tensor-fusion.ai/{'x' * 63}": "1", f"tensor-fusion.ai/{'vram-request' * 5}": "1"}
+    found = pod_document({**ASKED, **long}, schedulerName="tensor-fusion-scheduler", nodeName="n")
+
+    assert len(warnings(found)) == 4
+    assert all(len(text) <= 256 for text in warnings(found))

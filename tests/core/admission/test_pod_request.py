@@ -1,4 +1,6 @@
-"""Parsing of a pod's annotations into its request, with the errors of malformed ones."""
+"""What a pod requests by annotations: amounts, percent of compute, and its pool."""
+
+from typing import Any
 
 import pytest
 
@@ -6,9 +8,13 @@ from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
+from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tests.support.admission import Json
+from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations
+from tests.support.builders.slices import slice_of_models
 
 AMOUNTS = {"tflops_request": "100", "vram_request": "16Gi"}
 
@@ -183,3 +189,233 @@ def test_only_some_annotations_request_a_gpu(
     annotations: dict[str, str], *, expected: bool
 ) -> None:
     assert pod_request.requests_gpu(pod_annotations(**annotations)) is expected
+
+
+A100, T4 = ("A100", "312"), ("T4", "65")
+
+
+def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodRequest:
+    return pod_request.in_tflops(
+        pod_request.parse(pod_annotations(**annotations), []), slices, pool=pool
+    )
+
+
+@pytest.mark.parametrize(
+    ("percent", "tflops"),
+    [
+        ("100", "312"),
+        ("50", "156"),
+        ("33", "102960m"),
+        ("12.5", "39"),
+        ("1n", "3n"),
+        ("0.3n", "3n"),
+    ],
+)
+def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
+    found = resolved(slice_of_models(A100), compute_percent_request=percent)
+
+    assert str(found.tflops) == tflops
+    assert not found.has_percentages
+
+
+@pytest.mark.parametrize(
+    ("slices", "annotations"),
+    [
+        ([slice_of_models(A100, A100)], {}),
+        ([slice_of_models(A100), slice_of_models(T4, pool="other")], {}),
+        ([slice_of_models(A100, T4)], {"gpu_model": "A100"}),
+        ([slice_of_models(A100), slice_of_models(A100)], {"dra_cel_expression": "true"}),
+        ([slice_of_models(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
+    ],
+)
+def test_only_cards_that_the_pod_can_get_are_considered(
+    slices: list[Json], annotations: dict[str, str]
+) -> None:
+    found = resolved(*slices, compute_percent_request="50", **annotations)
+
+    assert str(found.tflops) == "156"
+
+
+@pytest.mark.parametrize(
+    ("slices", "annotations", "expected"),
+    [
+        ([], {}, "found no published GPU of any model in pool default, expected one, or tensor"),
+        (
+            [slice_of_models(A100, pool="other")],
+            {},
+            "found no published GPU of any model in pool def",
+        ),
+        (
+            [slice_of_models(A100)],
+            {"gpu_model": "H100"},
+            "found no published GPU H100 in pool default",
+        ),
+        (
+            [slice_of_models(A100, T4)],
+            {},
+            "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one k",
+        ),
+        (
+            [slice_of_models(A100), slice_of_models(T4, pool="other")],
+            {"dra_cel_expression": "true"},
+            "found T4 of 65 TFLOPS, A100 of 312",
+        ),
+    ],
+)
+def test_ambiguous_percentages_are_refused(
+    slices: list[Json], annotations: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        resolved(*slices, compute_percent_request="50", **annotations)
+
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "tflops", "limit"),
+    [
+        ({"compute_percent_limit": "50"}, "156", "156"),
+        ({"compute_percent_request": "25", "compute_percent_limit": "50"}, "78", "156"),
+        ({"tflops_request": "10", "compute_percent_limit": "50"}, "10", "156"),
+        ({"compute_percent_request": "0", "compute_percent_limit": "50"}, "156", "156"),
+    ],
+)
+def test_limit_in_percent_without_a_request_is_the_request_as_well(
+    annotations: dict[str, str], tflops: str, limit: str
+) -> None:
+    found = resolved(slice_of_models(A100), **annotations)
+
+    assert (str(found.tflops), str(found.share.tflops_limit)) == (tflops, limit)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"tflops_request": "10", "compute_percent_request": "25"},
+        {"tflops_limit": "10", "compute_percent_request": "25", "compute_percent_limit": "50"},
+        {"isolation": "shared", "compute_percent_request": "25", "compute_percent_limit": "50"},
+        {"dedicated_gpu": "true", "compute_percent_request": "25"},
+        {"vram_request": "1Gi", "compute_percent_request": "0"},
+    ],
+)
+def test_tflops_and_whole_gpus_take_precedence_over_percentages(
+    annotations: dict[str, str],
+) -> None:
+    assert not pod_request.parse(pod_annotations(**annotations), []).has_percentages
+
+
+def scheduling_template(name: str, **dra: Any) -> Json:
+    return {"metadata": {"name": name}, "spec": {"dra": dra}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "templates", "enabled"),
+    [
+        ({}, [], False),
+        ({"schedulingConfigTemplate": "on"}, [scheduling_template("on", enable=True)], True),
+        ({"schedulingConfigTemplate": "on"}, [scheduling_template("other", enable=True)], False),
+        ({"schedulingConfigTemplate": "off"}, [scheduling_template("off", enable=False)], False),
+        ({"draConfig": {"enable": True}}, [], True),
+        (
+            {"schedulingConfigTemplate": "on", "draConfig": {"enable": False}},
+            [scheduling_template("on", enable=True)],
+            False,
+        ),
+        (
+            {"schedulingConfigTemplate": "off", "draConfig": {"enable": True}},
+            [scheduling_template("off", enable=False)],
+            True,
+        ),
+        (
+            {"schedulingConfigTemplate": "on", "draConfig": {"resourceClaimTemplateName": "x"}},
+            [scheduling_template("on", enable=True)],
+            True,
+        ),
+    ],
+)
+def test_pools_own_setting_overrides_its_template(
+    spec: Json, templates: list[Json], *, enabled: bool
+) -> None:
+    assert pod_request.parse_pool(gpupool_document("prod", **spec), templates).enabled is enabled
+
+
+@pytest.mark.parametrize(
+    ("spec", "templates", "name"),
+    [
+        ({}, [], "tensor-fusion-gpu-template"),
+        (
+            {"schedulingConfigTemplate": "t"},
+            [scheduling_template("t", resourceClaimTemplateName="theirs")],
+            "theirs",
+        ),
+        (
+            {
+                "schedulingConfigTemplate": "t",
+                "draConfig": {"resourceClaimTemplateName": "own"},
+            },
+            [scheduling_template("t", resourceClaimTemplateName="theirs")],
+            "own",
+        ),
+    ],
+)
+def test_claim_template_is_the_pools_or_the_default_one(
+    spec: Json, templates: list[Json], name: str
+) -> None:
+    assert pod_request.parse_pool(gpupool_document("prod", **spec), templates).template == name
+
+
+def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
+    pools = [gpupool_document("a"), gpupool_document("b", default=True)]
+
+    assert pod_request.choose(pools, "a") is pools[0]
+    assert pod_request.choose(pools, "") is pools[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "is_by_settings"),
+    [
+        # Nodes publish what their settings name.
+        ("default", {"default"}, True),
+        ("", {"default"}, True),
+        # The GPUPool may get nodes.
+        ("a", {"default"}, False),
+        ("nowhere", {"default"}, False),
+        # Some nodes follow their GPUPool, so pods without a name get the default one.
+        ("default", {"default", "a"}, True),
+        ("", {"default", "a"}, False),
+        ("", {"a"}, False),
+        ("", set(), False),
+    ],
+)
+def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
+    name: str, published: set[str], is_by_settings: bool
+) -> None:
+    pools = [gpupool_document("a"), gpupool_document("b")]
+
+    assert pod_request.is_by_settings(name, pools, published) is is_by_settings
+
+
+@pytest.mark.parametrize(
+    ("pools", "name", "error"),
+    [
+        ([gpupool_document("a")], "b", "found 'b', expected a GPUPool such as a"),
+        ([gpupool_document("a")], "", "found no name and no default GPUPool"),
+        (
+            [gpupool_document("b", default=True), gpupool_document("a", default=True)],
+            "",
+            "found no name and the defaults a, b, expected one default GPUPool",
+        ),
+    ],
+)
+def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        pod_request.choose(pools, name)
+
+
+def test_oversubscribing_pool_divides_virtual_amounts() -> None:
+    oversubscribing = gpupool_document(
+        "a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 150}}
+    )
+
+    assert pod_request.divides_virtual(oversubscribing) is True
+    assert pod_request.divides_virtual(gpupool_document("b")) is False

@@ -33,35 +33,23 @@ def admit(
     return claim_admission(allocated_claim(name, *allocations), on=NODE, beside=beside).record
 
 
-def refusal(name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()) -> str:
-    with pytest.raises(ClaimError) as caught:
-        admit(name, *allocations, beside=beside)
-    return str(caught.value)
-
-
 def test_share_becomes_a_record_with_its_limit_and_device_nodes() -> None:
     record = admit("a", allocation(GPU_0, 1, tflops="78", vram="20Gi"))
 
     (kept,) = record.shares
-    assert record.ref == claim_ref("a")
-    assert record.common_nodes == COMMON_NODES
+    assert (record.ref, record.common_nodes) == (claim_ref("a"), COMMON_NODES)
     assert record.enforcer == ENFORCER.name
-    assert kept.request == "gpu"
-    assert kept.device == GPU_0
-    assert kept.gpu_uuid == gpu(0).uuid
-    assert kept.share_id == share_id(1)
-    assert not kept.exclusive
+    assert (kept.request, kept.device, kept.gpu_uuid) == ("gpu", GPU_0, gpu(0).uuid)
+    assert (kept.share_id, kept.exclusive) == (share_id(1), False)
     assert kept.device_nodes == ("/dev/nvidia0",)
     assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("20Gi")}
-    assert kept.limit == Limit(sm_percent=25, vram_bytes=20 * GIB)
-    assert not kept.clamped
+    assert (kept.limit, kept.clamped) == (Limit(sm_percent=25, vram_bytes=20 * GIB), False)
 
 
 def test_exclusive_device_is_recorded_as_the_whole_device() -> None:
     (kept,) = admit("a", exclusive_allocation(GPU_0)).shares
 
-    assert kept.exclusive
-    assert kept.share_id is None
+    assert (kept.share_id, kept.exclusive) == (None, True)
     assert kept.consumed == {"tflops": quantity.parse("312"), "vram": quantity.parse("80Gi")}
     assert kept.limit == Limit(sm_percent=100, vram_bytes=80 * GIB)
 
@@ -69,85 +57,100 @@ def test_exclusive_device_is_recorded_as_the_whole_device() -> None:
 def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
     (kept,) = admit("a", exclusive_allocation(GPU_0, admin_access=True)).shares
 
-    assert kept.admin_access
-    assert not kept.exclusive
-    assert kept.consumed == {}
-    assert kept.limit is None
+    assert (kept.admin_access, kept.exclusive) == (True, False)
+    assert (kept.consumed, kept.limit) == ({}, None)
     assert kept.device_nodes == ("/dev/nvidia0",)
 
 
-def test_shares_of_one_claim_on_a_card_add_up() -> None:
-    half = {"tflops": "156", "vram": "40Gi"}
-
-    record = admit(
-        "a", allocation(GPU_0, 1, **half), allocation(GPU_0, 2, **half, request="second")
-    )
-
-    assert [kept.share_id for kept in record.shares] == [share_id(1), share_id(2)]
-    text = refusal(
-        "a", allocation(GPU_0, 1, **half), allocation(GPU_0, 2, tflops="156.001", vram="1Mi")
-    )
-    assert (
-        text
-        == f"claim default/a: {GPU_0}: tflops: found 156001m plus 156 in use, expected at most 312"
-    )
-
-
-def test_last_byte_fits_and_a_step_more_does_not() -> None:
-    beside = [claim_record("a", allocation(GPU_0, 1, vram="81919Mi"), on=NODE)]
-
-    admit("b", allocation(GPU_0, 2, vram="1Mi"), beside=beside)
-
-    text = refusal("b", allocation(GPU_0, 2, vram="2Mi"), beside=beside)
-    assert (
-        text
-        == f"claim default/b: {GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi"
-    )
-
-
-def test_same_name_with_another_uid_is_another_claim() -> None:
-    before = claim_record("a", allocation(GPU_0, 1), on=NODE)
-    deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
-
-    text = refusal("a", allocation(GPU_0, 1), beside=[deleted])
-
-    assert text == (
-        f"claim default/a: {GPU_0}: found share {share_id(1)} in use by default/a, "
-        "expected a share of its own"
-    )
-
-
-def test_share_id_in_use_is_refused() -> None:
-    beside = [claim_record("a", allocation(GPU_0, 1), on=NODE)]
-
-    text = refusal("b", allocation(GPU_0, 1), beside=beside)
-
-    assert text == (
-        f"claim default/b: {GPU_0}: found share {share_id(1)} in use by default/a, "
-        "expected a share of its own"
-    )
-    assert "in use by default/c" in refusal("c", allocation(GPU_0, 3), allocation(GPU_0, 3))
+HALF = {"tflops": "156", "vram": "40Gi"}
+LEAST = {"tflops": "0", "vram": "1Mi"}
+EXCLUSIVE = exclusive_allocation(GPU_0)
+ONE = allocation(GPU_0, 1, **LEAST)
+AMOUNTS = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("wanted", "existing", "text"),
     [
-        (exclusive_allocation(GPU_0), exclusive_allocation(GPU_0)),
-        (exclusive_allocation(GPU_0), allocation(GPU_0, 1, tflops="0", vram="1Mi")),
-        (allocation(GPU_0, 1, tflops="0", vram="1Mi"), exclusive_allocation(GPU_0)),
+        (
+            [allocation(GPU_0, 1, **HALF), allocation(GPU_0, 2, tflops="156.001", vram="1Mi")],
+            [],
+            f"{GPU_0}: tflops: found 156001m plus 156 in use, expected at most 312",
+        ),
+        (
+            [allocation(GPU_0, 2, vram="2Mi")],
+            [allocation(GPU_0, 1, vram="81919Mi")],
+            f"{GPU_0}: vram: found 2Mi plus 81919Mi in use, expected at most 80Gi",
+        ),
+        (
+            [allocation(GPU_0, 1)],
+            [allocation(GPU_0, 1)],
+            f"{GPU_0}: found share {share_id(1)} in use by default/a, expected a share of its own",
+        ),
+        (
+            [allocation(GPU_0, 3), allocation(GPU_0, 3)],
+            [],
+            f"{GPU_0}: found share {share_id(3)} in use by default/a, expected a share of its own",
+        ),
+        *(
+            (
+                wanted,
+                existing,
+                f"{GPU_0}: found default/a on the device, expected no other claim beside an "
+                "exclusive allocation",
+            )
+            for wanted, existing in (
+                ([EXCLUSIVE], [EXCLUSIVE]),
+                ([ONE], [EXCLUSIVE]),
+                ([EXCLUSIVE], [ONE]),
+                ([EXCLUSIVE, EXCLUSIVE], []),
+                ([EXCLUSIVE, ONE], []),
+                ([ONE, EXCLUSIVE], []),
+            )
+        ),
+        (
+            [allocation(GPU_0, 1, pool="default/node-02")],
+            [],
+            "allocated from pool default/node-02, this node's is default/node-01",
+        ),
+        # One bad allocation refuses the whole claim.
+        (
+            [allocation(GPU_0, 1), allocation("gpu-gone", 2)],
+            [],
+            f"device gpu-gone unknown, this node has {GPU_0}, {GPU_1}",
+        ),
+        *(
+            (
+                [allocation(GPU_0, 1, consumed={left: AMOUNTS[left]})],
+                [],
+                f"{GPU_0}: {missing}: found no consumed capacity, expected one",
+            )
+            for missing, left in (("tflops", "vram"), ("vram", "tflops"))
+        ),
+        (
+            [allocation(GPU_0, 1, share_id=None)],
+            [],
+            f"{GPU_0}: found consumed capacity without a share ID",
+        ),
     ],
-    ids=["exclusive beside exclusive", "share beside exclusive", "exclusive beside share"],
 )
-def test_exclusive_device_is_not_shared(first: Allocation, second: Allocation) -> None:
-    beside = [claim_record("a", first, on=NODE)]
+def test_claim_that_does_not_fit_is_refused(
+    wanted: list[Allocation], existing: list[Allocation], text: str
+) -> None:
+    # A deleted claim of the same name is another claim.
+    before = claim_record("a", *existing, on=NODE)
+    deleted = replace(before, ref=replace(before.ref, uid="uid-before"))
 
-    text = refusal("b", second, beside=beside)
+    with pytest.raises(ClaimError) as caught:
+        admit("a", *wanted, beside=[deleted])
 
-    assert text == (
-        f"claim default/b: {GPU_0}: found default/a on the device, expected no other claim "
-        "beside an exclusive allocation"
-    )
-    assert "found default/c on the device" in refusal("c", first, second)
+    assert str(caught.value) == f"claim default/a: {text}"
+
+
+def test_last_byte_and_last_flop_fit() -> None:
+    beside = [claim_record("a", allocation(GPU_0, 1, tflops="156", vram="81919Mi"), on=NODE)]
+
+    admit("b", allocation(GPU_0, 2, tflops="156", vram="1Mi"), beside=beside)
 
 
 @pytest.mark.parametrize(
@@ -161,40 +164,9 @@ def test_admin_access_fits_beside_every_user_and_blocks_none(other: Allocation) 
     admit("c", admin, other)
 
 
-def test_pool_of_another_node_is_refused_with_both_pools() -> None:
-    text = refusal("a", allocation(GPU_0, 1, pool="default/node-02"))
-
-    assert (
-        text
-        == "claim default/a: allocated from pool default/node-02, this node's is default/node-01"
-    )
-
-
-def test_unknown_device_is_refused_with_the_known_ones() -> None:
-    text = refusal("a", allocation("gpu-gone", 1))
-
-    assert text == f"claim default/a: device gpu-gone unknown, this node has {GPU_0}, {GPU_1}"
-
-
 def test_error_on_a_node_without_devices_lists_none() -> None:
     with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
         claim_admission(allocated_claim("a", allocation("gpu-gone", 1)), on=node_facts())
-
-
-@pytest.mark.parametrize("missing", ["tflops", "vram"])
-def test_share_without_an_amount_of_each_capacity_is_refused(missing: str) -> None:
-    amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
-    del amounts[missing]
-
-    text = refusal("a", allocation(GPU_0, 1, consumed=amounts))
-
-    assert text == f"claim default/a: {GPU_0}: {missing}: found no consumed capacity, expected one"
-
-
-def test_amounts_without_a_share_id_are_refused() -> None:
-    text = refusal("a", allocation(GPU_0, 1, share_id=None))
-
-    assert text == f"claim default/a: {GPU_0}: found consumed capacity without a share ID"
 
 
 def test_amounts_of_capacities_that_the_device_lacks_are_not_recorded() -> None:
@@ -209,10 +181,6 @@ def test_amounts_of_capacities_that_the_device_lacks_are_not_recorded() -> None:
     assert kept.consumed.keys() == {"tflops", "vram"}
 
 
-def test_one_bad_allocation_refuses_the_whole_claim() -> None:
-    assert "gpu-gone" in refusal("a", allocation(GPU_0, 1), allocation("gpu-gone", 2))
-
-
 VRAM = st.integers(1, 90).map(lambda gib: f"{gib}Gi")
 TFLOPS = st.integers(0, 330_000).map(lambda milli: f"{milli}m")
 DEVICES = st.sampled_from([GPU_0, GPU_1])
@@ -223,13 +191,13 @@ SHARES = st.builds(
     TFLOPS,
     VRAM,
 )
-EXCLUSIVE = st.builds(
+WHOLE_DEVICES = st.builds(
     lambda device, admin: exclusive_allocation(device, admin_access=admin), DEVICES, st.booleans()
 )
 CLAIMS = st.builds(
     lambda name, allocations: allocated_claim(name, *allocations),
     st.sampled_from("abcdef"),
-    st.lists(st.one_of(SHARES, SHARES, SHARES, EXCLUSIVE), min_size=1, max_size=3),
+    st.lists(st.one_of(SHARES, SHARES, SHARES, WHOLE_DEVICES), min_size=1, max_size=3),
 )
 
 

@@ -8,11 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import cdi
-from tensorfusion_dra.core.claims.access import CardAccess
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import CardAccess, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id

@@ -13,6 +13,7 @@ from tests.support.builders.stored_claims import allocation_result, stored_claim
 
 REF = ClaimRef(namespace="default", name="a", uid="0a0b0c0d-0000-4000-8000-000000000001")
 DEVICE = "gpu-8f3a"
+POOL = "default/node-01"
 
 
 def stored_claim_a(*results: dict[str, Any]) -> dict[str, Any]:
@@ -43,26 +44,40 @@ def test_share_of_a_device_is_read_with_its_amounts() -> None:
     )
 
 
-def test_exclusive_device_has_neither_share_id_nor_amounts() -> None:
-    (allocation,) = read_allocations(full_result(shareID=None, consumedCapacity=None))
-
-    assert allocation.share_id is None
-    assert allocation.consumed == {}
-    assert not allocation.admin_access
+WHOLE = {"shareID": None, "consumedCapacity": None}
 
 
-def test_admin_access_is_read() -> None:
-    (allocation,) = read_allocations(
-        full_result(shareID=None, consumedCapacity=None, adminAccess=True)
-    )
-
-    assert allocation.admin_access
-
-
-def test_choice_of_a_prioritized_list_is_read_as_request_and_subrequest() -> None:
-    (allocation,) = read_allocations(full_result(request="gpu/small-one"))
-
-    assert (allocation.request, allocation.subrequest) == ("gpu", "small-one")
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (WHOLE, Allocation(request="gpu", pool=POOL, device=DEVICE, share_id=None, consumed={})),
+        (
+            {**WHOLE, "adminAccess": True},
+            Allocation(
+                request="gpu",
+                pool=POOL,
+                device=DEVICE,
+                share_id=None,
+                consumed={},
+                admin_access=True,
+            ),
+        ),
+        # A choice of a prioritized list.
+        (
+            {**WHOLE, "request": "gpu/small-one"},
+            Allocation(
+                request="gpu",
+                subrequest="small-one",
+                pool=POOL,
+                device=DEVICE,
+                share_id=None,
+                consumed={},
+            ),
+        ),
+    ],
+)
+def test_other_allocations_are_read(changes: dict[str, Any], expected: Allocation) -> None:
+    assert read_allocations(full_result(**changes)) == (expected,)
 
 
 def test_only_configs_of_this_driver_are_read_in_their_order() -> None:
@@ -138,15 +153,12 @@ def test_results_keep_their_order_and_other_drivers_are_skipped() -> None:
     assert [allocation.request for allocation in found] == ["b", "a"]
 
 
-def test_claim_without_our_devices_has_no_allocations() -> None:
-    assert read_allocations() == ()
-    assert read_allocations(full_result(driver="nic.example.com")) == ()
-
-
-@pytest.mark.parametrize("allocation", [{"devices": {}}, {"devices": {"results": None}}])
-def test_allocation_without_devices_has_no_results(allocation: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "devices", [{}, {"results": None}, {"results": [full_result(driver="nic.example.com")]}]
+)
+def test_claim_without_our_devices_has_no_allocations(devices: dict[str, Any]) -> None:
     claim = stored_claim_a()
-    claim["status"]["allocation"] = {"nodeSelector": {}, **allocation}
+    claim["status"]["allocation"] = {"nodeSelector": {}, "devices": devices}
 
     assert claims.allocated(REF, claim).allocations == ()
 
@@ -172,20 +184,24 @@ def test_claim_that_is_not_allocated_is_refused(status: dict[str, Any] | None) -
         claims.allocated(REF, claim)
 
 
-@pytest.mark.parametrize("amount", ["-1", "-1Mi", "-0.000000001", "-9999999999999Ei"])
-def test_negative_amount_is_refused(amount: str) -> None:
-    with pytest.raises(
-        ClaimError, match=rf"claim default/a: {DEVICE}: vram: found -.*, expected 0 or more"
-    ):
-        read_allocations(full_result(consumedCapacity={"tflops": "1", "vram": amount}))
-
-
-@pytest.mark.parametrize("amount", ["", "NaN", "inf", "1_000", "16 Gi", "all", "1e999999999", None])
-def test_amount_that_is_not_a_quantity_is_refused(amount: object) -> None:
-    with pytest.raises(
-        ClaimError, match=rf"claim default/a: {DEVICE}: tflops: found .*, expected "
-    ):
-        read_allocations(full_result(consumedCapacity={"tflops": amount}))
+@pytest.mark.parametrize(
+    ("amounts", "text"),
+    [
+        *(
+            ({"tflops": "1", "vram": amount}, r"vram: found -.*, expected 0 or more")
+            for amount in ("-1", "-1Mi", "-0.000000001", "-9999999999999Ei")
+        ),
+        *(
+            ({"tflops": amount}, r"tflops: found .*, expected ")
+            for amount in ("", "NaN", "inf", "1_000", "16 Gi", "all", "1e999999999", None)
+        ),
+    ],
+)
+def test_amount_that_is_negative_or_no_quantity_is_refused(
+    amounts: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ClaimError, match=f"claim default/a: {DEVICE}: {text}"):
+        read_allocations(full_result(consumedCapacity=amounts))
 
 
 @pytest.mark.parametrize("field", ["request", "pool", "device"])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import lending, limits
+from tensorfusion_dra.core.claims.admit import NodeFacts
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
@@ -37,66 +38,64 @@ def of_card(number: int, vram: int, *, device: str = GPU_0) -> Allocation:
     return allocation(device, number, tflops="1", vram=f"{vram}Gi")
 
 
-def test_limit_above_the_request_is_granted_while_no_other_tenant_wants_it() -> None:
-    card = Card(NODE)
-
-    admission = card.admit("a", of_card(1, 10), limit="60Gi")
-
-    assert card.gib() == {"a": 60}
-    assert not admission.record.shares[0].clamped
-    assert admission.changed == ()
+Step = tuple[str, int, int, dict[str, int]]
+"""A tenant, its request and limit, and all limits afterwards; without a request, it leaves."""
 
 
-def test_later_request_takes_back_what_was_lent() -> None:
-    card = Card(NODE)
-    card.admit("a", of_card(1, 10), limit="80Gi")
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(
+            [("a", 10, 80, {"a": 80}), ("b", 50, 50, {"a": 30, "b": 50})],
+            id="a later request takes back what was lent",
+        ),
+        pytest.param(
+            [
+                ("a", 10, 30, {"a": 30}),
+                ("b", 10, 40, {"a": 30, "b": 40}),
+                ("c", 30, 30, {"a": 30, "b": 20, "c": 30}),
+                ("d", 20, 80, {"a": 20, "b": 10, "c": 30, "d": 20}),
+            ],
+            id="the last borrower gives back first",
+        ),
+        pytest.param(
+            [
+                ("a", 10, 40, {"a": 40}),
+                ("b", 10, 50, {"a": 40, "b": 40}),
+                ("c", 60, 60, {"a": 10, "b": 10, "c": 60}),
+                ("c", 0, 0, {"a": 40, "b": 40}),
+                ("a", 0, 0, {"b": 50}),
+            ],
+            id="limits grow back in order of arrival when a tenant leaves",
+        ),
+        pytest.param(
+            [
+                ("c", 10, 20, {"c": 20}),
+                ("b", 10, 70, {"c": 20, "b": 60}),
+                ("c", 0, 0, {"b": 70}),
+                ("a", 10, 70, {"b": 70, "a": 10}),
+            ],
+            id="the order depends neither on names nor on claims that left",
+        ),
+    ],
+)
+def test_memory_is_lent_and_taken_back(steps: list[Step]) -> None:
+    card, wanted = Card(NODE), dict[str, int]()
+    for number, (name, request, limit, expected) in enumerate(steps):
+        before = card.gib()
+        wanted[name] = limit
 
-    admission = card.admit("b", of_card(2, 50), limit="50Gi")
+        if request:
+            admission = card.admit(name, of_card(number, request), limit=f"{limit}Gi")
+            changed = {name for name in before if expected[name] != before[name]}
+            assert {record.ref.name for record in admission.changed} == changed
+        else:
+            card.release(name)
 
-    assert card.gib() == {"a": 30, "b": 50}
-    (changed,) = admission.changed
-    assert changed.ref.name == "a"
-    assert changed.shares[0].clamped
-    assert not admission.record.shares[0].clamped
-
-
-def test_last_borrower_gives_back_first() -> None:
-    card = Card(NODE)
-    card.admit("a", of_card(1, 10), limit="30Gi")
-    card.admit("b", of_card(2, 10), limit="40Gi")
-
-    card.admit("c", of_card(3, 30), limit="30Gi")
-    assert card.gib() == {"a": 30, "b": 20, "c": 30}
-
-    card.admit("d", of_card(4, 20), limit="80Gi")
-    assert card.gib() == {"a": 20, "b": 10, "c": 30, "d": 20}
-
-
-def test_limits_grow_back_in_order_of_arrival_when_a_tenant_leaves() -> None:
-    card = Card(NODE)
-    card.admit("a", of_card(1, 10), limit="40Gi")
-    card.admit("b", of_card(2, 10), limit="50Gi")
-    card.admit("c", of_card(3, 60), limit="60Gi")
-    assert card.gib() == {"a": 10, "b": 10, "c": 60}
-
-    card.release("c")
-    assert card.gib() == {"a": 40, "b": 40}
-
-    card.release("a")
-    assert card.gib() == {"b": 50}
-    assert not card.records["b"].shares[0].clamped
-
-
-def test_order_of_arrival_depends_neither_on_names_nor_on_claims_that_left() -> None:
-    card = Card(NODE)
-    card.admit("c", of_card(1, 10), limit="20Gi")
-    card.admit("b", of_card(2, 10), limit="70Gi")
-    assert card.gib() == {"c": 20, "b": 60}
-    card.release("c")
-
-    card.admit("a", of_card(3, 10), limit="70Gi")
-
-    assert card.gib() == {"b": 70, "a": 10}
+        assert card.gib() == expected
+        assert {record.ref.name: record.shares[0].clamped for record in card.claims()} == {
+            name: size < wanted[name] for name, size in expected.items()
+        }
 
 
 def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
@@ -274,14 +273,24 @@ def test_inexpressible_limits_are_not_applied_and_other_claims_divide_the_rest()
     assert [changed.ref.name for changed in admission.changed] == ["b"]
 
 
-def test_two_small_requests_cannot_both_have_the_whole_compute_of_a_card() -> None:
-    """HAMi-core and MPS read their limits once; what is granted cannot be taken back."""
-    card = Card(HAMI_NODE)
+@pytest.mark.parametrize(
+    ("node", "tflops", "percent"),
+    [
+        # HAMi-core reads its limits once; what is granted cannot be taken back.
+        (HAMI_NODE, "1", 1),
+        # Requests are kept if rounding takes their sum above 100 percent.
+        (NODE, "104", 34),
+    ],
+)
+def test_requests_are_all_that_equal_tenants_have_if_nothing_is_lent(
+    node: NodeFacts, tflops: str, percent: int
+) -> None:
+    card = Card(node)
 
-    for number, name in enumerate("ab"):
-        card.admit(name, computing(number, "1"), tflops="312")
+    for number, name in enumerate("abc"):
+        card.admit(name, computing(number, tflops), tflops="312")
 
-    assert card.percent() == {"a": 1, "b": 1}
+    assert card.percent() == dict.fromkeys("abc", percent)
     assert all(record.shares[0].compute_clamped for record in card.claims())
 
 
@@ -297,14 +306,6 @@ def test_lent_compute_is_taken_back_by_a_later_request() -> None:
     card.release("b")
     assert card.percent() == {"a": 100}
     assert not card.records["a"].shares[0].clamped
-
-
-def test_requests_are_kept_if_rounding_takes_their_sum_above_100_percent() -> None:
-    card = Card(NODE)
-    for number, name in enumerate("abc"):
-        card.admit(name, computing(number, "104"), tflops="312")
-
-    assert card.percent() == {"a": 34, "b": 34, "c": 34}
 
 
 def test_oversubscribed_card_lends_its_virtual_compute() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import access, prepared
-from tensorfusion_dra.core.claims.access import CardAccess, SharedAccess
+from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim
+from tensorfusion_dra.core.claims.prepared import CardAccess, Mount, PreparedClaim, SharedAccess
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -245,7 +244,7 @@ BEFORE_REBOOT = claim_record(
 
 
 def test_reboot_changes_only_the_access() -> None:
-    today = access.refreshed(
+    today = prepared.refreshed(
         BEFORE_REBOOT,
         {
             GPU_0: CardAccess(device_nodes=("/dev/nvidia7",)),
@@ -263,15 +262,15 @@ def test_reboot_changes_only_the_access() -> None:
     assert [item.toolkit_device for item in today.shares] == [None, "nvidia.com/gpu=6", None]
     assert today.common_nodes == ("/dev/nvidiactl",)
     assert today.driver_mounts == (MOUNT,)
-    assert access.refreshed(today, NODE.access, NODE.shared_access, boot_id="") == BEFORE_REBOOT
+    assert prepared.refreshed(today, NODE.access, NODE.shared_access, boot_id="") == BEFORE_REBOOT
 
 
 def test_boot_id_is_set_only_if_every_share_is_refreshed() -> None:
-    whole = access.refreshed(BEFORE_REBOOT, NODE.access, NODE.shared_access, boot_id="boot-2")
+    whole = prepared.refreshed(BEFORE_REBOOT, NODE.access, NODE.shared_access, boot_id="boot-2")
     part = {name: card for name, card in NODE.access.items() if name != GPU_1}
 
     assert whole.boot_id == "boot-2"
-    assert access.refreshed(whole, part, NODE.shared_access, boot_id="boot-3").boot_id == "boot-2"
+    assert prepared.refreshed(whole, part, NODE.shared_access, boot_id="boot-3").boot_id == "boot-2"
 
 
 def test_claim_on_simulated_cards_gets_no_host_access() -> None:
@@ -280,7 +279,7 @@ def test_claim_on_simulated_cards_gets_no_host_access() -> None:
     record = claim_record("a", allocation(device.name, 1), on=node_facts(simulated))
     shared = SharedAccess(device_nodes=COMMON_NODES, driver_mounts=(MOUNT,))
 
-    today = access.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")
+    today = prepared.refreshed(record, {device.name: CardAccess()}, shared, boot_id="")
 
     assert today == record
     assert (today.common_nodes, today.driver_mounts) == ((), ())

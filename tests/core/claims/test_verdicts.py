@@ -61,83 +61,147 @@ def judged(claim: PreparedClaim, evidence: Evidence, *, is_new: bool = False) ->
     return found
 
 
-def outcome(verdict: Verdict) -> tuple[str, str]:
-    return verdict.state.value, verdict.reason
+GONE: Final = replace(LIMITER, trouble="not found")
+NO_HAMI_CORE: Final = FileEvidence(path="/libvgpu.so.1", trouble="not found")
+NOTHING: Final = Evidence(read_at=NOW)
+NO_FILE: Final = Evidence(
+    read_at=NOW, files=(LIMITER,), caches={"gpu": Cache(path="/gpu.cache", found=False)}
+)
+ENFORCED: Final = ("Enforced", "LimiterActive", "")
+NO_PROCESS: Final = ("Unknown", "NoProcessYet", "")
 
 
-def test_live_hypervisor_with_the_claims_limits_and_a_process_enforces() -> None:
-    assert outcome(judged(soft(), memory())) == ("Enforced", "LimiterActive")
+def heartbeat(age_seconds: int) -> Evidence:
+    return replace(memory(heartbeat=int(NOW) - age_seconds), read_at=int(NOW))
+
+
+def cache(**changes: Any) -> Evidence:
+    return caches(gpu=replace(CACHE, **changes))
+
+
+def unsaid(reason: str) -> tuple[str, str, str]:
+    return "Unknown", reason, ""
+
+
+def broken(reason: str, text: str) -> tuple[str, str, str]:
+    return "NotEnforced", reason, text
+
+
+def unlimited(text: str) -> tuple[str, str, str]:
+    return "Enforced", "NoLimit", f"no limit to enforce: {text}"
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason", "text"),
+    ("claim", "evidence", "expected"),
     [
-        ({"found": False}, "SharedMemoryMissing", "/shm: not found"),
-        ({"is_replaced": True}, "SharedMemoryReplaced", "so they see no limits; delete the pod"),
-        ({"heartbeat": 0}, "HeartbeatStale", "no heartbeat"),
-        ({"heartbeat": 1_699_999_900}, "HeartbeatStale", "heartbeat is 100 s old"),
-        ({"heartbeat": 1_700_000_100}, "HeartbeatStale", "100 s ahead of this node's clock"),
-        ({"limits": {"1": limit(25, 20)}}, "DeviceMissing", "found 1, expected GPU-0"),
-        ({"limits": {}}, "DeviceMissing", "found no GPU, expected GPU-0"),
-        ({"limits": {"0": limit(26, 20)}}, "LimitsDiffer", "found 26% of compute, 20Gi"),
-        ({"limits": {"0": limit(25, 21)}}, "LimitsDiffer", "expected 25% of compute, 20Gi"),
+        # Shared memory of the hypervisor
+        (soft(), memory(), ENFORCED),
+        (soft(), memory(limits={"0": limit(20, 19)}), ENFORCED),
+        (soft(), memory(found=False), broken("SharedMemoryMissing", "/shm: not found")),
+        (
+            soft(),
+            memory(is_replaced=True),
+            broken("SharedMemoryReplaced", "so they see no limits; delete the pod"),
+        ),
+        (soft(), memory(heartbeat=0), broken("HeartbeatStale", "no heartbeat")),
+        (soft(), heartbeat(100), broken("HeartbeatStale", "heartbeat is 100 s old")),
+        (soft(), heartbeat(-100), broken("HeartbeatStale", "100 s ahead of this node's clock")),
+        (soft(), heartbeat(5), ENFORCED),
+        (soft(), heartbeat(6), broken("HeartbeatStale", "")),
+        (soft(), heartbeat(-2), ENFORCED),
+        (
+            soft(),
+            memory(limits={"1": limit(25, 20)}),
+            broken("DeviceMissing", "found 1, expected GPU-0"),
+        ),
+        (soft(), memory(limits={}), broken("DeviceMissing", "found no GPU, expected GPU-0")),
+        (
+            soft(),
+            memory(limits={"0": limit(26, 20)}),
+            broken("LimitsDiffer", "found 26% of compute, 20Gi"),
+        ),
+        (
+            soft(),
+            memory(limits={"0": limit(25, 21)}),
+            broken("LimitsDiffer", "expected 25% of compute, 20Gi"),
+        ),
+        (soft(), memory(trouble="found 3 bytes"), unsaid("SignsUnreadable")),
+        # Without the limiter no process can register; a running one has its own reference to it.
+        (soft(), memory(processes=0), NO_PROCESS),
+        (
+            soft(),
+            memory(processes=0, limiter=GONE),
+            broken("LimiterMissing", "/libcuda_limiter.so: not found"),
+        ),
+        (soft(), memory(limiter=GONE), ENFORCED),
+        # Caches of HAMi-core
+        (hami(), cache(), ENFORCED),
+        (hami(), NO_FILE, NO_PROCESS),
+        (hami(), cache(processes=0), NO_PROCESS),
+        (hami(), caches(gpu=Cache(path="/gpu.cache")), NO_PROCESS),  # not initialized
+        (hami(), cache(limits=(limit(26, 20),) * 16), broken("LimitsDiffer", "")),
+        (hami(), cache(limits=(limit(25, 21),) * 16), broken("LimitsDiffer", "")),
+        (hami(), cache(limits=(limit(25, 0),) * 16), broken("LimitsDiffer", "")),
+        (hami(), cache(limits=(limit(0, 20),) * 16), broken("LimitsDiffer", "")),
+        (hami(), cache(trouble="found version 1.1, expected 1.2"), unsaid("SignsUnreadable")),
+        (hami(), replace(NO_FILE, files=(NO_HAMI_CORE,)), broken("LimiterMissing", "")),
+        # The daemon of MPS
+        (
+            soft(enforcer="mps"),
+            replace(NOTHING, daemon=Daemon(path="/control", trouble="nobody listens")),
+            broken("DaemonSilent", "/control: nobody listens"),
+        ),
+        (
+            soft(enforcer="mps"),
+            replace(NOTHING, daemon=Daemon(path="/control")),
+            unsaid("ClientsNotVisible"),
+        ),
+        # Shares of which nothing on the node shows anything
+        (
+            soft(prepared_share(0, limit(25, 20), isolation=Isolation.HARD)),
+            NOTHING,
+            unsaid("LimiterInImage"),
+        ),
+        *(
+            (
+                soft(simulated_share(0, limit(25, 20)), enforcer=name),
+                NOTHING,
+                unsaid("SimulatedGPU"),
+            )
+            for name in ("tensor-fusion", "hami-core", "mps")
+        ),
+        (soft(admin_share()), NOTHING, unlimited("admin access")),
+        (
+            soft(prepared_share(0, isolation=Isolation.SHARED)),
+            NOTHING,
+            unlimited("isolation shared"),
+        ),
+        (soft(prepared_share(0)), NOTHING, unlimited("isolation soft")),
+        # The spelling of a UUID does not matter.
+        *(
+            (
+                soft(prepared_share(0, limit(25, 20), gpu_uuid="GPU-ab-1")),
+                memory(limits={spelling: limit(25, 20)}),
+                ENFORCED,
+            )
+            for spelling in ("GPU-AB-1", "gpu-ab-1", "AB-1", "ab-1")
+        ),
     ],
 )
-def test_soft_limits_do_not_hold(changes: dict[str, Any], reason: str, text: str) -> None:
-    found = judged(soft(), memory(**changes))
+def test_verdict_about_a_share_follows_from_the_evidence(
+    claim: PreparedClaim, evidence: Evidence, expected: tuple[str, str, str]
+) -> None:
+    found = judged(claim, evidence)
 
-    assert outcome(found) == ("NotEnforced", reason)
-    assert text in found.text
+    assert (found.state, found.reason) == expected[:2]
+    assert expected[2] in found.text
 
 
 @pytest.mark.parametrize("changes", [{"found": False}, {"heartbeat": 0}, {"limits": {}}])
 def test_missing_signs_mean_nothing_right_after_new_limits(changes: dict[str, Any]) -> None:
-    assert outcome(judged(soft(), memory(**changes), is_new=True)) == ("Unknown", "Starting")
+    found = judged(soft(), memory(**changes), is_new=True)
 
-
-@pytest.mark.parametrize(
-    ("age_seconds", "state"), [(5, State.ENFORCED), (6, State.NOT_ENFORCED), (-2, State.ENFORCED)]
-)
-def test_heartbeat_is_fresh_for_five_seconds(age_seconds: int, state: State) -> None:
-    evidence = replace(memory(heartbeat=1_700_000_000), read_at=1_700_000_000.0 + age_seconds)
-
-    assert judged(soft(), evidence).state is state
-
-
-@pytest.mark.parametrize("spelling", ["GPU-AB-1", "gpu-ab-1", "AB-1", "ab-1"])
-def test_spelling_of_a_uuid_does_not_matter(spelling: str) -> None:
-    claim = soft(prepared_share(0, limit(25, 20), gpu_uuid="GPU-ab-1"))
-
-    assert judged(claim, memory(limits={spelling: limit(25, 20)})).state is State.ENFORCED
-
-
-def test_smaller_limit_than_the_claims_holds() -> None:
-    assert judged(soft(), memory(limits={"0": limit(20, 19)})).state is State.ENFORCED
-
-
-def test_no_registered_process_shows_nothing() -> None:
-    assert outcome(judged(soft(), memory(processes=0))) == ("Unknown", "NoProcessYet")
-
-
-def test_without_the_limiter_on_the_node_no_process_can_register() -> None:
-    gone = FileEvidence(path="/libcuda_limiter.so", trouble="not found")
-
-    found = judged(soft(), memory(processes=0, limiter=gone))
-
-    assert outcome(found) == ("NotEnforced", "LimiterMissing")
-    assert found.text.startswith("/libcuda_limiter.so: not found")
-
-
-def test_running_container_has_its_own_reference_to_the_limiter() -> None:
-    gone = FileEvidence(path="/libcuda_limiter.so", trouble="not found")
-
-    assert judged(soft(), memory(limiter=gone)).state is State.ENFORCED
-
-
-def test_unreadable_shared_memory_shows_nothing() -> None:
-    found = judged(soft(), memory(trouble="found 3 bytes, expected 35504"))
-
-    assert outcome(found) == ("Unknown", "SignsUnreadable")
+    assert (found.state, found.reason) == ("Unknown", "Starting")
 
 
 def test_claims_of_one_pod_share_its_limits() -> None:
@@ -162,65 +226,12 @@ def test_claims_of_the_same_shared_memory_are_beside_each_other_whatever_object_
     assert verdicts.beside(first, "", [(second, EvidencePaths())]) == []
 
 
-def test_hard_limiter_in_the_image_leaves_no_sign() -> None:
-    claim = soft(prepared_share(0, limit(25, 20), isolation=Isolation.HARD))
-
-    assert outcome(judged(claim, Evidence(read_at=NOW))) == ("Unknown", "LimiterInImage")
-
-
-@pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core", "mps"])
-def test_simulated_gpu_has_nothing_to_enforce(enforcer: str) -> None:
-    claim = soft(simulated_share(0, limit(25, 20)), enforcer=enforcer)
-
-    assert outcome(judged(claim, Evidence(read_at=NOW))) == ("Unknown", "SimulatedGPU")
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (admin_share(), "no limit to enforce: admin access"),
-        (
-            prepared_share(0, isolation=Isolation.SHARED),
-            "no limit to enforce: isolation shared",
-        ),
-        (prepared_share(0), "no limit to enforce: isolation soft"),
-    ],
-    ids=["admin access", "shared", "limiter off"],
-)
-def test_share_without_a_limit_cannot_exceed_it(share: PreparedShare, text: str) -> None:
-    found = judged(soft(share), Evidence(read_at=NOW))
-
-    assert (*outcome(found), found.text) == ("Enforced", "NoLimit", text)
-
-
 def test_each_share_has_its_own_verdict() -> None:
     claim = soft(prepared_share(0, limit(25, 20)), prepared_share(1, limit(25, 20)), admin_share(2))
 
     found = verdicts.of_claim(claim, memory(), is_new=False)
 
     assert [each.reason for each in found] == ["LimiterActive", "DeviceMissing", "NoLimit"]
-
-
-def test_hami_core_with_the_claims_limits_and_a_process_enforces() -> None:
-    assert outcome(judged(hami(), caches(gpu=CACHE))) == ("Enforced", "LimiterActive")
-
-
-@pytest.mark.parametrize(
-    "cache",
-    [Cache(path="/gpu.cache", found=False), replace(CACHE, processes=0), Cache(path="/gpu.cache")],
-    ids=["no file", "no process", "not initialized"],
-)
-def test_hami_core_before_the_first_process_shows_nothing(cache: Cache) -> None:
-    assert outcome(judged(hami(), caches(gpu=cache))) == ("Unknown", "NoProcessYet")
-
-
-@pytest.mark.parametrize(
-    "other", [limit(26, 20), limit(25, 21), limit(25, 0), limit(0, 20)], ids=str
-)
-def test_hami_core_with_higher_limits_or_none_does_not_enforce(other: Any) -> None:
-    found = judged(hami(), caches(gpu=replace(CACHE, limits=(other,) * 16)))
-
-    assert outcome(found) == ("NotEnforced", "LimitsDiffer")
 
 
 def test_limits_of_the_second_card_count_too() -> None:
@@ -243,34 +254,6 @@ def test_container_that_uses_all_requests_counts_in_the_file_of_one() -> None:
     )
 
     assert [each.reason for each in found] == ["LimiterActive", "LimiterActive"]
-
-
-def test_hami_core_that_is_gone_from_the_node_is_not_loaded() -> None:
-    gone = FileEvidence(path="/libvgpu.so.1", trouble="not found")
-    evidence = replace(caches(gpu=Cache(path="/gpu.cache", found=False)), files=(gone,))
-
-    assert outcome(judged(hami(), evidence)) == ("NotEnforced", "LimiterMissing")
-
-
-def test_file_of_another_version_shows_nothing() -> None:
-    evidence = caches(gpu=Cache(path="/gpu.cache", trouble="found version 1.1, expected 1.2"))
-
-    assert outcome(judged(hami(), evidence)) == ("Unknown", "SignsUnreadable")
-
-
-def test_dead_mps_daemon_does_not_enforce() -> None:
-    evidence = Evidence(read_at=NOW, daemon=Daemon(path="/pipe/control", trouble="nobody listens"))
-
-    found = judged(soft(enforcer="mps"), evidence)
-
-    assert outcome(found) == ("NotEnforced", "DaemonSilent")
-    assert found.text.startswith("/pipe/control: nobody listens")
-
-
-def test_live_mps_daemon_does_not_show_its_clients() -> None:
-    evidence = Evidence(read_at=NOW, daemon=Daemon(path="/pipe/control"))
-
-    assert outcome(judged(soft(enforcer="mps"), evidence)) == ("Unknown", "ClientsNotVisible")
 
 
 CLAIM = prepared_claim(
@@ -320,15 +303,24 @@ def test_share_without_a_limit_needs_no_judge() -> None:
             State.NOT_ENFORCED,
             verdicts.DAEMON_SILENT,
         ),
+        (
+            NodeEvidence(read_at=0.0, hypervisor="answers"),
+            State.ENFORCED,
+            verdicts.ENFORCER_ALIVE,
+        ),
     ],
 )
 def test_missing_file_or_silent_daemon_refuses_claims_where_limits_are_required(
     evidence: NodeEvidence, state: State, reason: str
 ) -> None:
-    found = presence.of_node("another", evidence)
+    claim = soft() if evidence.hypervisor else CLAIM
+
+    found = presence.of_node_with_cure(claim.enforcer, evidence, is_required=True)
 
     assert (found.state, found.reason) == (state, reason)
-    assert bool(presence.refusal(CLAIM, evidence)) == (state is State.NOT_ENFORCED)
+    is_missing = state is State.NOT_ENFORCED
+    assert (presence.cure(claim.enforcer) in found.text) is is_missing
+    assert bool(presence.refusal(claim, evidence)) is is_missing
 
 
 PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
@@ -338,39 +330,24 @@ OF_NODES: Final = {
     verdicts.LIBRARY_INSTALLED,
 }
 """Reasons in verdicts about a node, which have no condition."""
-ENFORCED: Final = {verdicts.LIMITER_ACTIVE, verdicts.NO_LIMIT}
-NOT_ENFORCED: Final = {
-    verdicts.SHARED_MEMORY_MISSING,
-    verdicts.SHARED_MEMORY_REPLACED,
-    verdicts.HEARTBEAT_STALE,
-    verdicts.DEVICE_MISSING,
-    verdicts.LIMITS_DIFFER,
-    verdicts.LIMITER_MISSING,
-    verdicts.DAEMON_SILENT,
+STATES: Final = {
+    verdicts.LIMITER_ACTIVE: State.ENFORCED,
+    verdicts.NO_LIMIT: State.ENFORCED,
+    verdicts.SHARED_MEMORY_MISSING: State.NOT_ENFORCED,
+    verdicts.SHARED_MEMORY_REPLACED: State.NOT_ENFORCED,
+    verdicts.HEARTBEAT_STALE: State.NOT_ENFORCED,
+    verdicts.DEVICE_MISSING: State.NOT_ENFORCED,
+    verdicts.LIMITS_DIFFER: State.NOT_ENFORCED,
+    verdicts.LIMITER_MISSING: State.NOT_ENFORCED,
+    verdicts.DAEMON_SILENT: State.NOT_ENFORCED,
 }
+"""States of the reasons that are not for Unknown."""
 
 
-def reasons() -> set[str]:
-    """Return every reason that the code has for a share."""
+def test_every_reason_is_documented_with_its_state() -> None:
     texts = [value for name, value in vars(verdicts).items() if name.isupper()]
-    return {each for each in texts if isinstance(each, str) and each.isalnum()} - OF_NODES
+    reasons = {each for each in texts if isinstance(each, str) and each.isalnum()} - OF_NODES
 
-
-def documented() -> dict[str, str]:
-    """Return the state of each reason in the table."""
     table = PAGE[PAGE.index("<!-- reasons:") : PAGE.index("<!-- end of reasons")]
-    return dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
-
-
-def test_every_reason_is_documented() -> None:
-    assert documented().keys() == reasons()
-
-
-def test_reasons_have_the_states_of_the_table() -> None:
-    for reason, state in documented().items():
-        if reason in ENFORCED:
-            assert state == State.ENFORCED
-        elif reason in NOT_ENFORCED:
-            assert state == State.NOT_ENFORCED
-        else:
-            assert state == State.UNKNOWN
+    documented = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
+    assert documented == {each: STATES.get(each, State.UNKNOWN) for each in reasons}

@@ -1,4 +1,4 @@
-"""Changes of a card's health: sick at once, healthy again after a while."""
+"""Changes of a card's health: sick at once, healthy again after a while; and XIDs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.devices import health
+from tensorfusion_dra.core.devices import health, xids
 from tensorfusion_dra.core.devices.health import (
     HEALTHY,
     CardEvent,
@@ -17,18 +17,19 @@ from tensorfusion_dra.core.devices.health import (
     EventKind,
     Finding,
     HealthRules,
-    Kind,
     Moment,
     Trouble,
+    TroubleKind,
 )
+from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.kubernetes import name_rules
 from tests.support.tally import examples
 
 RULES = HealthRules(failed_readings=2, good_readings=3, quiet_seconds=100)
-XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
-LOST = Trouble(kind=Kind.LOST, reason="lost", text="lost")
-RESET = Trouble(kind=Kind.RECOVERY, reason="gpu-reset-required", text="reset")
-HUNG = Trouble(kind=Kind.UNREADABLE, reason="nvml-hung", text="hung")
+XID = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
+LOST = Trouble(kind=TroubleKind.LOST, reason="lost", text="lost")
+RESET = Trouble(kind=TroubleKind.RECOVERY, reason="gpu-reset-required", text="reset")
+HUNG = Trouble(kind=TroubleKind.UNREADABLE, reason="nvml-hung", text="hung")
 GOOD = Finding(needs_nothing=True)
 SILENT = Finding()  # from a driver that reports nothing about recovery
 
@@ -219,3 +220,30 @@ def _stepped(state: CardHealth, step: str, now: Moment, rules: HealthRules) -> C
     if step == "unread":
         return health.unread(state, HUNG, now, rules)
     return health.read(state, findings[step], now, rules)
+
+
+@pytest.mark.parametrize("code", [8, 13, 31, 43, 45, 63, 68, 92, 94, 135, 141, 154, 160])
+def test_application_errors_do_not_mark_the_card(code: int) -> None:
+    assert not XidRules().marks_card(code)
+
+
+@pytest.mark.parametrize("code", [46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143])
+def test_errors_that_need_a_reset_or_more_mark_the_card(code: int) -> None:
+    assert XidRules().marks_card(code)
+
+
+@pytest.mark.parametrize("code", [0, 1, 167, 999, 123_456])
+def test_xid_that_is_not_in_the_catalogue_marks_the_card(code: int) -> None:
+    assert XidRules().marks_card(code)
+
+
+def test_settings_precede_the_catalogue_and_critical_precedes_ignored() -> None:
+    rules = XidRules(ignored=frozenset({79, 48}), critical=frozenset({13, 48}))
+
+    assert [code for code in (13, 31, 48, 79, 95) if rules.marks_card(code)] == [13, 48, 95]
+
+
+def test_every_described_xid_marks_the_card() -> None:
+    assert not xids.DESCRIPTIONS.keys() & xids.APPLICATION
+    assert xids.description(79) == "XID 79: GPU has fallen off the bus"
+    assert xids.description(999) == "XID 999"

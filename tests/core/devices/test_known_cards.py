@@ -8,14 +8,14 @@ import pytest
 
 from tensorfusion_dra.core.devices import known_cards
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
-from tensorfusion_dra.core.devices.health import HealthRules, Kind, Moment, Trouble
+from tensorfusion_dra.core.devices.health import HealthRules, Moment, Trouble, TroubleKind
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
 from tests.support.builders.gpus import gpu, gpus
 
 NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
 RULES = HealthRules(quiet_seconds=0, good_readings=1, failed_readings=1)
 A, B, C = gpus(3)
-XID = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79")
+XID = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
 
 
 def known(*gpus: Gpu) -> KnownCards:
@@ -147,7 +147,7 @@ def test_new_driver_version_clears_reported_errors() -> None:
 
 
 def test_failed_reading_is_trouble_of_all_cards() -> None:
-    hung = Trouble(kind=Kind.UNREADABLE, reason="nvml-hung", text="hung")
+    hung = Trouble(kind=TroubleKind.UNREADABLE, reason="nvml-hung", text="hung")
 
     after = known_cards.after_failure(known(A, B), hung, NOW, RULES)
 

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import provider_answers
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import Version
-from tensorfusion_dra.core.devices.health import Kind, Trouble
+from tensorfusion_dra.core.devices.health import Trouble, TroubleKind
 from tensorfusion_dra.core.devices.provider_answers import Problem
 from tensorfusion_dra.core.kubernetes.device_rules import MOST_ENTRIES
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -21,6 +22,8 @@ from tests.support.builders.gpus import gpu
 ODD: dict[str, Any] = {"value": "4"}
 NAN: Any = float("nan")
 (CARD,) = published_devices(gpu())
+attributes = partial(provider_answers.offered, checked=provider_answers.attribute)
+capacities = partial(provider_answers.offered, checked=provider_answers.capacity)
 FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
 
 
@@ -34,7 +37,7 @@ class Number(IntEnum):
 
 @pytest.mark.parametrize("value", ["r1", True, -(2**63), Version("1.2.3")])
 def test_attribute_of_each_type_is_given(value: Any) -> None:
-    offer = provider_answers.attributes({"example.com/a": value})
+    offer = attributes({"example.com/a": value})
 
     extended = provider_answers.extended(CARD, offer, {})
 
@@ -60,7 +63,7 @@ def test_attribute_of_each_type_is_given(value: Any) -> None:
     ],
 )
 def test_refused_attribute_has_a_reason(name: Any, value: Any, reason: str) -> None:
-    offer = provider_answers.attributes({name: value, "example.com/fine": 1})
+    offer = attributes({name: value, "example.com/fine": 1})
 
     assert offer.entries == {"example.com/fine": 1}
     (refusal,) = offer.refused
@@ -88,7 +91,7 @@ def test_refused_attribute_has_a_reason(name: Any, value: Any, reason: str) -> N
     ],
 )
 def test_refused_capacity_has_a_reason(name: Any, value: Any, reason: str) -> None:
-    offer = provider_answers.capacities({name: value, "example.com/fine": consumable(1)})
+    offer = capacities({name: value, "example.com/fine": consumable(1)})
 
     assert offer.entries == {"example.com/fine": consumable(1)}
     (refusal,) = offer.refused
@@ -97,12 +100,12 @@ def test_refused_capacity_has_a_reason(name: Any, value: Any, reason: str) -> No
 
 def test_members_of_enumerations_are_plain_values() -> None:
     """YAML knows no others, and Python compares an IntEnum with each number of a range."""
-    offer = provider_answers.attributes({"example.com/a": Text.A, "example.com/b": Number.SEVEN})
+    offer = attributes({"example.com/a": Text.A, "example.com/b": Number.SEVEN})
 
     assert [(type(each), each) for each in offer.entries.values()] == [(str, "a"), (int, 7)]
 
 
-@pytest.mark.parametrize("check", [provider_answers.attributes, provider_answers.capacities])
+@pytest.mark.parametrize("check", [attributes, capacities])
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -117,10 +120,10 @@ def test_answer_that_is_no_small_mapping_is_an_error(check: Any, answer: object,
 
 
 def test_first_provider_of_a_name_wins_also_with_the_drivers_domain_in_front() -> None:
-    first = provider_answers.extended(CARD, provider_answers.attributes({"rack": "a"}), {})
+    first = provider_answers.extended(CARD, attributes({"rack": "a"}), {})
     givers = dict.fromkeys(first.given, "alpha")
 
-    offer = provider_answers.attributes({"rack": "b", f"{names.DRIVER}/rack": "c", "row": "d"})
+    offer = attributes({"rack": "b", f"{names.DRIVER}/rack": "c", "row": "d"})
     second = provider_answers.extended(first.device, offer, givers)
 
     assert second.device.attributes["rack"] == "a"
@@ -129,7 +132,7 @@ def test_first_provider_of_a_name_wins_also_with_the_drivers_domain_in_front() -
 
 
 def test_capacity_is_added_beside_the_drivers() -> None:
-    offer = provider_answers.capacities({"example.com/slots": consumable(8)})
+    offer = capacities({"example.com/slots": consumable(8)})
 
     device = provider_answers.extended(CARD, offer, {}).device
 
@@ -141,7 +144,7 @@ def test_room_is_given_in_alphabetical_order() -> None:
     room = MOST_ENTRIES - len(CARD.attributes) - len(CARD.capacity)
     offered = {f"example.com/a{number:02}": number for number in range(40)}
 
-    offer = provider_answers.attributes(dict(reversed(offered.items())))
+    offer = attributes(dict(reversed(offered.items())))
     extended = provider_answers.extended(CARD, offer, {})
 
     assert extended.given == tuple(offered)[:room]
@@ -168,7 +171,7 @@ def test_text_of_a_problem_can_be_printed() -> None:
         None,
         "fan",
         [FAN.reason],
-        [Trouble(kind=Kind.LOST, reason="lost", text="x")],
+        [Trouble(kind=TroubleKind.LOST, reason="lost", text="x")],
         [Problem(reason="not a label", text="x")],
         [Problem(reason="", text="x")],
         [Problem(reason="x" * 64, text="x")],

@@ -43,16 +43,12 @@ def test_new_node_creates_its_slice_at_generation_1() -> None:
     assert writes_by_verb(plan) == {"create": [NAME]}
     (created,) = plan.create
     assert created["kind"] == "ResourceSlice"
-    assert created["spec"]["driver"] == "tensor-fusion.ai.dra-driver"
-    assert created["spec"]["nodeName"] == "node-01"
-    assert created["spec"]["pool"] == {
-        "name": "default/node-01",
-        "generation": 1,
-        "resourceSliceCount": 1,
+    assert created["spec"] == {
+        "driver": "tensor-fusion.ai.dra-driver",
+        "nodeName": "node-01",
+        "pool": {"name": "default/node-01", "generation": 1, "resourceSliceCount": 1},
+        "devices": [device.as_api() for device in MANY[:2]],
     }
-    assert [device["name"] for device in created["spec"]["devices"]] == [
-        device.name for device in MANY[:2]
-    ]
 
 
 def test_slice_is_owned_by_its_node_and_has_the_guides_labels() -> None:
@@ -265,15 +261,12 @@ def test_dropped_fields_count_as_a_difference_until_the_gate_is_known() -> None:
     assert slices.plan(wanted_slices(), kept, dropped=TAINTS_OFF)
 
 
-def test_with_a_gate_off_other_changes_are_still_written() -> None:
-    kept = dropping(CONSUMABLE_OFF, stored_slices())
-
-    plan = slices.plan(wanted_slices(3), kept, dropped=CONSUMABLE_OFF)
+def test_while_a_gate_counts_as_off_only_other_changes_are_written() -> None:
+    plan = slices.plan(
+        wanted_slices(3), dropping(CONSUMABLE_OFF, stored_slices()), dropped=CONSUMABLE_OFF
+    )
 
     assert writes_by_verb(plan) == {"update": [NAME]}
-
-
-def test_gate_that_is_on_again_causes_no_write_while_it_counts_as_off() -> None:
     assert not slices.plan(wanted_slices(), stored_slices(), dropped=CONSUMABLE_OFF)
 
 
@@ -286,16 +279,11 @@ def test_dropped_fields_identify_their_gates() -> None:
         assert slices.dropped_gates(tainted, dropping(gates, [tainted])[0]) == gates
 
 
-def test_complete_slice_has_no_dropped_gates() -> None:
-    for item in (*wanted_slices(0), *wanted_slices(2)):
-        assert slices.dropped_gates(item, item) == frozenset()
-
-
-def test_difference_that_no_gate_explains_has_no_dropped_gates() -> None:
-    (item,) = wanted_slices(2)
-    (other,) = wanted_slices(1)
-
-    assert slices.dropped_gates(item, other) == frozenset()
+@pytest.mark.parametrize(("wanted", "kept"), [(0, 0), (2, 2), (2, 1)])
+def test_no_gates_are_dropped_from_a_complete_slice_or_one_with_another_difference(
+    wanted: int, kept: int
+) -> None:
+    assert slices.dropped_gates(*wanted_slices(wanted), *wanted_slices(kept)) == frozenset()
 
 
 NODE_OWNER = {"apiVersion": "v1", "kind": "Node", "name": "node-01", "uid": "node-uid"}
@@ -312,34 +300,26 @@ def stored_slice(name: str, owners: list[dict[str, Any]] | None, **spec: Any) ->
 
 
 @pytest.mark.parametrize(
-    "own",
+    ("item", "is_own"),
     [
-        stored_slice("left-behind", [NODE_OWNER]),
-        stored_slice("of-an-earlier-node-object", [{**NODE_OWNER, "uid": "earlier"}]),
-        stored_slice(f"{NAME}-7", None),
-        stored_slice(f"{NAME}-7", []),
+        (stored_slice("left-behind", [NODE_OWNER]), True),
+        (stored_slice("of-an-earlier-node-object", [{**NODE_OWNER, "uid": "earlier"}]), True),
+        (stored_slice(f"{NAME}-7", None), True),
+        (stored_slice(f"{NAME}-7", []), True),
+        (stored_slice("other-driver", [NODE_OWNER], driver="gpu.nvidia.com"), False),
+        (stored_slice("other-node", [NODE_OWNER], nodeName="node-99"), False),
+        (stored_slice("no-node", [NODE_OWNER], nodeName=None), False),
+        (stored_slice("owned-by-another-node", [{**NODE_OWNER, "name": "node-99"}]), False),
+        (stored_slice("owned-by-a-pod", [{**NODE_OWNER, "kind": "Pod"}]), False),
+        (stored_slice("two-owners", [NODE_OWNER, {**NODE_OWNER, "kind": "Pod"}]), False),
+        (stored_slice("without-owner", None), False),
     ],
-    ids=lambda item: str(item["metadata"]["name"]),
+    ids=lambda item: str(item["metadata"]["name"]) if isinstance(item, dict) else "",
 )
-def test_own_slice_that_is_no_longer_wanted_is_deleted(own: dict[str, Any]) -> None:
-    assert slices.plan(wanted_slices(), [own]).delete == (own,)
-
-
-@pytest.mark.parametrize(
-    "foreign",
-    [
-        stored_slice("other-driver", [NODE_OWNER], driver="gpu.nvidia.com"),
-        stored_slice("other-node", [NODE_OWNER], nodeName="node-99"),
-        stored_slice("no-node", [NODE_OWNER], nodeName=None),
-        stored_slice("owned-by-another-node", [{**NODE_OWNER, "name": "node-99"}]),
-        stored_slice("owned-by-a-pod", [{**NODE_OWNER, "kind": "Pod"}]),
-        stored_slice("two-owners", [NODE_OWNER, {**NODE_OWNER, "kind": "Pod"}]),
-        stored_slice("without-owner", None),
-    ],
-    ids=lambda item: str(item["metadata"]["name"]),
-)
-def test_slice_of_another_owner_is_never_deleted(foreign: dict[str, Any]) -> None:
-    assert slices.plan(wanted_slices(), [foreign]).delete == ()
+def test_slice_that_is_not_wanted_is_deleted_if_it_is_this_nodes_own(
+    item: dict[str, Any], *, is_own: bool
+) -> None:
+    assert slices.plan(wanted_slices(), [item]).delete == ((item,) if is_own else ())
 
 
 def test_obsolete_slice_is_deleted_before_other_writes() -> None:

@@ -1,12 +1,13 @@
-"""The API server's rules for one device; each verdict was observed on a 1.36 API server."""
+"""The API's rules for devices, and the normal form of slices."""
 
+import copy
 from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.kubernetes import device_rules
+from tensorfusion_dra.core.kubernetes import device_rules, slice_normal_form
 from tests.core.devices.slice_documents import (
     device_with_policy,
     device_with_range,
@@ -14,142 +15,45 @@ from tests.core.devices.slice_documents import (
     plain_device,
     taint,
 )
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 
 Json = dict[str, Any]
 
 SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
 
 
-@pytest.mark.parametrize("name", ["a", "0", "a" * 63, "gpu-8f3a"])
-def test_valid_device_name(name: str) -> None:
-    assert device_rules.violations(plain_device(name)) == ()
-
-
-@pytest.mark.parametrize("name", ["", "GPU", "a" * 64, "-a", "a-", "a.b", "a_b", "é", "a\n"])
-def test_device_name_that_is_no_label_is_refused(name: str) -> None:
-    (found,) = device_rules.violations(plain_device(name))
-
-    assert found.startswith("name: Invalid value")
-
-
-@pytest.mark.parametrize(
-    "key", ["model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b"]
+KEYS = ("model", "_x", "A1", "a" * 32, "example.com/model", "A.b/c", "a" * 63 + "/b")
+ATTRIBUTES: tuple[Json, ...] = (
+    {"int": 0},
+    {"int": 2**63 - 1},
+    {"int": -(2**63)},
+    {"bool": False},
+    {"string": ""},
+    {"string": "a" * 64},
+    {"string": "é" * 32},
+    {"version": "0.0.0"},
+    {"version": "1.2.3-rc.1+build.01"},
+    {"version": "550.54.15"},
+    {"int": 1, "bool": None},
 )
-def test_key_is_an_identifier_with_an_optional_domain(key: str) -> None:
-    found = plain_device(attributes={key: {"bool": True}}, capacity={key: {"value": "1"}})
-
-    assert device_rules.violations(found) == ()
 
 
 @pytest.mark.parametrize(
-    "key", ["", "1a", "a-b", "a" * 33, "/a", "a/", "a" * 64 + "/b", "a_b/c", "é", "a/b/c", "a\n"]
-)
-def test_malformed_key_is_refused(key: str) -> None:
-    for field, value in (("attributes", {"int": 1}), ("capacity", {"value": "1"})):
-        entry: Json = {field: {key: value}}
-        found = device_rules.violations(plain_device(**entry))
-
-        assert found
-        assert all(text.startswith(f"{field}: ") for text in found)
-
-
-@pytest.mark.parametrize(
-    "value",
+    "valid",
     [
-        {"int": 0},
-        {"int": 2**63 - 1},
-        {"int": -(2**63)},
-        {"bool": False},
-        {"string": ""},
-        {"string": "a" * 64},
-        {"string": "é" * 32},
-        {"version": "0.0.0"},
-        {"version": "1.2.3-rc.1+build.01"},
-        {"version": "550.54.15"},
-        {"int": 1, "bool": None},
-    ],
-)
-def test_attribute_with_one_value_of_its_type_is_valid(value: Json) -> None:
-    assert device_rules.violations(plain_device(attributes={"a": value})) == ()
-
-
-@pytest.mark.parametrize(
-    ("value", "violation"),
-    [
-        ({"int": 2**63}, "attributes[a].int: Invalid value"),
-        ({"string": "a" * 65}, "attributes[a].string: Too long: may not be more than 64 bytes"),
-        ({"string": "é" * 33}, "attributes[a].string: Too long: may not be more than 64 bytes"),
-        ({"version": "v1.2.3"}, f'attributes[a].version: Invalid value: "v1.2.3": {SEMVER}'),
-        ({"version": "12.4"}, "attributes[a].version: Invalid value"),
-        ({"version": "535.104.05"}, "attributes[a].version: Invalid value"),
-        ({"version": "1.2.3-01"}, "attributes[a].version: Invalid value"),
-        ({"version": "1.2.3\n"}, "attributes[a].version: Invalid value"),
-        ({"version": "1.2.3-" + "a" * 60}, "attributes[a].version: Too long"),
-    ],
-)
-def test_malformed_attribute_is_refused(value: Json, violation: str) -> None:
-    (found,) = device_rules.violations(plain_device(attributes={"a": value}))
-
-    assert found.startswith(violation)
-
-
-def test_at_most_32_attributes_and_capacities_together() -> None:
-    fits = plain_device(attributes=int_attributes(31))
-    one_more = plain_device(attributes=int_attributes(32))
-
-    assert device_rules.violations(fits) == ()
-    assert str(device_rules.violations(one_more)) == (
-        "('Invalid value: 33: the total number of attributes and capacities must not exceed 32',)"
-    )
-
-
-@pytest.mark.parametrize(
-    "taints",
-    [
-        [taint()] * 16,
-        [taint(value="x", effect="NoExecute", timeAdded="2026-01-01T00:00:00Z")],
-        [taint(effect="None", value="")],
-    ],
-)
-def test_valid_taints(taints: list[Json]) -> None:
-    assert device_rules.violations(plain_device(taints=taints)) == ()
-
-
-@pytest.mark.parametrize(
-    ("taints", "violation"),
-    [
-        ([taint()] * 17, "taints: Too many: 17: must have at most 16 items"),
-        ([taint(key="")], "taints[0].key: Invalid value"),
-        ([taint(key="a b")], "taints[0].key: Invalid value"),
-        ([taint(key="A.b/c")], "taints[0].key: Invalid value"),
-        ([taint(value="x y")], "taints[0].value: Invalid value"),
-        ([taint(value="x" * 64)], "taints[0].value: Invalid value"),
-        ([taint(effect="")], "taints[0].effect: Required value"),
-        (
-            [taint(effect="Never")],
-            'taints[0].effect: Unsupported value: "Never": supported values: "NoExecute",'
-            ' "NoSchedule", "None"',
+        *(plain_device(name) for name in ("a", "0", "a" * 63, "gpu-8f3a")),
+        *(
+            plain_device(attributes={key: {"bool": True}}, capacity={key: {"value": "1"}})
+            for key in KEYS
         ),
-    ],
-)
-def test_malformed_taints_are_refused(taints: list[Json], violation: str) -> None:
-    (found,) = device_rules.violations(plain_device(taints=taints))
-
-    assert found.startswith(violation)
-
-
-@pytest.mark.parametrize("multiple", [None, False])
-def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) -> None:
-    found = {**device_with_policy(default="1"), "allowMultipleAllocations": multiple}
-
-    assert device_rules.violations(found) == (
-        "capacity[vram].requestPolicy: Forbidden: allowMultipleAllocations must be true",
-    )
-
-
-@pytest.mark.parametrize(
-    "fine",
-    [
+        *(plain_device(attributes={"a": value}) for value in ATTRIBUTES),
+        plain_device(attributes=int_attributes(31)),
+        plain_device(taints=[taint()] * 16),
+        plain_device(
+            taints=[taint(value="x", effect="NoExecute", timeAdded="2026-01-01T00:00:00Z")]
+        ),
+        plain_device(taints=[taint(effect="None", value="")]),
         device_with_policy(),
         device_with_policy(default="-5"),
         device_with_policy(default="1000"),
@@ -165,8 +69,88 @@ def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) 
         device_with_policy("1Gi", default="1Gi", validRange={"min": "1Mi", "step": "1Mi"}),
     ],
 )
-def test_valid_request_policy(fine: Json) -> None:
-    assert device_rules.violations(fine) == ()
+def test_valid_device(valid: Json) -> None:
+    assert device_rules.violations(valid) == ()
+
+
+@pytest.mark.parametrize("name", ["", "GPU", "a" * 64, "-a", "a-", "a.b", "a_b", "é", "a\n"])
+def test_device_name_that_is_no_label_is_refused(name: str) -> None:
+    (found,) = device_rules.violations(plain_device(name))
+
+    assert found.startswith("name: Invalid value")
+
+
+@pytest.mark.parametrize(
+    "key", ["", "1a", "a-b", "a" * 33, "/a", "a/", "a" * 64 + "/b", "a_b/c", "é", "a/b/c", "a\n"]
+)
+def test_malformed_key_is_refused(key: str) -> None:
+    for field, value in (("attributes", {"int": 1}), ("capacity", {"value": "1"})):
+        entry: Json = {field: {key: value}}
+        found = device_rules.violations(plain_device(**entry))
+
+        assert found
+        assert all(text.startswith(f"{field}: ") for text in found)
+
+
+def test_at_most_32_attributes_and_capacities_together() -> None:
+    one_more = plain_device(attributes=int_attributes(32))
+
+    assert str(device_rules.violations(one_more)) == (
+        "('Invalid value: 33: the total number of attributes and capacities must not exceed 32',)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "violation"),
+    [
+        ({"attributes": {"a": {"int": 2**63}}}, "attributes[a].int: Invalid value"),
+        (
+            {"attributes": {"a": {"string": "a" * 65}}},
+            "attributes[a].string: Too long: may not be more than 64 bytes",
+        ),
+        (
+            {"attributes": {"a": {"string": "é" * 33}}},
+            "attributes[a].string: Too long: may not be more than 64 bytes",
+        ),
+        (
+            {"attributes": {"a": {"version": "v1.2.3"}}},
+            f'attributes[a].version: Invalid value: "v1.2.3": {SEMVER}',
+        ),
+        ({"attributes": {"a": {"version": "12.4"}}}, "attributes[a].version: Invalid value"),
+        ({"attributes": {"a": {"version": "535.104.05"}}}, "attributes[a].version: Invalid value"),
+        ({"attributes": {"a": {"version": "1.2.3-01"}}}, "attributes[a].version: Invalid value"),
+        ({"attributes": {"a": {"version": "1.2.3\n"}}}, "attributes[a].version: Invalid value"),
+        (
+            {"attributes": {"a": {"version": "1.2.3-" + "a" * 60}}},
+            "attributes[a].version: Too long",
+        ),
+        ({"taints": [taint()] * 17}, "taints: Too many: 17: must have at most 16 items"),
+        ({"taints": [taint(key="")]}, "taints[0].key: Invalid value"),
+        ({"taints": [taint(key="a b")]}, "taints[0].key: Invalid value"),
+        ({"taints": [taint(key="A.b/c")]}, "taints[0].key: Invalid value"),
+        ({"taints": [taint(value="x y")]}, "taints[0].value: Invalid value"),
+        ({"taints": [taint(value="x" * 64)]}, "taints[0].value: Invalid value"),
+        ({"taints": [taint(effect="")]}, "taints[0].effect: Required value"),
+        (
+            {"taints": [taint(effect="Never")]},
+            'taints[0].effect: Unsupported value: "Never": supported values: "NoExecute",'
+            ' "NoSchedule", "None"',
+        ),
+    ],
+)
+def test_malformed_attribute_or_taint_is_refused(fields: Json, violation: str) -> None:
+    (found,) = device_rules.violations(plain_device(**fields))
+
+    assert found.startswith(violation)
+
+
+@pytest.mark.parametrize("multiple", [None, False])
+def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) -> None:
+    found = {**device_with_policy(default="1"), "allowMultipleAllocations": multiple}
+
+    assert device_rules.violations(found) == (
+        "capacity[vram].requestPolicy: Forbidden: allowMultipleAllocations must be true",
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,3 +219,58 @@ def test_default_is_a_whole_number_of_steps_above_the_minimum(
     )
 
     assert bool(device_rules.violations(found)) is (off % step != 0)
+
+
+TAINT = {"key": "tensor-fusion.ai/lost", "effect": "NoSchedule"}
+
+
+def sent(**changes: Any) -> dict[str, Any]:
+    (device,) = published_devices(gpu())
+    return {**device.as_api(), **changes}
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    return slice_normal_form.normal([left]) == slice_normal_form.normal([right])
+
+
+def test_quantities_are_compared_by_amount() -> None:
+    kept = copy.deepcopy(sent())
+    kept["capacity"]["vram"] = {
+        "value": "81920Mi",
+        "requestPolicy": {
+            "default": "85899345920",
+            "validRange": {"min": "1024Ki", "step": "1048576"},
+        },
+    }
+
+    assert same(sent(), kept)
+
+
+@pytest.mark.parametrize("key", ["value", "default", "min", "step"])
+def test_different_amount_is_a_difference(key: str) -> None:
+    kept = copy.deepcopy(sent())
+    policy = kept["capacity"]["vram"]["requestPolicy"]
+    places = {
+        "value": kept["capacity"]["vram"],
+        "default": policy,
+        "min": policy["validRange"],
+        "step": policy["validRange"],
+    }
+
+    places[key][key] = "2Mi"
+
+    assert not same(sent(), kept)
+
+
+@pytest.mark.parametrize("empty", [None, [], {}, False])
+def test_empty_field_equals_an_absent_one(empty: object) -> None:
+    assert same(sent(), sent(bindsToNode=empty))
+
+
+def test_time_added_of_a_taint_is_ignored() -> None:
+    ours = sent(taints=[TAINT])
+    theirs = sent(taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}])
+
+    assert same(ours, theirs)
+    assert not same(ours, sent(taints=[{**TAINT, "effect": "NoExecute"}]))
+    assert not same(ours, sent())

@@ -1,10 +1,12 @@
-"""Reasons for which a node is unfit for a pod, whatever devices it has."""
+"""Where a pod may run: selectors of nodes, taints."""
 
 from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.kubernetes import pod_placement
+from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.kubernetes import node_selector, pod_placement
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tests.support.objects import node, pod
 
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
@@ -63,3 +65,129 @@ def test_first_reason_is_returned(
     of_pod: dict[str, Any], of_node: dict[str, Any], expected: str
 ) -> None:
     assert refusal(of_pod, of_node, zone="east") == expected
+
+
+NODE = NodeLabels(name="node-01", labels={"pool": "prod", "gpus": "8", "empty": ""})
+
+
+def requirement(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+def policy(*found: Any) -> dict[str, Any]:
+    return {"nodeSelectorTerms": list(found)}
+
+
+def expressions(*found: Any) -> dict[str, Any]:
+    return policy({"matchExpressions": list(found)})
+
+
+@pytest.mark.parametrize(
+    ("found", "selected"),
+    [
+        (requirement("pool", "In", "test", "prod"), True),
+        (requirement("pool", "In", "test"), False),
+        (requirement("absent", "In", ""), False),
+        (requirement("empty", "In", ""), True),
+        (requirement("pool", "NotIn", "test"), True),
+        (requirement("pool", "NotIn", "prod"), False),
+        (requirement("absent", "NotIn", "prod"), True),
+        (requirement("empty", "Exists"), True),
+        (requirement("absent", "Exists"), False),
+        (requirement("absent", "DoesNotExist"), True),
+        (requirement("pool", "DoesNotExist"), False),
+        (requirement("gpus", "Gt", "7"), True),
+        (requirement("gpus", "Gt", "8"), False),
+        (requirement("gpus", "Lt", "9"), True),
+        (requirement("gpus", "Lt", "-9"), False),
+        (requirement("pool", "Gt", "1"), False),
+        (requirement("absent", "Lt", "1"), False),
+    ],
+)
+def test_each_operator(found: dict[str, Any], selected: bool) -> None:
+    assert node_selector.selects(expressions(found), NODE) is selected
+
+
+def test_terms_are_ored_and_requirements_of_a_term_are_anded() -> None:
+    prod, test = requirement("pool", "In", "prod"), requirement("pool", "In", "test")
+    named = requirement("metadata.name", "In", "node-01")
+
+    assert node_selector.selects(
+        policy({"matchExpressions": [test]}, {"matchExpressions": [prod]}), NODE
+    )
+    assert not node_selector.selects(expressions(prod, test), NODE)
+    assert node_selector.selects(policy({"matchFields": [named], "matchExpressions": [prod]}), NODE)
+    assert not node_selector.selects(
+        policy({"matchFields": [named], "matchExpressions": [test]}), NODE
+    )
+
+
+@pytest.mark.parametrize(("operator", "selected"), [("In", True), ("NotIn", False)])
+def test_match_fields_select_by_node_name(operator: str, selected: bool) -> None:
+    found = policy({"matchFields": [requirement("metadata.name", operator, "node-01")]})
+
+    assert node_selector.selects(found, NODE) is selected
+
+
+@pytest.mark.parametrize(
+    "found", [None, {}, policy(), policy({}), policy({"matchExpressions": [], "matchFields": None})]
+)
+def test_absent_selector_and_empty_term_select_nothing(found: Any) -> None:
+    assert not node_selector.selects(found, NODE)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ("prod", "nodeSelector: found 'prod', expected an object"),
+        (
+            {"matchLabels": {"pool": "prod"}},
+            "nodeSelector: found ['matchLabels'], expected ['nodeSelectorTerms']",
+        ),
+        ({"nodeSelectorTerms": "x"}, "nodeSelectorTerms: found 'x', expected a list"),
+        (policy("x"), "nodeSelectorTerms[0]: found 'x', expected an object"),
+        (
+            policy({"matchLabels": {}}),
+            "[0]: found ['matchLabels'], expected ['matchFields', 'matchExpressions']",
+        ),
+        (policy({"matchExpressions": {}, "matchFields": 3}), "matchFields: found 3, expected"),
+        (expressions("x"), "matchExpressions[0]: found 'x', expected an object"),
+        (expressions({"key": "a", "operator": "In", "values": [1]}), "values: found [1], expected"),
+        (expressions(requirement("a b", "Exists")), "found key 'a b', expected the key of a label"),
+        (expressions(requirement("a", "in", "b")), "found operator 'in', expected In, NotIn,"),
+        (expressions(requirement("a", "In")), "found no values, expected some"),
+        (expressions(requirement("a", "Exists", "b")), "found 1 values, expected none"),
+        (expressions(requirement("a", "Gt", "b")), "found values ['b'], expected one whole number"),
+        (expressions(requirement("a", "Lt", "1", "2")), "expected one whole number"),
+        (
+            policy({"matchFields": [requirement("spec.x", "In", "a")]}),
+            "matchFields[0]: found key 'spec.x', expected metadata.name",
+        ),
+        (
+            policy({"matchFields": [requirement("metadata.name", "Exists")]}),
+            "found operator 'Exists', expected In or NotIn",
+        ),
+        (
+            policy({"matchFields": [requirement("metadata.name", "In", "a", "b")]}),
+            "found 2 values, expected one",
+        ),
+    ],
+)
+def test_malformed_selector_is_refused(found: Any, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        node_selector.selects(found, NODE)
+
+    assert expected in str(caught.value)
+
+
+def test_error_lists_every_malformed_part() -> None:
+    found = policy({"matchExpressions": ["x"]}, {"matchFields": ["y"]})
+
+    with pytest.raises(InputError, match=r"'x'.*; .*'y'"):
+        node_selector.selects(found, NODE)
+
+
+def test_matching_term_wins_over_a_malformed_one() -> None:
+    found = policy("x", {"matchExpressions": [requirement("pool", "Exists")]})
+
+    assert node_selector.selects(found, NODE)

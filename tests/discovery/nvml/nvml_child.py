@@ -27,7 +27,7 @@ def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
     steps: Any = {
         "read": lambda: dataclasses.asdict(discovery.read()),
         "read again": lambda: read_again(discovery),
-        "raw": discovery.raw,
+        "raw": lambda: dataclasses.asdict(discovery.raw()),
         "close": lambda: discovery.close(wait_seconds=0.2),
         "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
         "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),

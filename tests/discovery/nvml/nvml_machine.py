@@ -42,8 +42,8 @@ def card(index: int, **answers: str) -> dict[str, str]:
 
 def answers(*cards: Mapping[str, str], **system: str) -> str:
     """Return the content of the file of cards."""
-    own = {"count": str(len(cards)), "threads": MOST_THREADS}
-    return libraries.answers(cards, {**libraries.SYSTEM, **own, **system})
+    every = {**libraries.SYSTEM, "threads": MOST_THREADS, **system}
+    return libraries.answers(cards, every)
 
 
 @dataclass(kw_only=True)

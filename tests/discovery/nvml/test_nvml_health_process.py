@@ -15,11 +15,10 @@ from tests.app.node_plugin.health_cluster import (
     devices,
     phases,
     reasons,
-    start,
     streamed,
     taints,
 )
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines
+from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
 from tests.discovery.nvml.nvml_machine import answers, card, uuid
 
 XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000

@@ -1,10 +1,9 @@
 """Simulated cards, from shorthands and profiles, also while a profile changes."""
 
 import dataclasses
-import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -17,6 +16,7 @@ from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tensorfusion_dra.discovery import models
+from tensorfusion_dra.discovery.recording import Refusal
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
 from tensorfusion_dra.driver.ports import HungError
@@ -29,15 +29,7 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def over_time(text: str, clock: Clock) -> SimulatedDiscovery:
+def over_time(text: str, clock: Callable[[], float]) -> SimulatedDiscovery:
     live = LiveProfile(text)
     return SimulatedDiscovery(live.current, node_name="node-1", table=models.load(), clock=clock)
 
@@ -86,12 +78,12 @@ def test_unusable_card_is_left_out_like_a_real_one(tmp_path: Path, card: str, re
 
 
 def test_card_that_appears_later_changes_no_uuid(tmp_path: Path) -> None:
-    clock = Clock()
+    now = 1000.0
     text = "gpus: [{product: T4, appears_after_seconds: 5}, {product: L4}]"
-    discovery = over_time(written(tmp_path, text), clock)
+    discovery = over_time(written(tmp_path, text), lambda: now)
 
     (early,) = discovery.read().gpus
-    clock.now += 5
+    now += 5
     late = discovery.read().gpus
 
     assert (early.model, early.index) == ("L4", 0)
@@ -101,15 +93,15 @@ def test_card_that_appears_later_changes_no_uuid(tmp_path: Path) -> None:
 
 
 def test_driver_is_missing_for_the_configured_time(tmp_path: Path) -> None:
-    clock = Clock()
+    now = 1000.0
     text = "{driver_missing_for_seconds: 2.5, gpus: [{product: T4}]}"
-    discovery = over_time(written(tmp_path, text), clock)
+    discovery = over_time(written(tmp_path, text), lambda: now)
 
     with pytest.raises(RetryableError, match="found no driver, waiting for it"):
         discovery.read()
     with pytest.raises(RetryableError):
         discovery.raw()
-    clock.now += 2.5
+    now += 2.5
 
     assert len(discovery.read().gpus) == 1
 
@@ -356,9 +348,9 @@ def test_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: 
 
 
 def test_raw_has_the_form_of_real_discovery() -> None:
-    raw = json.loads(json.dumps(simulated_discovery.from_text("1xT4", node_name="node-1").raw()))
+    raw = simulated_discovery.from_text("1xT4", node_name="node-1").raw()
 
-    assert raw["library"] == "simulated"
-    (card,) = raw["gpus"]
-    assert card["name"] == "Tesla T4"
-    assert card["minor"] == {"error": "NVML_ERROR_NOT_SUPPORTED"}
+    assert raw.library == "simulated"
+    (card,) = raw.gpus
+    assert card.name == "Tesla T4"
+    assert card.minor == Refusal("NVML_ERROR_NOT_SUPPORTED")

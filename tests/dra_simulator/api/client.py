@@ -43,7 +43,8 @@ class Reply:
 
     @property
     def message(self) -> str:
-        return str(self.json["message"])
+        """The message of a Status; the text of an answer that is not JSON."""
+        return str(self.json.get("message") or self.json["text"])
 
     @property
     def causes(self) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
-from tensorfusion_dra.core.devices.health import Kind, Sickness, Trouble
+from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
@@ -35,7 +35,9 @@ from tests.support.status_scenes.builders import (
 
 def typical() -> NodeView:
     """Return a node with four cards: one quiet, one oversubscribed, one free, one sick."""
-    trouble = Trouble(kind=Kind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus")
+    trouble = Trouble(
+        kind=TroubleKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
+    )
     application = XidCount(
         code=31, text="XID 31", marks_card=False, count=3, last_at=ago(minutes=7)
     )
@@ -153,7 +155,7 @@ def hostile() -> NodeView:
     bad = verdicts.not_enforced(
         "</style><script>window.broken='style'</script>", f"'\"&{evil}\x1b[2J"
     )
-    trouble = Trouble(kind=Kind.XID, reason=evil, text=f"{evil}\n{'very long ' * 300}")
+    trouble = Trouble(kind=TroubleKind.XID, reason=evil, text=f"{evil}\n{'very long ' * 300}")
     tenants = (
         Tenant(name=f"{evil}/{evil}", tflops=20, gib=8, found=bad),
         Tenant(name="n/__proto__", tflops=20, gib=8),

@@ -116,24 +116,18 @@ class HamiCore:
         if enforcer.is_simulated(shares):
             return Edits(env=env)
         loading = self._preload().edits()
-        return Edits(env={**env, **loading.env}, mounts=(*self._mounts(claim), *loading.mounts))
+        # The claim's folder also for the lock: versions up to 2.8 lock a file in a folder with a
+        # fixed name while a process starts. With one folder for the whole node a tenant could block
+        # the processes of all other tenants.
+        folders = (
+            Mount(host_path=self._caches(claim), container_path=path, read_only=False)
+            for path in (_CACHES_IN_CONTAINER, _LOCKS_IN_CONTAINER)
+        )
+        library = Mount(host_path=self.library, container_path=LIBRARY_IN_CONTAINER)
+        return Edits(env={**env, **loading.env}, mounts=(library, *folders, *loading.mounts))
 
     def _preload(self) -> Preload:
         return Preload(way=self.preload, library=LIBRARY_IN_CONTAINER, folder=self.root)
-
-    def _mounts(self, claim: PreparedClaim) -> tuple[Mount, ...]:
-        """Return the mounts of the library and of the claim's folder, the latter also for the lock.
-
-        Versions up to 2.8 lock a file in a folder with a fixed name while a process starts. With
-        one folder for the whole node a tenant could block the processes of all other tenants.
-        """
-        return (
-            Mount(host_path=self.library, container_path=LIBRARY_IN_CONTAINER),
-            *(
-                Mount(host_path=self._caches(claim), container_path=path, read_only=False)
-                for path in (_CACHES_IN_CONTAINER, _LOCKS_IN_CONTAINER)
-            ),
-        )
 
     def _caches(self, claim: PreparedClaim) -> str:
         return f"{self.claims_root}/{claim.ref.uid}"

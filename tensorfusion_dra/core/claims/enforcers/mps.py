@@ -78,7 +78,14 @@ class Mps:
         ]
         if not limited:
             return Needs()
-        self._check(claim)
+        cards = {share.gpu_uuid for share in claim.shares}
+        requests = {share.request for share in claim.shares}
+        if len(cards) > 1 and (len(requests) > 1 or not self.several_cards):
+            raise ClaimError(
+                f"claim {claim.ref}: found {len(cards)} cards, expected one: with MPS a process "
+                "that does not see all of them would be without a memory limit"
+            )
+        limiters.check(claim)
         if all(enforcer.is_simulated(shares) for shares in limited):
             return Needs()
         return Needs(files=(self.shm,), sockets=(f"{self.pipes}/{_CONTROL}",))
@@ -111,13 +118,3 @@ class Mps:
                 Mount(host_path=self.shm, container_path=_SHM_IN_CONTAINER, read_only=False),
             ),
         )
-
-    def _check(self, claim: PreparedClaim) -> None:
-        cards = {share.gpu_uuid for share in claim.shares}
-        requests = {share.request for share in claim.shares}
-        if len(cards) > 1 and (len(requests) > 1 or not self.several_cards):
-            raise ClaimError(
-                f"claim {claim.ref}: found {len(cards)} cards, expected one: with MPS a process "
-                "that does not see all of them would be without a memory limit"
-            )
-        limiters.check(claim)

@@ -104,8 +104,13 @@ class TensorFusion:
         env |= {
             names.ENV_SHM_PATH: f"{_SHM_IN_CONTAINER}/{SHM_FILE}",
             names.ENV_SHM_FOLDER: _SHM_IN_CONTAINER,
-            **self._pod_env(claim),
+            names.ENV_POD_NAMESPACE: claim.ref.namespace,
         }
+        if claim.pods:
+            env[names.ENV_POD_NAME] = claim.pods[0].name
+        if self.hypervisor_ip:
+            env[names.ENV_HYPERVISOR_IP] = self.hypervisor_ip
+            env[names.ENV_HYPERVISOR_PORT] = str(self.hypervisor_port)
         if enforcer.is_simulated(limited):
             return Edits(env=env)
         loading = self._preload().edits()
@@ -138,15 +143,6 @@ class TensorFusion:
         """
         owner = claim.pods[0].name if claim.pods else claim.ref.uid
         return f"{self.root}/shm/{claim.ref.namespace}/{owner}"
-
-    def _pod_env(self, claim: PreparedClaim) -> dict[str, str]:
-        env = {names.ENV_POD_NAMESPACE: claim.ref.namespace}
-        if claim.pods:
-            env[names.ENV_POD_NAME] = claim.pods[0].name
-        if self.hypervisor_ip:
-            env[names.ENV_HYPERVISOR_IP] = self.hypervisor_ip
-            env[names.ENV_HYPERVISOR_PORT] = str(self.hypervisor_port)
-        return env
 
 
 def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[str, str]:

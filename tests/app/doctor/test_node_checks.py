@@ -1,0 +1,711 @@
+"""Checks of the node: disk, sockets, container runtime, cards and their enforcer."""
+
+import json
+import socket
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tensorfusion_dra.app.doctor import folders, gpus, limits, records, runtime, sockets
+from tensorfusion_dra.app.doctor.folders import Folder, Use
+from tensorfusion_dra.app.doctor.runtime import Document
+from tensorfusion_dra.app.doctor.sockets import Socket
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.core.devices.capacity import NO_MORE
+from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
+from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.state.ledger_file import VERSION
+from tensorfusion_dra.state.ledger_reading import LedgerFacts
+from tests.app.doctor.here import context, put_prepared_claim
+from tests.support import enforcer_files, findings
+from tests.support.builders.gpus import gpu
+from tests.support.builders.prepared_claims import limit
+from tests.support.canned_api import served
+from tests.support.findings import Expected
+from tests.support.prepared_node import GPU_0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Yield a folder with a short path, because it holds Unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="tfd-") as made:
+        yield Path(made)
+
+
+def of(findings: list[Finding], text: str) -> Finding:
+    (found,) = (finding for finding in findings if text in finding.subject)
+    return found
+
+
+def test_a_missing_registration_folder_is_a_problem_and_a_missing_data_folder_is_not(
+    folder: Path,
+) -> None:
+    without = list(folders.folders(context(folder)))
+    (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
+    with_it = list(folders.folders(context(folder)))
+
+    assert of(without, "registration folder").level is Level.PROBLEM
+    assert of(without, "data folder").level is Level.OK
+    assert of(with_it, "registration folder").level is Level.OK
+    assert not (folder / "cdi").exists()
+
+
+def test_mode_and_kind_of_a_folder_are_read(folder: Path) -> None:
+    (folder / "cdi").mkdir()
+    (folder / "cdi").chmod(0o777)
+    (folder / "tensor-fusion").write_text("")
+
+    found = list(folders.folders(context(folder)))
+
+    assert "0777" in of(found, "CDI folder").found
+    assert of(found, "hypervisor's folder").found == "not a folder"
+
+
+def test_a_prepared_claim_with_its_record_and_spec_is_ok(folder: Path) -> None:
+    put_prepared_claim(folder)
+
+    ledger, specs = records.records(context(folder))
+
+    assert (ledger.level, specs.level) == (Level.OK, Level.OK)
+    assert "1 claims" in ledger.found
+    assert specs.found == "1 of this driver, 0 of others"
+
+
+def test_a_missing_spec_and_a_leftover_spec_are_warnings(folder: Path) -> None:
+    put_prepared_claim(folder)
+    (spec,) = (folder / "cdi").iterdir()
+    spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
+
+    found = list(records.records(context(folder)))
+
+    assert [finding.level for finding in found] == [Level.OK, Level.WARNING, Level.WARNING]
+    assert "default/a" in of(found[1:], "CDI specs").found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.json", "{", "Expecting"),
+        ("a.json", "[]", "expected a CDI spec"),
+        ("a.yaml", "cdiVersion: [", "while parsing"),
+        ("a.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n", "no devices"),
+    ],
+)
+def test_a_spec_that_runtimes_do_not_load_is_a_warning_with_the_reason(
+    name: str, text: str, expected: str, folder: Path
+) -> None:
+    (folder / "cdi").mkdir()
+    (folder / "cdi" / name).write_text(text)
+
+    ledger, spec = records.records(context(folder))
+
+    assert (ledger.level, spec.level) == (Level.NOTE, Level.WARNING)
+    assert expected in spec.found
+
+
+def toolkit(*host_paths: str) -> dict[str, Any]:
+    mounts = [{"hostPath": path, "containerPath": path} for path in host_paths]
+    device = {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [device],
+        "containerEdits": {"mounts": mounts},
+    }
+
+
+def test_host_paths_in_a_spec_are_checked_under_the_host_root(
+    folder: Path,
+) -> None:
+    cdi = folder / "host" / "etc" / "cdi"
+    cdi.mkdir(parents=True)
+    (cdi / "nvidia.json").write_text(json.dumps(toolkit("/usr/lib/libcuda.so.550")))
+
+    _, stale = records.records(context(folder))
+    for path in ("usr/lib/libcuda.so.550", "dev/nvidia0"):
+        file = folder / "host" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    _, fresh = records.records(context(folder))
+
+    assert stale.level is Level.WARNING
+    assert "names 2 host paths" in stale.found
+    assert fresh.level is Level.OK
+
+
+def test_registration_sockets_are_ours_foreign_or_dead(folder: Path) -> None:
+    here = context(folder)
+    registry = here.settings.registry_folder
+    registry.mkdir(parents=True)
+    ours = registry / "tensor-fusion.ai.dra-driver-reg.sock"
+    with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as dead:
+        served.bind(str(ours))
+        served.listen()
+        dead.bind(str(registry / "gpu.example.com-reg.sock"))
+
+        found = list(sockets.serving(here))
+
+    assert of(found, str(ours)).level is Level.OK
+    assert of(found, "gpu.example.com").level is Level.NOTE
+
+
+@pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])
+def test_in_a_pod_registration_is_checked_by_readyz(folder: Path, trouble: str) -> None:
+    def ready() -> None:
+        if trouble:
+            raise RetryableError(trouble)
+
+    plugin = HealthEndpoint({"/readyz": ready}, host="127.0.0.1", port=0)
+    plugin.start()
+
+    (found,) = sockets.registered(context(folder, in_pod=True, health_port=plugin.port))
+
+    plugin.stop()
+    assert found.level is (Level.PROBLEM if trouble else Level.OK)
+    assert trouble in found.found
+
+
+def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    with pytest.raises(RetryableError, match=f"{port}/readyz"):
+        list(sockets.registered(context(folder, in_pod=True, health_port=port)))
+
+
+REGISTRY = Use(what="registration folder", missing_cure="--kubelet-root")
+DATA = Use(what="data folder", may_be_made=True, keeps=True)
+SHARED = Use(what="hypervisor's folder", propagated=True)
+READ = Use(what="devices", written=False)
+TENANTS = Use(what="folder that containers write to", of_containers=True)
+
+
+@pytest.mark.parametrize(
+    ("use", "facts", "level", "text"),
+    [
+        (REGISTRY, {"filesystem": "ext4"}, Level.OK, "mode 0755, on ext4"),
+        (DATA, {"filesystem": "ext4", "mode": 0o700}, Level.OK, ""),
+        (REGISTRY, {"exists": False}, Level.PROBLEM, "--kubelet-root"),
+        (DATA, {"exists": False}, Level.OK, "not created yet"),
+        (DATA, {"is_folder": False}, Level.PROBLEM, "not a folder"),
+        (REGISTRY, {"filesystem": "overlay", "in_pod": True}, Level.PROBLEM, "the container's own"),
+        # On the host itself overlay is the root file system of some systems.
+        (REGISTRY, {"filesystem": "overlay"}, Level.OK, ""),
+        (DATA, {"filesystem": "tmpfs"}, Level.WARNING, "empty after a reboot"),
+        (DATA, {"filesystem": "nfs4"}, Level.WARNING, "a local disk"),
+        (REGISTRY, {"filesystem": "tmpfs"}, Level.OK, ""),
+        (SHARED, {"shared": False}, Level.WARNING, "a private mount"),
+        (SHARED, {"shared": False, "in_pod": True}, Level.OK, ""),
+        (SHARED, {"shared": True}, Level.OK, ""),
+        (TENANTS, {"mount_point": "/run"}, Level.WARNING, "a container can fill that"),
+        (TENANTS, {"mount_point": "/r", "filesystem": "tmpfs"}, Level.OK, ""),
+        (TENANTS, {"mount_point": "/r", "free_bytes": 0}, Level.PROBLEM, "free"),
+        (REGISTRY, {"shared": False}, Level.OK, ""),
+        (DATA, {"read_only": True, "writable": False}, Level.PROBLEM, "mounted read-only"),
+        (DATA, {"writable": False}, Level.COULD_NOT_LOOK, "not writable by the user"),
+        (DATA, {"free_bytes": 2**20}, Level.PROBLEM, "1 MiB free"),
+        (READ, {"read_only": True}, Level.OK, ""),
+        (REGISTRY, {"mode": 0o777}, Level.WARNING, "mode 0777: every user"),
+        (REGISTRY, {"mode": 0o1777}, Level.OK, ""),
+        (REGISTRY, {"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
+    ],
+)
+def test_folders(use: Use, facts: dict[str, Any], level: Level, text: str) -> None:
+    in_pod = bool(facts.get("in_pod"))
+    folder = Folder(path="/r", **{key: value for key, value in facts.items() if key != "in_pod"})
+
+    findings.check(folders.findings(folder, use, in_pod=in_pod), [(level, text)])
+
+
+OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"
+FOREIGN = "/plugins_registry/gpu.nvidia.com-reg.sock"
+NONE_SERVED = (Level.PROBLEM, "none of them served")
+OK = (Level.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("listed", "expected"),
+    [
+        ([Socket(path=OURS)], [OK]),
+        (
+            [Socket(path=OURS), Socket(path=FOREIGN, is_ours=False)],
+            [OK, (Level.OK, "by another plugin")],
+        ),
+        ([], [NONE_SERVED]),
+        ([Socket(path=OURS, live=False)], [NONE_SERVED, (Level.WARNING, "its process died")]),
+        (
+            [Socket(path=OURS), Socket(path=FOREIGN, is_ours=False, live=False)],
+            [OK, (Level.NOTE, "another plugin's")],
+        ),
+        (
+            [Socket(path=OURS), Socket(path=OURS.replace("-reg", "-5a5a5a5a-reg"))],
+            [(Level.NOTE, "two during a rolling update"), OK, OK],
+        ),
+        (
+            [Socket(path=OURS, live=None)],
+            [NONE_SERVED, (Level.COULD_NOT_LOOK, "no permission")],
+        ),
+    ],
+)
+def test_sockets_by_owner_and_life(listed: list[Socket], expected: list[Expected]) -> None:
+    findings.check(sockets.registrations(listed), expected)
+
+
+CLAIMS = {"uid-a": "default/a"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "text"),
+    [
+        (
+            {"version": VERSION, "claims": CLAIMS, "size_bytes": 40960},
+            Level.OK,
+            "40 KiB, 1 claims",
+        ),
+        ({"exists": False}, Level.NOTE, "no node plugin has run here"),
+        ({"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
+        ({"damage": "image is malformed"}, Level.PROBLEM, "image is malformed"),
+        (
+            {"version": VERSION + 1, "claims": {}},
+            Level.PROBLEM,
+            "a newer release wrote it",
+        ),
+    ],
+)
+def test_ledger_must_be_readable_and_of_a_known_version(
+    facts: dict[str, Any], level: Level, text: str
+) -> None:
+    findings.check([records.ledger(LedgerFacts(path="/l", **facts))], [(level, text)])
+
+
+def test_broken_spec_of_this_driver_is_a_problem_beside_a_damaged_ledger(folder: Path) -> None:
+    (folder / "cdi").mkdir()
+    (folder / "cdi" / "tensor-fusion.ai-vgpu_a.json").write_text("{")
+    ledger = context(folder).settings.data_folder / "ledger.sqlite3"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text("no database")
+
+    damage, spec = records.records(context(folder))
+
+    assert (damage.level, spec.level) == (Level.PROBLEM, Level.PROBLEM)
+    assert "restart the node plugin" in spec.cure
+
+
+NODE = "GET /api/v1/nodes/node-01"
+CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
+
+
+def write(folder: Path, path: str, text: str) -> None:
+    file = folder / "host" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def cdi_findings(folder: Path, version: str, *, in_pod: bool = False) -> list[Finding]:
+    info = {"nodeInfo": {"containerRuntimeVersion": version}}
+    with served({NODE: {"metadata": {"name": "node-01"}, "status": info}}) as canned:
+        api = Api(canned.kubeconfig(folder / "kubeconfig"))
+        root = Path("/") if in_pod else folder / "host"
+        here = context(folder, api=api, in_pod=in_pod, host_root=root, cdi_dir="/var/run/cdi")
+        return list(runtime.cdi(here))
+
+
+def test_relative_absolute_and_pattern_imports_of_containerd_are_read(tmp_path: Path) -> None:
+    main = 'imports = ["conf.d/*.toml", "/etc/more.toml", "/etc/containerd/config.toml"]\n'
+    write(tmp_path, "etc/containerd/config.toml", main + CRI + "enable_cdi = false\n")
+    write(tmp_path, "etc/containerd/conf.d/cdi.toml", CRI + "enable_cdi = true\n")
+    write(tmp_path, "etc/more.toml", "version = 2\n")
+
+    enabled, _ = cdi_findings(tmp_path, "containerd://1.7.24")
+
+    assert enabled.level is Level.OK
+    assert "conf.d/cdi.toml" in enabled.found
+
+
+def test_a_distributions_own_file_takes_precedence_over_the_usual_one(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", CRI + "enable_cdi = false\n")
+    k3s = "var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+    write(tmp_path, k3s, CRI + "enable_cdi = true\n")
+
+    assert worst(cdi_findings(tmp_path, "containerd://1.7.24")) is Level.OK
+
+
+def test_in_a_pod_the_images_files_are_not_taken_for_the_hosts(tmp_path: Path) -> None:
+    (finding,) = cdi_findings(tmp_path, "containerd://1.7.24", in_pod=True)
+
+    assert finding.level is Level.COULD_NOT_LOOK
+
+
+def test_invalid_toml_is_an_error_with_the_files_path(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "version = = 2")
+
+    with pytest.raises(RetryableError, match=r"config\.toml: .*expected TOML"):
+        cdi_findings(tmp_path, "containerd://2.1.9")
+
+
+MAIN = "/etc/containerd/config.toml"
+DROP_IN = "/etc/containerd/conf.d/gpu.toml"
+OLD = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
+NEW = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\n"
+
+
+def document(text: str, path: str = MAIN) -> Document:
+    return path, tomllib.loads(text)
+
+
+def judged(reported: str, *documents: Document, cdi_dir: str = "/var/run/cdi") -> list[Finding]:
+    _, release = runtime.release_of(reported)
+    settings = None
+    if documents:
+        settings = runtime.containerd_settings(documents, release=release or (2, 0))
+    return list(runtime.findings(reported, settings, cdi_dir=cdi_dir))
+
+
+@pytest.mark.parametrize(
+    ("reported", "text", "level"),
+    [
+        ("containerd://1.7.24", OLD + "enable_cdi = true\n", Level.OK),
+        ("containerd://1.7.24", OLD, Level.PROBLEM),
+        ("containerd://1.7.24", "version = 2\n", Level.PROBLEM),
+        ("containerd://1.7.24", OLD + "enable_cdi = false\n", Level.PROBLEM),
+        ("containerd://2.1.9", "version = 3\n", Level.OK),
+        ("containerd://2.1.9", NEW, Level.OK),
+        ("containerd://2.1.9", NEW + "enable_cdi = true\n", Level.OK),
+        ("containerd://2.1.9", NEW + "enable_cdi = false\n", Level.PROBLEM),
+        ("containerd://2.1.9", OLD + "enable_cdi = false\n", Level.PROBLEM),
+        ("containerd://1.6.33", OLD + "enable_cdi = true\n", Level.PROBLEM),
+    ],
+)
+def test_containerd_has_cdi_on_by_default_only_from_2_0(
+    reported: str, text: str, level: Level
+) -> None:
+    assert worst(judged(reported, document(text))) is level
+
+
+def test_cure_names_the_section_of_the_release_and_the_file() -> None:
+    (old, _), (new, _) = (
+        judged("containerd://1.7.24", document(OLD)),
+        judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
+    )
+
+    assert 'plugins."io.containerd.grpc.v1.cri"' in old.cure
+    assert 'plugins."io.containerd.cri.v1.runtime"' in new.cure
+    assert MAIN in old.cure
+
+
+def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
+    files = (document(OLD + "enable_cdi = true\n"), document(OLD + "x = 1\n", DROP_IN))
+
+    before, after = judged("containerd://1.7.24", *files), judged("containerd://2.0.1", *files)
+
+    assert worst(before) is Level.PROBLEM
+    assert DROP_IN in before[0].found
+    assert worst(after) is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("reported", "level"),
+    [
+        ("containerd://1.7.24", Level.COULD_NOT_LOOK),
+        ("containerd://2.1.9", Level.OK),
+        ("containerd://main", Level.OK),
+        ("cri-o://1.34.1", Level.OK),
+        ("cri-o://1.27.0", Level.PROBLEM),
+        ("docker://28.0.0", Level.NOTE),
+        ("", Level.NOTE),
+    ],
+)
+def test_runtime_whose_configuration_is_not_visible(reported: str, level: Level) -> None:
+    assert [each.level for each in judged(reported)] == [level]
+
+
+@pytest.mark.parametrize(
+    ("folders", "cdi_dir", "level"),
+    [
+        ('["/etc/cdi", "/var/run/cdi"]', "/var/run/cdi", Level.OK),
+        ('["/run/cdi"]', "/var/run/cdi/", Level.OK),
+        ('["/etc/cdi"]', "/var/run/cdi", Level.PROBLEM),
+        ("[]", "/var/run/cdi", Level.PROBLEM),
+        ('["/opt/cdi"]', "/opt/cdi", Level.OK),
+    ],
+)
+def test_runtime_must_read_the_folder_to_which_the_driver_writes(
+    folders: str, cdi_dir: str, level: Level
+) -> None:
+    text = f"{NEW}cdi_spec_dirs = {folders}\n"
+
+    assert worst(judged("containerd://2.1.9", document(text), cdi_dir=cdi_dir)) is level
+
+
+def test_cdi_dir_outside_the_runtimes_default_folders_is_a_problem() -> None:
+    found = judged("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
+
+    assert worst(found) is Level.PROBLEM
+    assert "--cdi-dir" in found[-1].cure
+
+
+CARD = gpu(0)
+BUS = "0000:3a:00.0"
+
+
+def missing_file() -> NoReturn:
+    raise RetryableError("no such file")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (
+            gpus.published([CARD], [LeftOut(subject="GPU 1", reason="MIG mode is on")]),
+            [OK, (Level.WARNING, "MIG mode is on")],
+        ),
+        (gpus.published([], []), [(Level.WARNING, "an empty pool is published")]),
+        (
+            gpus.published([replace(CARD, tflops_source=TflopsSource.ESTIMATE)], []),
+            [(Level.NOTE, "--gpu-models")],
+        ),
+        ([gpus.driver_libraries([], missing_file)], [OK]),
+        ([gpus.driver_libraries([CARD.uuid], list)], [(Level.OK, "0 mounts")]),
+        ([gpus.driver_libraries([CARD.uuid], missing_file)], [(Level.PROBLEM, f"({CARD.uuid})")]),
+        ([gpus.device_nodes(lambda: ["/dev/nvidia0"])], [(Level.OK, "/dev/nvidia0")]),
+        ([gpus.device_nodes(missing_file)], [(Level.PROBLEM, "no such file")]),
+        (
+            gpus.expansion(replace(NO_MORE, host_disk_percent=70), ["data disk: /nowhere: none"]),
+            [(Level.PROBLEM, "/nowhere")],
+        ),
+        (gpus.expansion(replace(NO_MORE, host_memory_percent=10), ()), [OK]),
+        (gpus.expansion(NO_MORE, ()), []),
+        (gpus.expansion(None, ()), []),
+    ],
+)
+def test_cards_and_what_containers_get_of_them(
+    found: Iterable[Finding], expected: list[Expected]
+) -> None:
+    findings.check(found, expected)
+
+
+def node(capacity: dict[str, str], **annotations: str) -> dict[str, Any]:
+    metadata = {"name": "node-01", "annotations": annotations}
+    return {"metadata": metadata, "status": {"capacity": capacity}}
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (node({"cpu": "8"}), ""),
+        (node({"nvidia.com/gpu": "0"}), ""),
+        (node({"nvidia.com/gpu": "8"}), "nvidia.com/gpu: 8: NVIDIA's device plugin"),
+        (node({"nvidia.com/mig-1g.10gb": "7"}), "NVIDIA's device plugin"),
+        (
+            node({"nvidia.com/gpu": "80"}, **{"hami.io/node-nvidia-register": "[]"}),
+            "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node",
+        ),
+        (node({"volcano.sh/vgpu-number": "10"}), "Volcano's"),
+        (node({"aliyun.com/gpu-mem": "80"}), "the GPU share device plugin"),
+        (node({"tensor-fusion.ai/index_0": "8"}), ""),
+    ],
+)
+def test_device_plugin_that_allocates_cards_is_found_by_the_nodes_capacity(
+    item: dict[str, Any], text: str
+) -> None:
+    findings.check(gpus.other_plugins(item), [(Level.WARNING, text) if text else OK])
+
+
+def worker_pod(phase: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    metadata = {"namespace": "a", "name": "w", "annotations": annotations}
+    return {"metadata": metadata, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "workers", "levels"),
+    [
+        ("tensor-fusion.ai/index_f", [worker_pod("Running")], [Level.WARNING]),
+        ("tensor-fusion.ai/index_f", [worker_pod("Succeeded")], [Level.OK]),
+        (
+            "tensor-fusion.ai/index_f",
+            [worker_pod("Running", {"tensor-fusion.ai/dra-marks": "index"})],
+            [Level.OK],
+        ),
+        ("tensor-fusion.ai/index_f", [], [Level.OK]),
+        ("tensor-fusion.ai/index_f", None, [Level.NOTE]),
+        ("nvidia.com/gpu", [worker_pod("Running")], []),
+    ],
+)
+def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
+    capacity: str, workers: list[dict[str, Any]] | None, levels: list[Level]
+) -> None:
+    found = gpus.tensor_fusion_workers(node({capacity: "8"}), workers)
+
+    assert [finding.level for finding in found] == levels
+
+
+def slice_with_attributes(driver: str, **attributes: str) -> dict[str, Any]:
+    device = {
+        "name": "gpu-0",
+        "attributes": {name: {"string": text} for name, text in attributes.items()},
+    }
+    return {"spec": {"driver": driver, "devices": [device]}}
+
+
+OUR_SLICE = slice_with_attributes(
+    "tensor-fusion.ai.dra-driver", uuid=CARD.uuid, **{"resource.kubernetes.io/pciBusID": BUS}
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "level"),
+    [
+        (slice_with_attributes("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
+        (slice_with_attributes("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
+        (
+            slice_with_attributes("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}),
+            Level.WARNING,
+        ),
+        (slice_with_attributes("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
+        (slice_with_attributes("nic.example.com", model=BUS), Level.OK),
+        (slice_with_attributes("nic.example.com"), Level.OK),
+        (OUR_SLICE, Level.OK),
+    ],
+)
+def test_another_driver_with_the_same_card_is_found_by_uuid_or_pci_address(
+    item: dict[str, Any], level: Level
+) -> None:
+    findings.check(gpus.other_slices("node-01", [OUR_SLICE, item]), [(level, "")])
+
+
+def put_limiter(folder: Path) -> Path:
+    file = folder / "tensor-fusion" / "libcuda_limiter.so"
+    file.parent.mkdir()
+    file.write_bytes(b"\x7fELF")
+    return file
+
+
+def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
+    here = context(folder, simulated_gpus="")
+
+    (missing,) = limits.files(here)
+    limiter_file = put_limiter(folder)
+    limiter_file.chmod(0o644)
+    (there,) = limits.files(here)
+    limiter_file.chmod(0o700)
+    (unloadable,) = limits.files(here)
+    limiter_file.unlink()
+    limiter_file.parent.rmdir()
+    limiter_file.parent.touch()
+    (unreadable,) = limits.files(here)
+    (simulated,) = limits.files(context(folder))
+
+    assert [each.level for each in (missing, there, unloadable, unreadable, simulated)] == [
+        *(Level.PROBLEM, Level.NOTE, Level.WARNING, Level.COULD_NOT_LOOK, Level.OK),
+    ]
+    assert str(limiter_file) in missing.subject
+
+
+def test_enforcer_without_files_is_only_noted(folder: Path) -> None:
+    (finding,) = limits.files(context(folder, simulated_gpus="", isolation="shared"))
+
+    assert finding.level is Level.NOTE
+
+
+def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
+    here = context(
+        folder, simulated_gpus="", enforcer="mps", mps_pipes=str(folder), mps_shm=str(folder)
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(str(folder / "control"))
+        daemon.listen()
+        running = [finding.level for finding in (*limits.files(here), *limits.alive(here))]
+    dead = [*limits.files(here), *limits.alive(here)]
+
+    assert running == [Level.NOTE, Level.OK, Level.OK]
+    assert [finding.level for finding in dead] == [Level.NOTE, Level.PROBLEM, Level.PROBLEM]
+    assert "ended process" in dead[1].found
+
+
+def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
+    """A limiter without a hypervisor, then with a live one, then with a dead one."""
+    put_limiter(folder)
+    plugin = folder / "tensor-fusion-index-0.sock"
+    here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
+
+    (without,) = limits.alive(here)
+    with socket.socket(socket.AF_UNIX) as hypervisor:
+        hypervisor.bind(str(plugin))
+        hypervisor.listen()
+        (alive,) = limits.alive(here)
+    (dead,) = limits.alive(here)
+    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+
+    assert [without.level, alive.level, dead.level, required.level] == [
+        *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
+    ]
+    assert alive.found == f"device plugin {plugin} answers"
+    assert "ended process" in dead.found
+
+
+def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(folder: Path) -> None:
+    put_limiter(folder)
+    address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+
+    (without,) = limits.alive(context(folder, simulated_gpus="", **address))
+    (bridge,) = limits.alive(
+        context(folder, simulated_gpus="", hypervisor_sockets=str(folder), **address)
+    )
+
+    assert "http://127.0.0.1:1/healthz" in without.found
+    assert "http" not in bridge.found
+
+
+def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:
+    (unset,) = limits.address(context(folder, simulated_gpus=""))
+
+    assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
+    assert list(limits.address(context(folder))) == []
+    addressed = context(folder, simulated_gpus="", hypervisor_ip="10.0.0.1")
+    assert list(limits.address(addressed)) == []
+    assert list(limits.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
+
+
+def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
+    put_prepared_claim(folder, has_real_cards=True)
+    here = context(folder, simulated_gpus="")
+
+    findings.check(limits.claims(here), [(Level.WARNING, "SharedMemoryMissing")])
+    for shared, expected in (
+        (limit(100, 80), (Level.WARNING, "LimitsDiffer")),
+        (limit(33, 16), (Level.OK, "shares that are Enforced: 1")),
+    ):
+        content = enforcer_files.shared_memory(
+            {GPU_0: shared}, heartbeat=int(time.time()) + 1, processes=1
+        )
+        shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
+        enforcer_files.write_shared_memory(shm, content)
+        findings.check(limits.claims(here), [expected])
+
+
+@pytest.mark.parametrize(
+    ("found", "is_required", "level"),
+    [
+        (verdicts.enforced("EnforcerAlive", "fresh heartbeat"), False, Level.OK),
+        (verdicts.unknown("LibraryInstalled", "the library is there"), True, Level.NOTE),
+        (verdicts.not_enforced("HypervisorMissing", "no sign"), False, Level.WARNING),
+        (verdicts.not_enforced("HypervisorMissing", "no sign"), True, Level.PROBLEM),
+    ],
+)
+def test_dead_enforcer_is_a_problem_if_it_is_required(
+    found: Verdict, is_required: bool, level: Level
+) -> None:
+    finding = limits.life("tensor-fusion", found, is_required=is_required)
+
+    assert finding.level is level
+    assert found.text in finding.found

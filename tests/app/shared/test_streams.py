@@ -1,0 +1,90 @@
+"""What processes write: amounts in tables, and the lines of the log."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+import structlog
+
+from tensorfusion_dra.app.shared import logging as app_logging
+from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.core.kubernetes import quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("71200m", "71.2"), ("1n", "0.000000001"), ("312", "312"), ("16Gi", "16Gi"), ("0", "0")],
+)
+def test_fractions_have_a_decimal_point(text: str, expected: str) -> None:
+    assert streams.shown(quantity.parse(text)) == expected
+
+
+def test_amounts_in_a_text() -> None:
+    found = streams.with_points("tflops 271200m of 312 taken, 40m more, vram 10Mi, gpu-12m3")
+
+    assert found == "tflops 271.2 of 312 taken, 0.04 more, vram 10Mi, gpu-12m3"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Yield the log of a process that logs JSON at level debug."""
+    written = io.StringIO()
+    root = logging.getLogger()
+    handlers, level, settings = root.handlers[:], root.level, structlog.get_config()
+    app_logging.configure(level="debug", form="json", stream=written)
+    yield written
+    root.handlers, root.level = handlers, level
+    structlog.configure(**settings)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_librarys_warning_has_the_form_of_all_lines(stream: io.StringIO) -> None:
+    logging.getLogger("urllib3.connectionpool").warning("Retrying (%s) after\nthis", "1")
+
+    (line,) = lines(stream)
+    assert (line["event"], line["library"]) == ("library_warned", "urllib3.connectionpool")
+    assert line["error"] == "Retrying (1) after this"
+
+
+def test_messages_of_libraries_below_warning_are_never_logged(stream: io.StringIO) -> None:
+    for name in ("urllib3.connectionpool", "kubernetes.client.rest", "http.client"):
+        logging.getLogger(name).debug("Authorization: Bearer s3cr3t-t0k3n")
+        logging.getLogger(name).info("Authorization: Bearer s3cr3t-t0k3n")
+
+    assert lines(stream) == []
+
+
+def test_a_token_in_a_librarys_warning_is_hidden(stream: io.StringIO) -> None:
+    logging.getLogger("kubernetes").warning("sent Authorization: Bearer s3cr3t-t0k3n")
+
+    (line,) = lines(stream)
+    assert line["error"] == "sent Authorization: <hidden>"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_every_fact_is_one_printable_line(form: str, stream: io.StringIO) -> None:
+    app_logging.configure(level="debug", form=form, stream=stream)
+
+    structlog.get_logger().warning(
+        "refused", claim="a\nb", error="\x1b[31mred", path=["c\rd"], map={"k": "\u202e"}
+    )
+
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert text.rstrip("\n").isprintable()
+    shown = text.replace("\\\\", "\\")
+    assert all(each in shown for each in (r"a\nb", r"\x1b[31mred", r"c\rd", r"\u202e"))
+
+
+def test_fact_that_json_does_not_know_is_shown_by_its_repr(stream: io.StringIO) -> None:
+    structlog.get_logger().info("found", path=PurePosixPath("/a"), seconds=0.5, device=None)
+
+    (line,) = lines(stream)
+    assert (line["path"], line["seconds"], line["device"]) == ("PurePosixPath('/a')", 0.5, None)

@@ -1,0 +1,441 @@
+"""Connections: the API server's certificate, client certificates, and proxies."""
+
+import itertools
+import socket
+import socketserver
+import ssl
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import trustme
+
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import RetryableError
+from tests.support import servers
+from tests.support.answers import SLICES_PATH
+from tests.support.raw_server import RawServer, head, served
+from tests.support.servers import serving, url, write_kubeconfig
+from tests.support.waiting import PATIENCE_SECONDS
+
+KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc")
+
+
+class Authority:
+    """A certificate authority without key usage, as openssl creates it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self.certificate = folder / "ca.crt"
+        self._key = folder / "ca.key"
+        files = ("-keyout", str(self._key), "-out", str(self.certificate))
+        config = folder / "ca.cnf"
+        config.write_text(
+            "[req]\ndistinguished_name=dn\nx509_extensions=ca\n[dn]\n[ca]\nbasicConstraints=CA:TRUE\n"
+        )
+        _openssl("req", "-x509", *KEY, "-subj", "/CN=cluster", "-config", str(config), *files)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS context of a server at 127.0.0.1, certified by this authority."""
+        request, key, certificate, names = (
+            self._folder / name for name in ("csr", "key", "crt", "ext")
+        )
+        names.write_text("subjectAltName=IP:127.0.0.1\n")
+        _openssl("req", *KEY, "-subj", "/CN=server", "-keyout", str(key), "-out", str(request))
+        authority = ("-CA", str(self.certificate), "-CAkey", str(self._key))
+        _openssl(
+            *("x509", "-req", "-in", str(request), *authority),
+            *("-extfile", str(names), "-out", str(certificate)),
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        return context
+
+
+def _openssl(*arguments: str) -> None:
+    subprocess.run(
+        ["openssl", *arguments], check=True, capture_output=True, timeout=PATIENCE_SECONDS
+    )
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Log nothing."""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The authority that certified the API server."""
+    return Authority(tmp_path_factory.mktemp("tls") / "own")
+
+
+@pytest.fixture(scope="module")
+def tls_url(authority: Authority) -> Iterator[str]:
+    """URL of an API server with TLS."""
+    server = HTTPServer(("127.0.0.1", 0), _Handler)
+    server.socket = authority.context().wrap_socket(server.socket, server_side=True)
+    with serving(server):
+        yield servers.url(server, "https")
+
+
+def api(
+    folder: Path,
+    tls_url: str,
+    trusted: Authority | None,
+    user: dict[str, str] | None = None,
+    **settings: Any,
+) -> Api:
+    """Return a client that trusts this authority; None trusts any server."""
+    trust: dict[str, Any] = {"insecure-skip-tls-verify": True}
+    if trusted is not None:
+        trust = {"certificate-authority": str(trusted.certificate)}
+    return Api(write_kubeconfig(folder / "kubeconfig", user, server=tls_url, **trust, **settings))
+
+
+def test_ca_without_key_usage_is_trusted_as_by_go_clients(
+    authority: Authority, tls_url: str, tmp_path: Path
+) -> None:
+    assert api(tmp_path, tls_url, authority).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
+
+
+def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+
+    with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
+        api(tmp_path, tls_url, other).call("GET", "/api/v1/nodes/a", wait_seconds=5)
+
+
+def test_kubeconfig_may_disable_verification(tls_url: str, tmp_path: Path) -> None:
+    with pytest.warns(match="Unverified HTTPS request"):
+        assert api(tmp_path, tls_url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
+
+
+class ClientFiles:
+    """Certificate and key of a client, and the names that the server has seen in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.certificate = folder / "client.crt"
+        self.key = folder / "client.key"
+        self.seen: list[str] = []
+
+    def write(self, name: str) -> None:
+        """Replace the files by new ones with this name, as a rotation does."""
+        issued = self.authority.issue_cert(common_name=name)
+        for file, text in (
+            (self.key, issued.private_key_pem.bytes()),
+            (self.certificate, issued.cert_chain_pems[0].bytes()),
+        ):
+            file.with_suffix(".new").write_bytes(text)
+            file.with_suffix(".new").replace(file)
+
+
+@pytest.fixture
+def client_files(tmp_path: Path) -> ClientFiles:
+    return ClientFiles(tmp_path)
+
+
+@pytest.fixture
+def api_with_certificate(
+    authority: Authority, client_files: ClientFiles, tmp_path: Path
+) -> Iterator[Api]:
+    """Client of a server that requires a client certificate for each connection."""
+
+    class Handler(_Handler):
+        def do_GET(self) -> None:
+            assert isinstance(self.connection, ssl.SSLSocket)
+            subject: Any = (self.connection.getpeercert() or {})["subject"]
+            client_files.seen.append(dict(pair for (pair,) in subject)["commonName"])
+            super().do_GET()
+
+    context = authority.context()
+    context.verify_mode = ssl.CERT_REQUIRED
+    client_files.authority.configure_trust(context)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    client_files.write("first")
+    user = {
+        "client-certificate": str(client_files.certificate),
+        "client-key": str(client_files.key),
+    }
+    with serving(server):
+        yield api(tmp_path, servers.url(server, "https"), authority, user)
+
+
+def test_no_context_is_changed_once_a_connection_uses_it(
+    api_with_certificate: Api, client_files: ClientFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[ssl.SSLContext] = []
+    load = ssl.SSLContext.load_cert_chain
+
+    def noted(context: ssl.SSLContext, *arguments: Any, **named: Any) -> None:
+        loaded.append(context)
+        load(context, *arguments, **named)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", noted)
+
+    # A change of a context that another thread uses crashes the process.
+    with ThreadPoolExecutor(8) as threads:
+        paths = ["/api/v1/nodes/a"] * 24
+        assert list(threads.map(lambda path: api_with_certificate.call("GET", path), paths)) == (
+            [{}] * 24
+        )
+
+    assert client_files.seen == ["first"] * 24
+    assert len(set(map(id, loaded))) == len(loaded)
+
+
+def test_renewed_certificate_is_used_for_new_connections(
+    api_with_certificate: Api, client_files: ClientFiles
+) -> None:
+    for name in ("first", "second"):
+        client_files.write(name)
+        api_with_certificate.call("GET", "/api/v1/nodes/a")
+
+    assert client_files.seen == ["first", "second"]
+
+
+def test_certificate_that_is_half_renewed_is_retryable(
+    api_with_certificate: Api, client_files: ClientFiles
+) -> None:
+    key = client_files.key.read_bytes()
+    client_files.write("second")
+    renewed = client_files.key.read_bytes()
+    client_files.key.write_bytes(key)
+    with pytest.raises(RetryableError, match=r"(?i)key.values.mismatch"):
+        api_with_certificate.call("GET", "/api/v1/nodes/a")
+    client_files.key.unlink()
+    with pytest.raises(RetryableError, match="No such file"):
+        api_with_certificate.call("GET", "/api/v1/nodes/a")
+
+    client_files.key.write_bytes(renewed)
+
+    assert api_with_certificate.call("GET", "/api/v1/nodes/a") == {}
+    assert client_files.seen == ["second"]
+
+
+def test_key_with_a_password_is_refused(
+    api_with_certificate: Api, client_files: ClientFiles
+) -> None:
+    plain = client_files.key.rename(client_files.key.with_suffix(".plain"))
+    files = ("-in", str(plain), "-out", str(client_files.key))
+    _openssl("pkey", "-aes128", "-passout", "pass:abcd", *files)
+
+    with pytest.raises(RetryableError, match="key is encrypted, password is required"):
+        api_with_certificate.call("GET", "/api/v1/nodes/a")
+
+
+def test_server_may_have_another_name(authority: Authority, tls_url: str, tmp_path: Path) -> None:
+    elsewhere = tls_url.replace("127.0.0.1", "localhost")
+    settings: dict[str, Any] = {"tls-server-name": "127.0.0.1"}
+    named = api(tmp_path, elsewhere, authority, **settings)
+
+    assert named.call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
+
+
+EMPTY = head("Content-Length: 2") + b"{}"
+TUNNEL_HEAD = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def kubeconfig(folder: Path, **cluster: Any) -> Path:
+    """Write a kubeconfig with the token ``abc`` and these settings, and return its path."""
+    return write_kubeconfig(folder / "kubeconfig", {"token": "abc"}, **cluster)
+
+
+class TunnelProxy(socketserver.ThreadingTCPServer):
+    """An HTTP proxy that connects to one address, whichever the client requests.
+
+    Attributes:
+        requests: The first lines of all requests so far.
+        answer: What the client gets before it is connected.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, target: tuple[str, int], answer: bytes = TUNNEL_HEAD) -> None:
+        self.target = target
+        self.answer = answer
+        self.requests: list[str] = []
+        super().__init__(("127.0.0.1", 0), _Tunnel)
+
+
+class _Tunnel(socketserver.StreamRequestHandler):
+    server: TunnelProxy
+
+    def handle(self) -> None:
+        self.server.requests.append(self.rfile.readline().decode().strip())
+        while self.rfile.readline().strip():
+            pass
+        self.wfile.write(self.server.answer)
+        if self.server.answer != TUNNEL_HEAD:
+            return
+        with socket.create_connection(self.server.target) as onward:
+            back = Thread(target=copy, args=(onward, self.connection))
+            back.start()
+            copy(self.connection, onward)
+            back.join()
+
+
+def copy(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):  # one side has closed its connection
+        while piece := source.recv(4096):
+            sink.sendall(piece)
+        sink.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure_server(ca: trustme.CA) -> Iterator[RawServer]:
+    """A server with TLS, certified for 127.0.0.1 and for cluster.example."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1", "cluster.example").configure_cert(context)
+    server = RawServer(lambda: [EMPTY], pause_seconds=0.0)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server):
+        yield server
+        server.closing.set()
+
+
+def trusting(folder: Path, ca: trustme.CA) -> dict[str, str]:
+    file = folder / "ca.crt"
+    ca.cert_pem.write_to_path(str(file))
+    return {"certificate-authority": str(file)}
+
+
+def test_proxy_passes_plain_requests_on(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as proxy:
+        server = "http://cluster.example:8080/k8s/clusters/a"
+        api = Api(kubeconfig(tmp_path, server=server, **{"proxy-url": url(proxy)}))
+        for _ in range(2):
+            assert api.call("GET", SLICES_PATH, query={"limit": "1"}) == {}
+
+        assert proxy.requests == [f"GET {server}{SLICES_PATH}?limit=1 HTTP/1.1"] * 2
+        assert proxy.headers["host"] == "cluster.example:8080"
+        assert proxy.headers["authorization"] == "Bearer abc"
+        assert proxy.accepted == 1
+
+
+def test_path_of_a_server_comes_before_each_path(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as server:
+        api = Api(kubeconfig(tmp_path, server=f"{url(server)}/k8s/clusters/a/"))
+
+        api.call("GET", SLICES_PATH)
+
+        assert server.requests == [f"GET /k8s/clusters/a{SLICES_PATH} HTTP/1.1"]
+
+
+@pytest.mark.parametrize("from_environment", [False, True])
+def test_tls_goes_through_a_tunnel_once_for_each_connection(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ca: trustme.CA,
+    secure_server: RawServer,
+    from_environment: bool,
+) -> None:
+    proxy = TunnelProxy(("127.0.0.1", secure_server.server_address[1]))
+    with serving(proxy):
+        settings = {"server": "https://cluster.example:6443", **trusting(tmp_path, ca)}
+        if from_environment:
+            monkeypatch.setenv("HTTPS_PROXY", url(proxy))
+        else:
+            settings["proxy-url"] = url(proxy)
+        api = Api(kubeconfig(tmp_path, **settings))
+        for _ in range(3):
+            assert api.call("GET", SLICES_PATH) == {}
+
+        (request,) = proxy.requests
+        assert request.startswith("CONNECT cluster.example:6443 HTTP/1.")
+        assert secure_server.requests == [f"GET {SLICES_PATH} HTTP/1.1"] * 3
+        assert secure_server.headers["host"] == "cluster.example:6443"
+
+
+@pytest.mark.parametrize("exempt", ["127.0.0.1", "127.0.0.0/8", "*"])
+def test_no_proxy_is_heeded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ca: trustme.CA,
+    secure_server: RawServer,
+    exempt: str,
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", exempt)
+    settings = {"server": url(secure_server, "https"), **trusting(tmp_path, ca)}
+
+    assert Api(kubeconfig(tmp_path, **settings)).call("GET", SLICES_PATH) == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
+        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, "header line|more than 65536"),
+        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 20_000, "more than 100 headers|closed"),
+        (b"nonsense\r\n\r\n", "nonsense"),
+        (b"", "."),
+    ],
+    ids=["refused", "long-line", "long-head", "nonsense", "closed"],
+)
+def test_refusal_of_a_proxy_is_reported(tmp_path: Path, answer: bytes, found: str) -> None:
+    proxy = TunnelProxy(("127.0.0.1", 1), answer)
+    with serving(proxy):
+        settings = {"server": "https://cluster.example:6443", "proxy-url": url(proxy)}
+        api = Api(kubeconfig(tmp_path, **settings))
+
+        with pytest.raises(RetryableError, match=rf"^GET {SLICES_PATH}: .*({found})"):
+            api.call("GET", SLICES_PATH)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_tunnel_through_a_proxy_with_tls(
+    tmp_path: Path, ca: trustme.CA, secure_server: RawServer, trusted: bool
+) -> None:
+    proxy = TunnelProxy(("127.0.0.1", secure_server.server_address[1]))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    issuer = ca if trusted else trustme.CA()
+    issuer.issue_cert("127.0.0.1").configure_cert(context)
+    proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
+    with serving(proxy):
+        settings = {"server": "https://cluster.example:6443", **trusting(tmp_path, ca)}
+        api = Api(kubeconfig(tmp_path, **settings, **{"proxy-url": url(proxy, "https")}))
+        if trusted:
+            for _ in range(2):
+                assert api.call("GET", SLICES_PATH) == {}
+            assert len(proxy.requests) == 1
+        else:
+            with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
+                api.call("GET", SLICES_PATH)
+
+
+def test_answer_of_a_proxy_that_drips_bytes_times_out(tmp_path: Path) -> None:
+    pieces = itertools.chain([b"HTTP/1.1 200 "], itertools.repeat(b"x"))
+    with served(lambda: pieces, pause_seconds=0.05) as proxy:
+        settings = {"server": "https://cluster.example:6443", "proxy-url": url(proxy)}
+        api = Api(kubeconfig(tmp_path, **settings))
+
+        with pytest.raises(RetryableError, match="no answer within the time"):
+            api.call("GET", SLICES_PATH, wait_seconds=1)

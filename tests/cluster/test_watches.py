@@ -1,0 +1,488 @@
+"""Watches: their pace over hours, what they survive, and what is known by them."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from time import sleep
+from typing import Any, TypeVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
+from dra_simulator.apiserver import ApiServer
+from dra_simulator.rest import GPUPOOLS, NODES, Client
+from tensorfusion_dra.cluster import watch
+from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.slices import Slices
+from tensorfusion_dra.cluster.watch import ObjectCache, Watch
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tests.cluster.test_objects_at_the_server import t4_slice
+from tests.support.answers import nothing
+from tests.support.builders.devices import NODE
+from tests.support.virtual_time import VirtualTime
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+Events = Iterable[tuple[float, int]]
+"""For each bookmark, the seconds before it arrives and its version."""
+
+
+class ScriptedApi(Api):
+    """API that answers lists at once and watches with the events of a script.
+
+    Attributes:
+        lists, watches: Times of the requests, in virtual seconds.
+        versions: What each list may be as old as, as in its resourceVersion.
+        refusals: Errors of the next lists.
+    """
+
+    def __init__(self, time: VirtualTime, events: Callable[[int], Events]) -> None:
+        super().__init__(None)
+        self._time = time
+        self._events = events
+        self.lists: list[float] = []
+        self.watches: list[float] = []
+        self.versions: list[str] = []
+        self.refusals: list[RetryableError] = []
+
+    def call(
+        self, *_args: Any, query: Mapping[str, str] | None = None, **_more: Any
+    ) -> dict[str, Any]:
+        self.lists.append(self._time.seconds)
+        self.versions.append((query or {})["resourceVersion"])
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    @contextmanager
+    def watch(self, _path: str, *, query: Mapping[str, str], silent_seconds: float) -> Any:
+        assert silent_seconds > 0
+        self.watches.append(self._time.seconds)
+        yield self._stream(self._events(int(query["resourceVersion"])))
+
+    def _stream(self, events: Events) -> Iterator[dict[str, Any]]:
+        for seconds, version in events:
+            self._time.passed(seconds)
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(watch, "Event", virtual.event)
+    return virtual
+
+
+def followed(time: VirtualTime, events: Callable[[int], Events]) -> ScriptedApi:
+    """Run a watch until the virtual time is over and return the API with its requests."""
+    api = ScriptedApi(time, events)
+    run(api, time)
+    return api
+
+
+def run(api: ScriptedApi, time: VirtualTime) -> None:
+    Watch(
+        api,
+        lambda: "/path",
+        selector="",
+        on_list=lambda _items: None,
+        on_event=lambda _type, _item: None,
+        clock=lambda: time.seconds,
+    ).run()
+
+
+@pytest.mark.parametrize(
+    "events",
+    [lambda _version: [], lambda version: [(0.1, version)]],
+    ids=["end at once", "repeat their version"],
+)
+def test_watches_without_progress_slow_down_and_each_follows_a_list(
+    time: VirtualTime, events: Callable[[int], Events]
+) -> None:
+    api = followed(time, events)
+
+    assert len(api.watches) <= 6 * 3600 / 15 + 10
+    assert len(api.lists) == len(api.watches)
+
+
+def watched(seconds: float, version: int) -> Events:
+    """Events of a watch that a server ends after a time, with a bookmark each minute."""
+    minutes = int(seconds // 60)
+    yield from ((60, version + number) for number in range(1, minutes + 1))
+    yield seconds - 60 * minutes, version + minutes + 1
+
+
+def test_watches_with_progress_follow_closely_and_one_list_is_enough(
+    time: VirtualTime,
+) -> None:
+    api = followed(time, lambda version: watched(300, version))
+
+    assert len(api.watches) >= 6 * 3600 / 311
+    assert len(api.lists) == 1
+
+
+def test_progress_resets_the_delays(time: VirtualTime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_RETURN_SECONDS", 0)
+    made = itertools.count()
+
+    def events(version: int) -> Events:
+        return [(0.0, version + 1)] if next(made) == 20 else []
+
+    api = followed(time, events)
+
+    before = api.watches[20] - api.watches[19]
+    after = api.watches[22] - api.watches[21]
+    assert before >= 15
+    assert after <= 1
+
+
+def test_quiet_watch_that_breaks_after_minutes_does_not_slow_down(
+    time: VirtualTime,
+) -> None:
+    def events(version: int) -> Events:
+        yield 120, version
+        raise RetryableError("connection reset")
+
+    api = followed(time, events)
+
+    assert len(api.watches) >= 6 * 3600 / 130
+
+
+@pytest.mark.parametrize("age_seconds", [1, 100])
+def test_watches_that_a_server_ends_together_begin_again_over_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, age_seconds: float
+) -> None:
+    """Each of the nodes had its watch open for this long when the server was stopped."""
+    returns = []
+    for _ in range(200):
+        virtual = VirtualTime(hours=0.05)
+        monkeypatch.setattr(watch, "Event", virtual.event)
+        api = followed(virtual, lambda version: watched(age_seconds, version))
+        returns.append(api.watches[1] - age_seconds)
+        assert len(api.lists) == 1
+
+    assert min(returns) < 1
+    assert 9 < max(returns) <= 10
+    assert max(sum(at <= each < at + 1 for each in returns) for at in returns) <= 45
+
+
+def test_watch_that_broke_continues_from_the_version_that_it_reached(time: VirtualTime) -> None:
+    since: list[int] = []
+
+    def events(version: int) -> Events:
+        since.append(version)
+        yield 60, version + 1
+        raise RetryableError("connection reset")
+
+    api = followed(time, events)
+
+    assert since[:3] == [1, 2, 3]
+    assert len(api.lists) == 1
+
+
+def test_lists_are_as_old_as_what_is_known_and_newest_after_a_refusal(time: VirtualTime) -> None:
+    reached = itertools.count(5)
+
+    def events(_version: int) -> Events:
+        yield 60, next(reached)
+        raise StatusError("watch: too old resource version", 410)
+
+    api = ScriptedApi(time, events)
+    api.refusals = [
+        StatusError("too many requests", 429, after_seconds=1),
+        StatusError("too large resource version", 504, after_seconds=1),
+    ]
+    run(api, time)
+
+    assert api.versions[:5] == ["0", "0", "", "5", "6"]
+
+
+def test_watch_that_a_busy_server_refuses_continues_without_a_list(time: VirtualTime) -> None:
+    opened = itertools.count()
+
+    def events(version: int) -> Events:
+        if next(opened) % 2:
+            raise StatusError("too many requests", 429, after_seconds=1)
+        return [(60, version + 1)]
+
+    api = followed(time, events)
+
+    assert len(api.watches) > 100
+    assert len(api.lists) <= 2
+
+
+class Callbacks:
+    def __init__(self, slices: Slices) -> None:
+        self.slices = slices
+        self.changes = 0
+        self.returns = 0
+
+    def changed(self) -> None:
+        self.slices.fetch()  # as the publisher does
+        self.changes += 1
+
+    def returned(self) -> None:
+        self.slices.fetch()
+        self.returns += 1
+
+
+Followed = TypeVar("Followed", Watch, ObjectCache)
+
+
+@contextmanager
+def following(found: Followed) -> Iterator[Followed]:
+    """Run a watch in a thread of its own during the block."""
+    thread = Thread(target=found.run)
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.stop()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+@contextmanager
+def watching(slices: Slices) -> Iterator[Callbacks]:
+    callbacks = Callbacks(slices)
+    with following(slices.watch(on_change=callbacks.changed, on_return=callbacks.returned)):
+        assert eventually(lambda: callbacks.returns == 1)
+        yield callbacks
+
+
+def watch_without_callbacks(resource_api: ResourceApi) -> Watch:
+    slices = Slices(resource_api, node_name=NODE.name)
+    return slices.watch(on_change=nothing, on_return=nothing)
+
+
+def test_bookmarks_are_not_changes(resource_api: ResourceApi) -> None:
+    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
+        assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
+
+
+@pytest.mark.parametrize("fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500)])
+def test_watch_resumes_after_a_fault_and_reports_its_return(
+    server: ApiServer, resource_api: ResourceApi, fault: Action
+) -> None:
+    slices = Slices(resource_api, node_name=NODE.name)
+    server.faults.add("watch", "resourceslices", fault, times=1)
+    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
+        created = slices.create(t4_slice())
+
+        assert eventually(lambda: callbacks.returns == 2)
+        changes = callbacks.changes
+        slices.delete(created)
+        assert eventually(lambda: callbacks.changes > changes)
+
+
+def test_silent_connection_is_given_up(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
+    server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
+    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
+        assert eventually(lambda: callbacks.returns == 2)
+
+
+@pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
+def test_watch_requests_become_rare_while_the_server_fails(
+    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Action
+) -> None:
+    virtual = VirtualTime(hours=0.25)
+    monkeypatch.setattr(watch, "Event", virtual.event)
+    server.faults.add("watch", "resourceslices", fault)
+
+    watch_without_callbacks(resource_api).run()
+
+    assert 900 / 30 <= server.requests.count("watch", "resourceslices") <= 900 / 15 + 10
+
+
+def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
+    server: ApiServer, resource_api: ResourceApi
+) -> None:
+    own, other = (Slices(resource_api, node_name=NODE.name) for _ in range(2))
+    with watching(own) as callbacks:
+        created = own.create(t4_slice())
+        assert own.fetch() == [created]
+        lists = server.requests.count("list", "resourceslices")
+
+        changed = other.replace({**created, "spec": t4_slice(generation=2)["spec"]})
+        assert eventually(lambda: callbacks.changes == 1)
+        assert [item["spec"] for item in own.fetch()] == [changed["spec"]]
+        own.delete(changed)
+        assert own.fetch() == []
+        other.create(t4_slice())
+        assert eventually(lambda: callbacks.changes == 2)
+
+        assert len(own.fetch()) == 1
+        assert server.requests.count("list", "resourceslices") == lists + 2
+
+
+def test_late_deletion_of_an_object_that_was_created_again_is_no_news(
+    resource_api: ResourceApi,
+) -> None:
+    own = Slices(resource_api, node_name=NODE.name)
+    changes: list[str] = []
+    watch = own.watch(on_change=lambda: changes.append("changed"), on_return=nothing)
+    first = own.create(t4_slice())
+    own.delete(first)
+    second = own.create(t4_slice())
+
+    watch._on_event("DELETED", first)
+    assert changes == []
+    watch._on_event("DELETED", second)
+    assert changes == ["changed"]
+
+
+@pytest.mark.parametrize("fault", [Refuse(409, "conflict"), Cut(carried_out=True), Refuse(500)])
+def test_after_a_write_with_unknown_result_the_slices_are_listed_again(
+    server: ApiServer, resource_api: ResourceApi, fault: Action
+) -> None:
+    own = Slices(resource_api, node_name=NODE.name)
+    with watching(own):
+        created = own.create(t4_slice())
+        own.fetch()
+        server.faults.add("update", "resourceslices", fault, times=1)
+        lists = server.requests.count("list", "resourceslices")
+
+        with pytest.raises(RetryableError):
+            own.replace({**created, "spec": t4_slice(generation=2)["spec"]})
+
+        own.fetch()
+        assert server.requests.count("list", "resourceslices") == lists + 1
+
+
+POOL: dict[str, Any] = {
+    "apiVersion": "tensor-fusion.ai/v1",
+    "kind": "GPUPool",
+    "metadata": {"name": "prod"},
+    "spec": {"qosConfig": {"defaultQoS": "high"}, "more": {"kept": [1]}},
+}
+OTHER = {**POOL, "metadata": {"name": "other"}}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    """Yield a server whose watches begin again soon after their end."""
+    monkeypatch.setattr(watch, "_RETURN_SECONDS", 0.2)
+    with ApiServer(tensor_fusion=True, bookmark_seconds=0.2) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer) -> Client:
+    return Client(server.url)
+
+
+class Changes:
+    count = 0
+
+    def wake(self) -> None:
+        self.count += 1
+
+
+def cached_names(found: ObjectCache) -> list[str] | None:
+    try:
+        return sorted(item["metadata"]["name"] for item in found.items())
+    except (RetryableError, InputError):
+        return None
+
+
+def test_cache_follows_additions_changes_and_deletions(api: Api, client: Client) -> None:
+    stored = client.create(GPUPOOLS, POOL)
+    changes = Changes()
+    with following(ObjectCache(api, watch.GPUPOOLS, on_change=changes.wake)) as pools:
+        assert eventually(lambda: cached_names(pools) == ["prod"])
+        assert pools.items()[0]["spec"] == POOL["spec"]
+        client.create(GPUPOOLS, OTHER)
+        assert eventually(lambda: cached_names(pools) == ["other", "prod"])
+        client.replace(GPUPOOLS, {**stored, "spec": {"qosConfig": {"defaultQoS": "low"}}})
+        assert eventually(lambda: "low" in str(pools.items()))
+        client.delete(GPUPOOLS, "other")
+
+        assert eventually(lambda: cached_names(pools) == ["prod"])
+        assert changes.count == 4
+
+
+def test_cache_for_one_name_ignores_other_objects(api: Api, client: Client) -> None:
+    client.create(GPUPOOLS, OTHER)
+    with following(ObjectCache(api, watch.GPUPOOLS, name="prod", on_change=lambda: None)) as pools:
+        assert eventually(lambda: cached_names(pools) == [])
+        client.create(GPUPOOLS, POOL)
+
+        assert eventually(lambda: cached_names(pools) == ["prod"])
+
+
+def test_items_are_unavailable_before_the_first_list(api: Api) -> None:
+    pools = ObjectCache(api, watch.GPUPOOLS, on_change=lambda: None)
+
+    with pytest.raises(RetryableError, match="/gpupools: not listed by the API server yet"):
+        pools.items()
+
+
+def test_object_deleted_while_the_watch_was_broken_is_removed(
+    server: ApiServer, api: Api, client: Client
+) -> None:
+    client.create(GPUPOOLS, POOL)
+    server.faults.add("watch", "gpupools", Cut(carried_out=True), times=1)
+    with following(ObjectCache(api, watch.GPUPOOLS, on_change=lambda: None)) as pools:
+        client.delete(GPUPOOLS, "prod")
+
+        assert eventually(lambda: cached_names(pools) == [])
+
+
+def test_cache_keeps_objects_while_the_server_fails(
+    server: ApiServer, api: Api, client: Client
+) -> None:
+    client.create(GPUPOOLS, POOL)
+    with following(ObjectCache(api, watch.GPUPOOLS, on_change=lambda: None)) as pools:
+        assert eventually(lambda: cached_names(pools) == ["prod"])
+        server.faults.add("list", "gpupools", Refuse(500))
+        server.faults.add("watch", "gpupools", Refuse(500))
+        server.forget_history("gpupools")
+        sleep(0.5)
+
+        assert cached_names(pools) == ["prod"]
+
+
+def test_missing_resource_is_polled_with_growing_delays_and_no_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    virtual = VirtualTime(hours=6)
+    monkeypatch.setattr(watch, "Event", virtual.event)
+    with ApiServer() as bare, capture_logs() as logs:
+        api = Api(bare.kubeconfig(tmp_path / "kubeconfig"))
+        changes = Changes()
+        pools = ObjectCache(api, watch.GPUPOOLS, on_change=changes.wake)
+
+        pools.run()
+
+        with pytest.raises(InputError, match="gpupools: the API server has no such resource"):
+            pools.items()
+    assert 6 * 3600 / 30 <= changes.count <= 6 * 3600 / 15 + 10
+    assert logs == []
+
+
+def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, client: Client) -> None:
+    client.create(GPUPOOLS, POOL)
+    absent = server.faults.add("list", "gpupools", Refuse(404))
+    changes = Changes()
+    with following(ObjectCache(api, watch.GPUPOOLS, on_change=changes.wake)) as pools:
+        assert eventually(lambda: changes.count == 1)
+        assert cached_names(pools) is None
+
+        server.faults.remove(absent)
+
+        assert eventually(lambda: cached_names(pools) == ["prod"])
+
+
+def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
+    node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+    with following(ObjectCache(api, watch.NODES, name="n", on_change=lambda: None)) as nodes:
+        assert eventually(lambda: cached_names(nodes) == ["n"])
+
+        client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
+
+        assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})

@@ -1,0 +1,133 @@
+"""Untyped JSON: its text, patches, and fields that are read from it."""
+
+import copy
+import json
+from enum import StrEnum
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_simulator.api import patches
+from tensorfusion_dra.core.kubernetes import field_reader, json_patch, untyped_json
+from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean, whole_number
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("inside", ["1", '"text"'])
+def test_a_hundred_levels_are_read_and_one_more_is_not(opening: str, inside: str) -> None:
+    closing = "]" if opening == "[" else "}"
+
+    untyped_json.parse((opening * 100 + inside + closing * 100).encode())
+
+    with pytest.raises(ValueError, match="more than 100 levels"):
+        untyped_json.parse((opening * 101 + inside + closing * 101).encode())
+
+
+def test_many_brackets_side_by_side_or_in_text_are_no_levels() -> None:
+    value = {"a": [{} for _ in range(500)], "b": "[{" * 500, "c": [[[]]] * 200}
+
+    assert untyped_json.parse(json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_other_text_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of several kinds
+        untyped_json.parse(text)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(alphabet="a/~0", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(alphabet="ab/~", max_size=3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+OBJECTS = st.dictionaries(st.text(alphabet="ab/~", max_size=3), VALUES, max_size=4)
+
+
+@given(OBJECTS, OBJECTS)
+def test_patch_turns_the_first_document_into_the_second(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    untouched = copy.deepcopy(before)
+
+    operations = json_patch.between(before, after)
+
+    assert patches.operated(before, operations) == after
+    assert before == untouched
+
+
+@given(OBJECTS)
+def test_equal_documents_need_no_patch(document: dict[str, object]) -> None:
+    assert json_patch.between(document, copy.deepcopy(document)) == []
+
+
+def test_additional_list_elements_are_appended() -> None:
+    assert json_patch.between({"a": [1]}, {"a": [1, 2]}) == [
+        {"op": "add", "path": "/a/-", "value": 2}
+    ]
+
+
+def test_field_names_are_escaped() -> None:
+    assert json_patch.between({}, {"tensor-fusion.ai/x~y": 1}) == [
+        {"op": "add", "path": "/tensor-fusion.ai~1x~0y", "value": 1}
+    ]
+
+
+def test_true_differs_from_1() -> None:
+    assert json_patch.between({"a": 1}, {"a": True}) == [
+        {"op": "replace", "path": "/a", "value": True}
+    ]
+
+
+class Level(StrEnum):
+    LOW = "low"
+    HIGH = "high"
+
+
+level = partial(field_reader.choice, choices=Level)
+up_to_3 = partial(whole_number, least=0, most=3)
+
+
+def texts(fields: Fields) -> list[str]:
+    return [str(error) for error in fields.errors]
+
+
+def test_errors_of_an_object_and_those_inside_it_are_collected_in_order() -> None:
+    fields = Fields({"level": "best", "inner": {"on": 1, "count": 4}, "name": "x"}, path="spec")
+    inner = fields.inner("inner")
+
+    assert fields.read("level", level, None) is None
+    assert inner.read("on", boolean, default=False) is False
+    assert inner.read("count", up_to_3, 2) == 2
+    fields.refuse_others(["level", "inner"])
+    fields.expect("kind", "Pool")
+    assert texts(fields) == [
+        "spec.level: found 'best', expected one of low, high",
+        "spec.inner.on: found 1, expected true or false",
+        "spec.inner.count: found 4, expected a whole number 0 to 3",
+        "spec.name: found this field, expected one of level, inner",
+        "spec.kind: found None, expected Pool",
+    ]
+    assert inner.errors is fields.errors
+
+
+def test_valid_fields_are_read_without_errors() -> None:
+    fields = Fields({"level": "high", "on": True, "count": 3, "inner": None})
+
+    assert fields.read("level", level, None) is Level.HIGH
+    assert fields.read("on", boolean, None) is True
+    assert fields.read("count", up_to_3, 0) == 3
+    assert fields.read("absent", up_to_3, 1) == 1
+    assert fields.inner("inner").found == fields.inner("absent").found == {}
+    assert fields.errors == []
+
+
+def test_key_that_is_no_plain_name_stands_in_brackets() -> None:
+    assert Fields({}, path="metadata.annotations").path_of("example.com/a") == (
+        "metadata.annotations[example.com/a]"
+    )
+    assert Fields({}).path_of("example.com/a") == "example.com/a"

@@ -1,0 +1,370 @@
+"""The node as it is now: views of cards and shares, and their JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
+from tensorfusion_dra.core.devices import capacity
+from tensorfusion_dra.core.devices.capacity import Oversubscription
+from tensorfusion_dra.core.devices.device import Device, Node
+from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
+from tensorfusion_dra.core.observed import document, node_view
+from tensorfusion_dra.core.observed.node_view import (
+    Amounts,
+    ApiServerView,
+    CardView,
+    NodeView,
+    PublishingView,
+    RegistrationView,
+    ShareView,
+)
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu, gpus
+from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
+from tests.support.status_scenes import builders, scenes
+
+OVERSOLD = Node(
+    name="node-01",
+    gpupool="default",
+    qos="medium",
+    oversubscription=Oversubscription(
+        tflops_percent=150, host_memory_percent=0, host_disk_percent=0
+    ),
+)
+VIRTUAL = {
+    "tflops": quantity.parse("0"),
+    "vram": quantity.parse("0"),
+    "virtual_tflops": quantity.parse("400"),
+    "virtual_vram": quantity.parse("16Gi"),
+}
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def amounts(tflops: int, vram_gib: int) -> Amounts:
+    return Amounts(nano_tflops=tflops * NANO, vram_bytes=vram_gib * GIB)
+
+
+def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: Any) -> PreparedShare:
+    consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
+    given = {"device": device.name, "gpu_uuid": device.gpu.uuid, "consumed": consumed, **more}
+    return prepared_share(0, limit(50, 20), **given)
+
+
+def viewed(
+    devices: Sequence[Device], *claims: PreparedClaim, sick: dict[str, Sickness] | None = None
+) -> tuple[CardView, ...]:
+    return node_view.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
+
+
+def shares_of(
+    device: Device, claim: PreparedClaim, *current: CurrentVerdict
+) -> tuple[ShareView, ...]:
+    return node_view.shares(claim, {device.name: device}, current)
+
+
+def test_card_without_shares_is_free() -> None:
+    (card,) = viewed(published_devices(gpu()))
+
+    assert (card.physical, card.capacity, card.free) == (amounts(312, 80),) * 3
+    assert card.consumed == Amounts()
+    assert not card.is_virtual
+    assert card.sickness is None
+
+
+def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
+    used, other = published_devices(*gpus(2))
+    claims = [prepared_claim(share_of(used)), prepared_claim(share_of(used, "12500m", "1Gi"))]
+
+    card, free_card = viewed((used, other), *claims)
+
+    assert card.consumed == Amounts(nano_tflops=112_500_000_000, vram_bytes=17 * GIB)
+    assert card.free == Amounts(nano_tflops=199_500_000_000, vram_bytes=63 * GIB)
+    assert free_card.free == free_card.capacity
+
+
+def test_share_that_has_the_card_exclusively_leaves_nothing_free() -> None:
+    (device,) = published_devices(gpu())
+    claim = prepared_claim(share_of(device, "312", "80Gi", exclusive=True))
+
+    (card,) = viewed((device,), claim)
+
+    assert card.consumed == card.capacity
+    assert card.free == Amounts()
+
+
+def test_exclusive_share_from_before_the_pool_oversubscribed_leaves_nothing_free() -> None:
+    (device,) = published_devices(gpu(), node=OVERSOLD)
+    claim = prepared_claim(share_of(device, "312", "80Gi", exclusive=True))
+
+    (card,) = viewed((device,), claim)
+
+    assert card.free == Amounts()
+
+
+def test_admin_access_takes_nothing() -> None:
+    (device,) = published_devices(gpu())
+    claim = prepared_claim(share_of(device, admin_access=True, exclusive=True, consumed={}))
+
+    (card,) = viewed((device,), claim)
+    (share,) = shares_of(device, claim)
+
+    assert card.free == card.capacity
+    assert share.is_admin
+    assert (share.requested, share.limit, share.limit_nano_tflops) == (Amounts(), None, None)
+
+
+def test_oversubscribed_card_divides_more_than_it_has() -> None:
+    (device,) = published_devices(gpu(), node=OVERSOLD)
+
+    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=VIRTUAL)))
+
+    assert card.is_virtual
+    assert card.physical == amounts(312, 80)
+    assert card.capacity == amounts(468, 80)
+    assert card.consumed == amounts(400, 16)
+    assert card.free == amounts(68, 64)
+
+
+def test_pool_that_stopped_oversubscribing_may_have_less_than_is_taken() -> None:
+    (device,) = published_devices(gpu())
+
+    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=VIRTUAL)))
+
+    assert card.consumed == amounts(400, 16)
+    assert card.free == amounts(0, 64)
+
+
+def test_reserved_memory_is_not_part_of_what_containers_can_allocate() -> None:
+    (card,) = viewed(published_devices(gpu(reserved_bytes=GIB)))
+
+    assert card.total_vram_bytes == 80 * GIB
+    assert card.physical.vram_bytes == 79 * GIB
+
+
+def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take() -> None:
+    (device,) = published_devices(gpu())
+    given = {
+        "example.com/slots": capacity.consumable(16),
+        "acme.example/buffer": capacity.consumable("4Gi"),
+    }
+    extended = replace(device, capacity={**given, **device.capacity})
+    amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
+    shares = [
+        share_of(device, consumed={**amounts, "example.com/slots": quantity.parse("2")}),
+        share_of(device, consumed={**amounts, "acme.example/buffer": quantity.parse("1536Mi")}),
+        share_of(device, consumed=amounts),
+    ]
+
+    (card,) = viewed((extended,), *map(prepared_claim, shares))
+
+    assert [(each.name, str(each.quantity), str(each.consumed)) for each in card.others] == [
+        ("acme.example/buffer", "4Gi", "1536Mi"),
+        ("example.com/slots", "16", "2"),
+    ]
+    assert viewed((device,), *map(prepared_claim, shares))[0].others == ()
+
+
+def test_sick_card_has_its_reason() -> None:
+    (device,) = published_devices(gpu())
+    trouble = Trouble(
+        kind=TroubleKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
+    )
+    sickness = Sickness(worst=trouble, since=SINCE)
+
+    (card,) = viewed((device,), sick={device.name: sickness})
+
+    assert card.sickness == sickness
+
+
+def test_limit_is_shown_in_tflops_of_its_card() -> None:
+    (device,) = published_devices(gpu())
+
+    (share,) = shares_of(device, prepared_claim(share_of(device), enforcer="tensor-fusion"))
+
+    assert share.limit == limit(50, 20)
+    assert share.limit_nano_tflops == 156 * NANO
+    assert share.requested == amounts(100, 16)
+    assert (share.pods, share.enforcer) == (("trainer-0",), "tensor-fusion")
+
+
+def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limit() -> None:
+    (device, gone) = published_devices(*gpus(2))
+
+    (share,) = shares_of(device, prepared_claim(share_of(gone)))
+
+    assert share.gpu_uuid == gone.gpu.uuid
+    assert (share.limit, share.limit_nano_tflops) == (limit(50, 20), None)
+
+
+def test_each_share_has_its_own_verdict() -> None:
+    (device,) = published_devices(gpu())
+    two = prepared_claim(share_of(device), share_of(device, request="second"))
+    current_verdicts = tuple(
+        CurrentVerdict(verdict=each, since=SINCE)
+        for each in (
+            verdicts.enforced("LimiterActive", "ok"),
+            verdicts.unknown("NoProcessYet", "?"),
+        )
+    )
+
+    found = shares_of(device, two, *current_verdicts)
+
+    assert [each.request for each in found] == ["gpu", "second"]
+    assert tuple(each.enforcement for each in found) == current_verdicts
+
+
+def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> None:
+    (device,) = published_devices(gpu())
+    current = CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=SINCE)
+    claim = prepared_claim(share_of(device), share_of(device, request="second"))
+
+    found = shares_of(device, claim, current)
+
+    assert [each.enforcement for each in found] == [None, None]
+
+
+def test_document_has_every_card_and_share_of_the_view() -> None:
+    view = scenes.typical()
+
+    found = document.as_json(view)
+
+    assert [card["uuid"] for card in found["cards"]] == [card.uuid for card in view.cards]
+    assert [(share["namespace"], share["claim"]) for share in found["shares"]] == [
+        (share.claim.namespace, share.claim.name) for share in view.shares
+    ]
+    assert len(found["operations"]) == len(view.operations)
+    assert found["node"] == {
+        "name": "gpu-node-07.example",
+        "pool": "research/gpu-node-07.example",
+        "version": "0.1.0",
+        "startedAt": "2026-03-11T23:12:44.000+00:00",
+    }
+
+
+def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
+    _, card, *_ = document.as_json(scenes.typical())["cards"]
+
+    xid = {
+        "xid": 31,
+        "message": "XID 31",
+        "marksCard": False,
+        "count": 3,
+        "lastAt": "2026-03-14T03:05:44.000+00:00",
+    }
+    other = {"name": "example.com/encoder_sessions", "quantity": "16", "consumed": "3"}
+    expected = {
+        "oversubscribed": True,
+        "physical": {"tflops": 312.0, "vramBytes": 80 * GIB},
+        "capacity": {"tflops": 468.0, "vramBytes": 112 * GIB},
+        "consumed": {"tflops": 390.0, "vramBytes": 96 * GIB},
+        "free": {"tflops": 78.0, "vramBytes": 16 * GIB},
+        "xids": [xid],
+        "otherCapacities": [other],
+    }
+    assert {name: card[name] for name in expected} == expected
+
+
+def test_damage_of_the_ledger_is_counted() -> None:
+    damaged = document.as_json(scenes.broken())["ledger"]
+
+    assert damaged == {"quarantined": 1, "restored": 5, "lost": 2}
+    assert not any(document.as_json(scenes.quiet())["ledger"].values())
+
+
+def test_sick_card_shows_its_reason_and_since_when() -> None:
+    *_, card = document.as_json(scenes.typical())["cards"]
+
+    assert card["health"] == {
+        "healthy": False,
+        "absent": False,
+        "reason": "xid-79",
+        "message": "XID 79: GPU has fallen off the bus",
+        "since": "2026-03-14T02:54:44.000+00:00",
+    }
+
+
+def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
+    shares = {share["claim"]: share for share in document.as_json(scenes.typical())["shares"]}
+
+    assert shares["jun-gpu"] == {
+        "namespace": "notebooks",
+        "claim": "jun-gpu",
+        "claimUID": builders.claim_uid("notebooks/jun-gpu"),
+        "pods": ["jun"],
+        "request": "gpu",
+        "shareID": "5a5a5a5a-0000-4000-8000-000000000001",
+        "device": "gpu-8f3a0001-51c2-4d0e-9b7a-2f6d10c4e001",
+        "uuid": "GPU-8f3a0001-51c2-4d0e-9b7a-2f6d10c4e001",
+        "requested": {"tflops": 78.0, "vramBytes": 16 * GIB},
+        "limit": {"computePercent": 25, "vramBytes": 16 * GIB, "tflops": 78.0},
+        "wanted": {"computePercent": 25, "vramBytes": 16 * GIB},
+        "isolation": "soft",
+        "qos": "medium",
+        "enforcer": "tensor-fusion",
+        "exclusive": False,
+        "adminAccess": False,
+        "enforcement": {
+            "state": "NotEnforced",
+            "reason": "HeartbeatStale",
+            "message": "the last heartbeat of the hypervisor is 96 s old; start it again",
+            "since": "2026-03-14T03:11:08.000+00:00",
+        },
+    }
+
+
+def test_failed_prepare_shows_its_stages_in_order_and_where_it_failed() -> None:
+    failed = document.as_json(scenes.typical())["operations"][2]
+
+    assert failed["result"] == "claim_error"
+    assert failed["lastStage"] == "admit"
+    assert failed["seconds"] == 0.0057
+    assert [each["stage"] for each in failed["stages"]] == ["queue", "read", "resolve", "admit"]
+    assert failed["error"].startswith("claim ads/rank-3-gpu: vram-limit:")
+
+
+def test_what_is_not_known_is_null_or_empty() -> None:
+    found = document.as_json(
+        NodeView(
+            node="n",
+            pool="",
+            version="1",
+            started_at=builders.NOW,
+            observed_at=builders.NOW,
+            registration=RegistrationView(),
+            api_server=ApiServerView(),
+            publishing=PublishingView(),
+        )
+    )
+
+    assert found["registration"] == {"state": "waiting", "since": None, "error": ""}
+    assert found["apiServer"]["lastSuccessAt"] is None
+    assert found["publishing"]["generation"] is None
+    assert (found["cards"], found["shares"], found["operations"]) == ([], [], [])
+
+
+def test_control_characters_are_escaped_and_long_texts_cut() -> None:
+    view = scenes.hostile()
+
+    (card,) = document.as_json(view)["cards"]
+    shares = document.as_json(view)["shares"]
+
+    assert len(card["health"]["message"]) == 1000
+    assert "\\n" in card["health"]["message"]
+    texts = json.dumps([card, shares], ensure_ascii=False)
+    assert not any(char in texts for char in "\x1b\n\u202e")
+
+
+def test_share_of_an_unknown_card_has_no_compute_limit_in_tflops() -> None:
+    view = scenes.quiet()
+    unknown = replace(view.shares[0], limit_nano_tflops=None)
+
+    (share,) = document.as_json(replace(view, shares=(unknown,)))["shares"]
+
+    assert share["limit"] == {"computePercent": 39, "vramBytes": 32 * GIB, "tflops": None}

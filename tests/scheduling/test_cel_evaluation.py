@@ -1,0 +1,338 @@
+"""Selectors in CEL: evaluation and errors of types."""
+
+import pytest
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.scheduling import cel_evaluation
+from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
+from tensorfusion_dra.scheduling.devices import Attribute, Capacity, Device, DeviceId
+
+DRIVER = "gpu.example.com"
+GPU = Device(
+    id=DeviceId(DRIVER, "node-a", "gpu-0"),
+    attributes={
+        "model": Attribute("string", "A100"),
+        "node_total_gpus": Attribute("int", 8),
+        "healthy": Attribute("bool", value=True),
+        "cuda": Attribute("version", "12.4.0"),
+        "resource.kubernetes.io/pciBusID": Attribute("string", "0000:3b:00.0"),
+    },
+    capacity={
+        "tflops": Capacity(quantity.parse("71200m")),
+        "vram": Capacity(quantity.parse("40Gi")),
+    },
+    is_shared=True,
+)
+
+
+def expanded(text: str) -> str:
+    """Expand A to our attributes and C to our capacity in an expression."""
+    text = text.replace("A.", f'device.attributes["{DRIVER}"].')
+    return text.replace("C.", f'device.capacity["{DRIVER}"].')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'device.driver == "{DRIVER}"',
+        "device.allowMultipleAllocations",
+        'A.model == "A100"',
+        'A.model in ["A100", "H100"]',
+        'A.model.lowerAscii() == "a100"',
+        'A.model.startsWith("A") && A.model.matches("^A[0-9]+$")',
+        "A.node_total_gpus >= 8",
+        "A.node_total_gpus > 7.5",
+        "A.healthy",
+        'A.cuda.isGreaterThan(semver("12.3.9"))',
+        'A.cuda == semver("12.4.0+build")',
+        "A.cuda.major() == 12 && A.cuda.minor() == 4 && A.cuda.patch() == 0",
+        'A.cuda.compareTo(semver("12.4.0-rc.1")) == 1',
+        'device.attributes["resource.kubernetes.io"].pciBusID == "0000:3b:00.0"',
+        'C.tflops.compareTo(quantity("71.2")) == 0',
+        'C.tflops == quantity("71200m")',
+        'C.vram.isGreaterThan(quantity("39Gi")) && C.vram.isLessThan(quantity("41Gi"))',
+        "C.vram.isInteger() && !C.tflops.isInteger()",
+        "C.vram.asInteger() == 42949672960",
+        "C.tflops.asApproximateFloat() >= 71.1",
+        "C.tflops.asApproximateFloat() >= 71",
+        'C.tflops.add(quantity("800m")) == quantity("72")',
+        'C.tflops.sub(1).isLessThan(quantity("70.3"))',
+        "C.tflops.sign() == 1",
+        'isQuantity("16Gi") && !isQuantity("16 Gi")',
+        'isSemver("1.2.3") && !isSemver("1.2") && isSemver("v1.2", true)',
+        'semver("v01.2", true) == semver("1.2.0")',
+        'semver("1.0.0-rc.2").isGreaterThan(semver("1.0.0-rc.1"))',
+        'semver("1.0.0-2").isLessThan(semver("1.0.0-alpha"))',
+        f'cel.bind(tf, device.attributes["{DRIVER}"], tf.model == "A100" && tf.healthy)',
+        "has(A.model) && !has(A.nothing)",
+        'A.?nothing.orValue("") == ""',
+        f'"model" in device.attributes["{DRIVER}"]',
+        '!has(device.attributes["other.example.com"].model)',
+        'device.attributes["other.example.com"].?model.orValue("none") == "none"',
+        'A.nothing == 1 || A.model == "A100"',
+        '!(A.model == "H100")',
+        "!(A.node_total_gpus > 8)",
+        '!C.vram.isLessThan(quantity("1Ki"))',
+    ],
+)
+def test_an_expression_matches(text: str) -> None:
+    expression = expanded(text)
+
+    assert cel_evaluation.check_expression(expression) is None
+    assert cel_evaluation.selector(expression).matches(GPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A.nothing == 1", "no such key: nothing"),
+        ('device.attributes["other.example.com"].model == "A100"', "no such key: model"),
+        ('C.tflops.compareTo(quantity("many")) == 0', "expected a quantity"),
+        ("C.tflops.asInteger() == 71", "cannot convert value to integer"),
+        ('A.cuda.isGreaterThan(quantity("1"))', "no such overload"),
+        ('semver("1.2") == semver("1.2.0")', "expected a semantic version"),
+        ("A.model", "expected bool"),
+        ('A.node_total_gpus > "8"', "No matching overloads"),
+    ],
+)
+def test_an_expression_fails_on_the_device(text: str, reason: str) -> None:
+    selector = cel_evaluation.selector(expanded(text))
+
+    with pytest.raises(CelRunError, match=reason):
+        selector.matches(GPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        # The user guide's dialect, with the API server's error texts.
+        (
+            'device.attributes["model"] == "A100"',
+            "found no matching overload for '_==_' applied to '(map(string, any), string)'",
+        ),
+        (
+            'device.attributes["node_total_gpus"] >= 8',
+            "found no matching overload for '_>=_' applied to '(map(string, any), int)'",
+        ),
+        (
+            'device.capacity["tflops"].AsApproximateFloat64() >= 200',
+            "undeclared reference to 'AsApproximateFloat64'",
+        ),
+        ('C.tflops == semver("1.0.0")', "'(kubernetes.Quantity, kubernetes.Semver)'"),
+        ('"a" > 1 && 1.5 > 1', "found no matching overload for '_>_'"),
+    ],
+)
+def test_the_api_server_refuses_an_expression(text: str, reason: str) -> None:
+    expression = expanded(text)
+
+    assert reason in (cel_evaluation.check_expression(expression) or "")
+    with pytest.raises(CelCompileError):
+        cel_evaluation.selector(expression)
+
+
+def test_the_longest_expression_passes_and_one_byte_more_does_not() -> None:
+    longest = "true" + " " * (10240 - 4)
+
+    assert cel_evaluation.check_expression(longest) is None
+    assert cel_evaluation.check_expression(longest + " ") == "may not be more than 10240 bytes"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        (Attribute("version", "12.4"), "attribute odd: parse semantic version"),
+        (Attribute("unsupported", ""), "attribute odd: unsupported attribute value"),
+    ],
+)
+def test_an_odd_attribute_fails_every_expression_on_its_device(
+    attribute: Attribute, reason: str
+) -> None:
+    odd = Device(id=GPU.id, attributes={"odd": attribute})
+
+    with pytest.raises(CelRunError, match=reason):
+        cel_evaluation.selector("true").matches(odd)
+
+
+D = f'"{names.DRIVER}"'
+ATTRIBUTES = f"device.attributes[{D}]"
+CAPACITY = f"device.capacity[{D}]"
+OTHER = 'device.attributes["nic.example.com"]'
+
+
+# Expressions that an API server refuses as well.
+REFUSED = [
+    ("device.nosuch == 'x'", "1:7: undefined field 'nosuch'"),
+    ("true &&\n  device.foo", "2:9: undefined field 'foo'"),
+    ("device.name == 'gpu-0'", "1:7: undefined field 'name'"),
+    ("has(device.nosuch)", "1:4: undefined field 'nosuch'"),
+    ("device['driver'] == 'x'", "1:7: found no matching overload for '_[_]'"),
+    ("device.driver.name == 'x'", "1:14: expression of type 'string'"),
+    ("device.driver == 5", "1:15: found no matching overload for '_==_'"),
+    ("device.driver > 5", "1:15: found no matching overload for '_>_'"),
+    ("device.driver in [1, 2]", "1:15: found no matching overload for '@in'"),
+    ("device.driver in 'abc'", "1:15: found no matching overload for '@in'"),
+    ("device.driver", "must evaluate to bool or the unknown type, not string"),
+    ("1 + 1", "must evaluate to bool or the unknown type, not int"),
+    ("device.driver && true", "1:15: found no matching overload for '_&&_'"),
+    ("!device.driver", "1:1: found no matching overload for '!_'"),
+    ("-device.driver == 'x'", "1:1: found no matching overload for '-_'"),
+    ("device.allowMultipleAllocations == 'true'", "1:33: found no matching overload for '_==_'"),
+    ("device.allowMultipleAllocations.size() > 1", "1:37: found no matching overload for 'size'"),
+    ("device.attributes[1].model == 'x'", "1:18: found no matching overload for '_[_]'"),
+    ("device.attributes == 'x'", "1:19: found no matching overload for '_==_'"),
+    (f"{CAPACITY}.tflops >= 100", "1:55: found no matching overload for '_>=_'"),
+    (f"{CAPACITY}.tflops == '100'", "1:55: found no matching overload for '_==_'"),
+    (f"{CAPACITY}.vram > quantity('16Gi')", "1:53: found no matching overload for '_>_'"),
+    (f"{CAPACITY}.tflops.compareTo(100) >= 0", "1:64: found no matching overload for 'compareTo'"),
+    (f"{CAPACITY}.tflops.compareTo() >= 0", "1:64: undeclared reference to 'compareTo'"),
+    (
+        f"{CAPACITY}.tflops.isgreaterthan(quantity('1'))",
+        "1:68: undeclared reference to 'isgreaterthan'",
+    ),
+    (f"{CAPACITY}.tflops.startsWith('1')", "1:65: found no matching overload for 'startsWith'"),
+    (
+        f"{CAPACITY}.tflops + quantity('1') == quantity('2')",
+        "1:55: found no matching overload for '_+_'",
+    ),
+    (
+        f"{CAPACITY}.tflops",
+        "must evaluate to bool or the unknown type, not kubernetes.quantity",
+    ),
+    (f"{CAPACITY}.tflops.value > 5", "1:54: undefined field 'value'"),
+    ("quantity(5).sign() == 1", "1:9: found no matching overload for 'quantity'"),
+    ("semver('1.0.0') < semver('2.0.0')", "1:17: found no matching overload for '_<_'"),
+    ("semver('1.0.0').compareTo('2.0.0') < 0", "1:26: found no matching overload for 'compareTo'"),
+    (f"{ATTRIBUTES}.?model == 'A100'", "1:57: found no matching overload for '_==_'"),
+    ("nosuch == 1", "1:1: undeclared reference to 'nosuch'"),
+    ("nosuch(1) == 1", "1:7: undeclared reference to 'nosuch'"),
+    ("1 == 1.5", "1:3: found no matching overload for '_==_'"),
+    ("'a' < 1", "1:5: found no matching overload for '_<_'"),
+    ("'a' + 1 == 'a1'", "1:5: found no matching overload for '_+_'"),
+    ("true ? 1 : 2", "must evaluate to bool or the unknown type, not int"),
+    ("1 ? true : false", "1:3: found no matching overload for '_?_:_'"),
+    ("[1, 2].exists(n, n)", "1:14: found no matching overload for '_||_'"),
+    ("'abc'.exists(c, true)", "1:1: expression of type 'string'"),
+    ("cel.bind(c, device.capacity, c > 5)", "1:32: found no matching overload for '_>_'"),
+    ("has(device)", "1:5: has() argument must be a field selection"),
+    (
+        f"{CAPACITY}.vram.asApproximateFloat(1) > 1.0",
+        "1:71: undeclared reference to 'asApproximateFloat'",
+    ),
+    ("{1: 2, 3} == 1", "1:9: Syntax error: "),
+    ("true &&\n 'a'.matches('(')", "2:14: invalid regular expression: missing )"),
+    ("duration('x') > duration('5s')", "1:10: String to Duration conversion failed"),
+    ("timestamp('x') > timestamp('2026-01-01T00:00:00Z')", "1:11: String to Timestamp conversion"),
+    ("'\ud800' == ''", "1:1: found an unpaired surrogate"),
+    ("true && \0", "1:9: Syntax error: "),
+    ("9" * 5_000 + " > 1", "1:1: invalid int literal"),
+    ("(" * 5_000, "1:1: found nesting more than 32 levels deep"),
+    ("[" * 5_000, "1:1: found nesting more than 32 levels deep"),
+    ("!" * 5_000, "1:5001: Syntax error: "),
+    ("a" + ".b" * 5_000, "1:1: found nesting more than 32 levels deep"),
+]
+
+# Expressions that an API server accepts, because it does not know the types of attributes; they
+# fail on every device.
+REFUSED_BY_ATTRIBUTES = [
+    (f"{ATTRIBUTES}.model == 5", "1:56: found no matching overload for '_==_'"),
+    (f"{ATTRIBUTES}.model > 5", "1:56: found no matching overload for '_>_'"),
+    (f"{ATTRIBUTES}['model'] in [1, 2]", "1:59: found no matching overload for '@in'"),
+    (f"{ATTRIBUTES}.node_total_gpus == '4'", "1:66: found no matching overload for '_==_'"),
+    (
+        f"{ATTRIBUTES}.node_total_gpus.matches('4')",
+        "1:73: found no matching overload for 'matches'",
+    ),
+    (f"{ATTRIBUTES}.driver_version >= '535'", "1:65: found no matching overload for '_>=_'"),
+    (f"{ATTRIBUTES}.driver_version == '535.0.0'", "1:65: found no matching overload for '_==_'"),
+    (f"{ATTRIBUTES}.model", "must evaluate to bool or the unknown type, not string"),
+    (
+        f"{ATTRIBUTES}.model.isGreaterThan(quantity('1'))",
+        "1:69: found no matching overload for 'isGreaterThan'",
+    ),
+    (f"{ATTRIBUTES}.model.string == 'A100'", "1:55: expression of type 'string'"),
+    (f"{ATTRIBUTES}.?model.orValue('') == 5", "1:69: found no matching overload for '_==_'"),
+    (f"cel.bind(a, {ATTRIBUTES}, a.qos == 3)", "1:69: found no matching overload for '_==_'"),
+]
+
+TAKEN = [
+    "true",
+    "device.driver == 'x' && device.allowMultipleAllocations",
+    f"{ATTRIBUTES}.model == 'A100'",
+    f"{ATTRIBUTES}['model'] in ['A100', 'H100']",
+    f"'model' in {ATTRIBUTES} && {ATTRIBUTES}.model.startsWith('A')",
+    f"{ATTRIBUTES}.?model.orValue('') == 'A100'",
+    f"{ATTRIBUTES}[?'model'].orValue('x') != ''",
+    f"{ATTRIBUTES}.node_total_gpus >= 2 && {ATTRIBUTES}.node_total_gpus == 2",
+    f"{ATTRIBUTES}.node_total_gpus == 2.0 || {ATTRIBUTES}.node_total_gpus > 1.5",
+    f"quantity({ATTRIBUTES}.node_total_vram).isGreaterThan(quantity('1Gi'))",
+    f"{ATTRIBUTES}.driver_version.compareTo(semver('535.0.0')) >= 0",
+    f"{ATTRIBUTES}.driver_version.isGreaterThan(semver('535.0.0'))",
+    f"{ATTRIBUTES}.mine > 5 && {ATTRIBUTES}.also_mine == 'x'",
+    f"{OTHER}.speed > 5 && {OTHER}.name.startsWith('a') && {OTHER}.up",
+    "device.attributes['tensor-fusion.ai.dra-driver'].exists(k, k == 'model')",
+    f"{CAPACITY}.tflops.compareTo(quantity('100')) >= 0",
+    f"{CAPACITY}.tflops.asApproximateFloat() >= 100",
+    f"{CAPACITY}.tflops.asApproximateFloat() / 2.0 >= 50",
+    f"{CAPACITY}.vram.asInteger() > 5 && {CAPACITY}.vram.isInteger() && {CAPACITY}.vram.sign() > 0",
+    f"{CAPACITY}.vram.add(5).sub(quantity('1')) == quantity('5')",
+    f"{CAPACITY}.?virtual_vram.orValue(quantity('0')).isGreaterThan(quantity('1Gi'))",
+    f"device.capacity[?{D}].?tflops.hasValue()",
+    f"cel.bind(c, {CAPACITY}, c.vram.isLessThan(quantity('1Gi')))",
+    f"{ATTRIBUTES}.model == 'A' ? {CAPACITY}.tflops.sign() == 1 : false",
+    "[1, 2].exists(n, n > 1) && [1, 2].map(n, n * 2).size() == 2",
+    "['a'].all(n, n.size() == 1) && ['a', 'b'].filter(n, n != 'a') == ['b']",
+    "isQuantity('1Gi') && isSemver('1.0.0') && size('abc') == 3",
+    "optional.of('a').orValue('b') == 'a' && optional.none().hasValue() == false",
+    "{'a': 1}['a'] == 1 && 'a' in {'a': 1}",
+    "int('5') > 4 && string(5) == '5' && double(1) < 2 && 1 < 2.5",
+    "type(1) == int && dyn(1) == dyn('a')",
+    "'a,b'.split(',')[0].upperAscii() == 'A' && 'abc'.substring(1).contains('b')",
+    "device.?driver.orValue('') == 'x' || has(device.driver)",
+    "cel.bind(d, device, d.driver == 'x')",
+    "[device].exists(d, d.driver == 'x')",
+    "'a'.matches('^a{2}[0-9]+$') && duration('5s') < duration('1h')",
+]
+
+
+@pytest.mark.parametrize(("expression", "expected"), REFUSED)
+def test_error_is_found_with_its_position(expression: str, expected: str) -> None:
+    found = cel_evaluation.refusal(expression)
+
+    assert found is not None
+    assert found.startswith(expected)
+    assert str(cel_evaluation.check_expression(expression)).endswith(found)
+
+
+@pytest.mark.parametrize(("expression", "expected"), REFUSED_BY_ATTRIBUTES)
+def test_wrong_type_of_a_driver_attribute_is_refused(expression: str, expected: str) -> None:
+    found = cel_evaluation.refusal(expression)
+
+    assert found is not None
+    assert found.startswith(expected)
+    assert cel_evaluation.check_expression(expression) is None
+
+
+@pytest.mark.parametrize("expression", TAKEN)
+def test_valid_expression_is_accepted(expression: str) -> None:
+    assert cel_evaluation.refusal(expression) is None
+    assert cel_evaluation.check_expression(expression) is None
+
+
+@pytest.mark.parametrize(
+    "expression", ["'a'.find('b') == ''", "[1].all(i, v, v == i)", "sets.contains([1], [1])"]
+)
+def test_function_that_the_library_lacks_is_left_to_the_api_server(expression: str) -> None:
+    assert cel_evaluation.refusal(expression) is None
+    assert cel_evaluation.not_covered(cel_evaluation.type_errors(expression))
+
+
+def test_patterns_that_take_seconds_to_compile_are_not_compiled() -> None:
+    """Each of them takes half a second with its repetitions."""
+    expression = " && ".join([r"''.matches(r'(?i)\pL{300}')"] * 200)
+
+    assert cel_evaluation.refusal(expression) is None
+
+
+def test_error_is_short_however_long_the_expression_is() -> None:
+    assert len(str(cel_evaluation.refusal("@" * 10_000))) < 400
