@@ -144,14 +144,14 @@ class Workers:
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
     def follow(self, claim: PreparedClaim, of_same_pods: Iterable[PreparedClaim]) -> None:
-        """Have the limits of the claim's pod follow its claims; return at once.
+        """Have the limits of the claim's pod follow its claims; called in the claims' transaction.
 
         Raises:
             RetryableError: They cannot be written into the shared memory.
         """
         for worker in workers.of_claims([claim, *of_same_pods]):
             if worker.pod in claim.pods:
-                self.is_kept(worker)  # if not, its registration will write the limits of then
+                self._follow(worker)  # if not kept, its registration will write the limits of then
 
     def release(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
         """Remove the shared memory of the claim's pod with the last of its claims, and no other's.
@@ -170,16 +170,14 @@ class Workers:
                 self._memory.forget(pod)
 
     def is_kept(self, worker: Worker) -> bool:
-        """Return True if the hypervisor keeps the limits; write those in its memory that differ.
+        """Return True if the hypervisor keeps the pod; write the limits that are not as recorded.
 
         Raises:
             RetryableError: They cannot be written.
         """
-        if not self._memory.is_kept(worker.pod, worker.gpu_ids):
-            return False
-        if self._memory.set_limits(worker.pod, worker.limits):
-            self._annotate_later(worker.pod)
-        return True
+        with self._ledger.transaction() as transaction:  # the worker's own may be older by now
+            current = workers.of_pod(worker.pod, transaction.claims())
+            return current is not None and self._follow(current)
 
     def stop(self) -> None:
         """End run()."""
@@ -280,6 +278,14 @@ class Workers:
             return self.is_kept(worker)
         except RetryableError:
             return False
+
+    def _follow(self, worker: Worker) -> bool:
+        """Do what is_kept() does, inside the transaction that the worker was read in."""
+        if not self._memory.is_kept(worker.pod, worker.gpu_ids):
+            return False
+        if self._memory.set_limits(worker.pod, worker.limits):
+            self._annotate_later(worker.pod)
+        return True
 
     def _annotate_later(self, pod: PodRef) -> None:
         with self._guard:

@@ -15,6 +15,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.driver.test_status import StatusAtServer
@@ -133,6 +134,22 @@ def test_changed_limit_is_written_into_the_memory_and_then_annotated(
         assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
         key, expected = PREFIX + "vram-limit", str(50 * GIB)
         assert eventually(lambda: node.pods.annotations("borrower")[key] == expected)
+
+
+def test_limits_that_change_during_a_check_stay_as_they_were_changed(
+    node: WorkerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    borrower, _ = node.run("borrower", share_result(vram="20Gi"), vram_limit="60Gi")
+    during = iter([lambda: node.run("other", share_result(vram="30Gi"))])
+
+    def is_serving(plugin: DevicePlugin) -> bool:
+        next(during, lambda: None)()  # the check has read the claims by now
+        return True
+
+    monkeypatch.setattr(DevicePlugin, "is_serving", is_serving)
+    node.repair()
+
+    assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
 
 
 def test_limits_that_change_during_a_registration_are_written_and_reported(
