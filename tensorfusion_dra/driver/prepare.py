@@ -12,7 +12,7 @@ A prepare takes these steps, each of which is a stage in log and metrics:
    its record (admit, flush).
 6. Write its files, and those of claims whose limits changed in favour of it (write).
 7. Have Tensor Fusion's hypervisor keep the limits, if it is this node's enforcer (register).
-8. Report the newest record for the claim's status.
+8. Report the newest record for the claim's status; if it changed meanwhile, write its files again.
 
 The record is the truth, and the files follow from it: after a crash between steps 5 and 6, recovery
 or the kubelet's next call writes them. An unprepare removes files and record in one transaction,
@@ -50,7 +50,7 @@ from tensorfusion_dra.driver.share_policies import (
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.ledger import Ledger, Transaction
 
 log = structlog.get_logger()
 
@@ -216,7 +216,7 @@ class Preparer:
             except ClaimError:
                 self._refused.set()
                 raise
-            stored = transaction.put(admission.record)
+            transaction.put(admission.record)
             for other in admission.changed:
                 transaction.put(other)
             operations.enter(Stage.FLUSH)
@@ -224,12 +224,10 @@ class Preparer:
         self._limit_changes.write(admission.changed)
         # Outside a transaction, so that other claims do not wait. Meanwhile a transaction for
         # another claim, or of another instance, may change the record and write its files.
-        # Therefore the record is compared afterwards, and if it is another one by then, its files
-        # are written inside a transaction.
+        # Therefore _reported() compares the record afterwards.
         with suppress(RetryableError):  # another instance's recovery removed a half written file
             self._files.put(admission.plan)
-            if self._ledger.has(stored):
-                return admission.record
+            return admission.record
         return self._rewritten(admission.record)
 
     def _recorded(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim | None:
@@ -290,10 +288,7 @@ class Preparer:
                 written.
         """
         with self._ledger.transaction() as transaction:
-            current = transaction.current(record)
-            if current is None:
-                self._files.remove(record.ref.uid, record)
-                raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+            current = self._current(transaction, record)
             self._files.ensure(current)
         return current
 
@@ -313,16 +308,27 @@ class Preparer:
         self._workers.register(record, of_same_pods, deadline)
 
     def _reported(self, record: PreparedClaim) -> PreparedClaim:
-        """Queue the status of the claim's newest record; return that record.
+        """Queue the status of the claim's newest record; return that record, with its files.
 
-        Other claims may have changed its limits meanwhile. They report it in a transaction too, so
-        the last report is that of the last record.
+        Other claims may have changed its limits since its files were written. They report it in a
+        transaction too, so the last report is that of the last record.
+
+        Raises:
+            RetryableError: See _rewritten().
         """
         with self._ledger.transaction() as transaction:
-            current = transaction.current(record)
-            if current is not None:
-                self._status.report(current, trouble="")
-        return current or record
+            current = self._current(transaction, record)
+            if current is not record:
+                self._files.ensure(current)
+            self._status.report(current, trouble="")
+        return current
+
+    def _current(self, transaction: Transaction, record: PreparedClaim) -> PreparedClaim:
+        current = transaction.current(record)
+        if current is None:
+            self._files.remove(record.ref.uid, record)
+            raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+        return current
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
         try:

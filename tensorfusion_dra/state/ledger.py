@@ -21,7 +21,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import DriverError, FatalError, NoRoomError, RetryableError
 from tensorfusion_dra.state import atomic, ledger_file, records
 from tensorfusion_dra.state.ledger_file import FILE_NAME, WAIT_SECONDS, LedgerDamage, Opened
-from tensorfusion_dra.state.records import FOLDER_NAME, DamageError, Record, RecordCopies
+from tensorfusion_dra.state.records import FOLDER_NAME, DamageError, RecordCopies
 
 _POLL_SECONDS: Final = 0.002
 
@@ -165,8 +165,8 @@ class Transaction:
             self._decoded.version = version
         return list(self._decoded.claims.values())
 
-    def put(self, claim: PreparedClaim) -> Record:
-        """Add the record, or replace an older one of the same UID; return it as stored."""
+    def put(self, claim: PreparedClaim) -> None:
+        """Add the record, or replace an older one of the same UID."""
         record = records.of_claim(claim)
         was_decoded = self._decoded.version == self._version()
         self._discard(record.uid)
@@ -176,7 +176,6 @@ class Transaction:
         if was_decoded:
             self._decoded.claims[record.uid] = claim
             self._decoded.version = self._version()
-        return record
 
     def remove(self, claim_uid: str) -> None:
         """Remove the record; do nothing if there is none."""
@@ -258,11 +257,6 @@ class Ledger:
         """Return the record of a claim, or None."""
         with self._locked_database() as database:
             return records.fetch_claim(database.connection, claim_uid)
-
-    def has(self, record: Record) -> bool:
-        """Return True if this is its claim's present record."""
-        with self._locked_database() as database:
-            return records.has(database.connection, record)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim, sorted by UID; only what changed is decoded again.

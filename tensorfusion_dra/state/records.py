@@ -82,14 +82,6 @@ def claim(record: Record) -> PreparedClaim:
     return found
 
 
-def has(connection: sqlite3.Connection, record: Record) -> bool:
-    """Return True if this is its claim's present record."""
-    row = connection.execute(
-        "SELECT 1 FROM claims WHERE uid = ? AND seal = ?", (record.uid, record.checksum)
-    ).fetchone()
-    return row is not None
-
-
 def fetch(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
     """Return the record of a claim; None if there is none."""
     row = connection.execute(f"{_SELECT} WHERE uid = ?", (claim_uid,)).fetchone()

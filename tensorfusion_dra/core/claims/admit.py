@@ -181,7 +181,8 @@ def _fitted(
     recorded: Iterable[PreparedClaim],
 ) -> tuple[PreparedClaim, tuple[PreparedClaim, ...]]:
     """Return the record of a claim that fits, and the changed records of other claims."""
-    others = [other for other in recorded if any(s.device in facts.access for s in other.shares)]
+    beside = {o.ref.uid: o for o in recorded for s in o.shares if s.device in facts.access}
+    others = list(beside.values())
     fixed = facts.rules.fixed(facts.enforcer)
     shares: list[PreparedShare] = []
     for allocation, policy in zip(claim.allocations, policies, strict=True):
@@ -394,12 +395,11 @@ def _check_folders(
         RetryableError: That pod was deleted by force, and the kubelet still ends it.
     """
     names_of_pods, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
-    for other in recorded:
-        earlier = [pod for pod in other.pods if pod.name in names_of_pods and pod.uid not in uids]
-        folders = plan.needs(other, rules.enforcers).folders if earlier else ()
-        if {*folders} & {*planned.needs.folders}:
+    for other, pod in ((each, pod) for each in recorded for pod in each.pods):
+        if pod.name not in names_of_pods or pod.uid in uids:
+            continue
+        if {*plan.needs(other, rules.enforcers).folders} & {*planned.needs.folders}:
             raise RetryableError(
-                f"pod {earlier[0]}: UID {', '.join(uids)}: found claim {other.ref} of an "
-                f"earlier pod of this name still prepared, UID {earlier[0].uid}, expected the "
-                f"kubelet to unprepare it"
+                f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod of "
+                f"this name still prepared, UID {pod.uid}, expected the kubelet to unprepare it"
             )
