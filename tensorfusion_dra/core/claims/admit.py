@@ -395,11 +395,13 @@ def _check_folders(
         RetryableError: That pod was deleted by force, and the kubelet still ends it.
     """
     names_of_pods, uids = {pod.name for pod in claim.pods}, {pod.uid for pod in claim.pods}
-    for other, pod in ((each, pod) for each in recorded for pod in each.pods):
-        if pod.name not in names_of_pods or pod.uid in uids:
-            continue
-        if {*plan.needs(other, rules.enforcers).folders} & {*planned.needs.folders}:
-            raise RetryableError(
-                f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod of "
-                f"this name still prepared, UID {pod.uid}, expected the kubelet to unprepare it"
-            )
+    for other in recorded:
+        for pod in other.pods:
+            if pod.name not in names_of_pods or pod.uid in uids:
+                continue
+            if {*plan.needs(other, rules.enforcers).folders} & {*planned.needs.folders}:
+                raise RetryableError(
+                    f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod "
+                    f"of this name still prepared, UID {pod.uid}, expected the kubelet to "
+                    f"unprepare it"
+                )
