@@ -67,6 +67,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="only shares of this namespace, and cards on which it has some",
     )
     parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    parser.add_argument(
+        "--containers", action="store_true", help="the memory that each container uses as well"
+    )
     parser.add_argument("-w", "--watch", action="store_true", help="print again until interrupted")
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="time between prints of --watch. Default: 5."
@@ -89,7 +92,10 @@ def run(flags: argparse.Namespace) -> int:
     lists = ClusterLists(kubectl.api(flags.kubeconfig))
 
     def page() -> str:
-        return _text(_cards(lists), form=flags.form, namespace=flags.namespace or "")
+        found = _cards(lists)
+        containers = _containers(lists, flags.namespace) if flags.containers else None
+        namespace = flags.namespace or ""
+        return _text(found, form=flags.form, namespace=namespace, containers=containers)
 
     if not flags.watch:
         sys.stdout.write(page())
@@ -167,23 +173,47 @@ def _sorted_cards(
     return found
 
 
-def _text(found: Sequence[_Card], *, form: str, namespace: str) -> str:
+def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:
+    """Return the names of containers, with their pods', by the runtime's ID."""
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    found = {}
+    for pod in lists.readable_items(path, "pods") or ():
+        status, name = pod.get("status") or {}, pod["metadata"]["name"]
+        for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+            for each in status.get(kind) or ():
+                found[str(each.get("containerID")).rpartition("/")[2]] = f"{name}/{each['name']}"
+    return found
+
+
+def _text(
+    found: Sequence[_Card],
+    *,
+    form: str,
+    namespace: str,
+    containers: Mapping[str, str] | None = None,
+) -> str:
     """Return the cards in one of _FORMS, ended by a line break.
 
     Args:
         namespace: Only shares of this namespace and cards with one; "" for all.
+        containers: Names of containers by their IDs; None to leave them out of tables.
     """
     cards = [card for card in found if not namespace or _shares(card, namespace)]
     if form == "json":
         return json.dumps(_document(cards, found, namespace), indent=2) + "\n"
     if form == "yaml":
         return str(yaml.safe_dump(_document(cards, found, namespace), sort_keys=False))
-    lines = _lines(cards, found, namespace, is_wide=form == "wide")
+    lines = _lines(cards, found, namespace, is_wide=form == "wide", containers=containers)
     return "".join(f"{printable.one_line(line)}\n" for line in lines)
 
 
 def _lines(
-    cards: Sequence[_Card], all_cards: Sequence[_Card], namespace: str, *, is_wide: bool
+    cards: Sequence[_Card],
+    all_cards: Sequence[_Card],
+    namespace: str,
+    *,
+    is_wide: bool,
+    containers: Mapping[str, str] | None,
 ) -> Iterator[str]:
     yield _summary(all_cards)
     if not cards:
@@ -201,9 +231,18 @@ def _lines(
     if not shares:
         return
     yield ""
-    heads = ["POD", "NODE", "GPU", "TFLOPS", "VRAM"]
+    heads = ["POD", "NODE", "GPU", "TFLOPS", "VRAM", "USED"]
     rows = [_share_row(card, holder, short, is_wide=is_wide) for card, holder in shares]
     yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
+    if containers is not None:
+        used = sorted(
+            (containers.get(identity, identity), card.node, short[card.device.id.device], amount)
+            for card, holder in shares
+            for identity, amount in (holder.used.get("containers") or {}).items()
+        )
+        yield ""
+        rows = [[*place, shown(Quantity.of_bytes(amount))] for *place, amount in used]
+        yield from table([["CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="")
 
 
 def _shares(card: _Card, namespace: str) -> list[Holder]:
@@ -268,6 +307,7 @@ def _share_row(
         card.node or "-",
         short[card.device.id.device],
         *(_consumed(card, holder, name) for name in _COLUMNS),
+        _used(holder),
         *((holder.claim, holder.request) if is_wide else ()),
     ]
 
@@ -289,6 +329,13 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
     if VIRTUAL_OF[name] in card.amounts and virtual is not None:
         return shown(virtual)
     return shown(physical) if physical is not None else "-"
+
+
+def _used(holder: Holder) -> str:
+    if not holder.used:
+        return "-"
+    memory = Quantity.of_bytes(holder.used["vramBytes"])
+    return f"{shown(memory)}, {holder.used['smPercent']}%"
 
 
 def _health(card: _Card) -> str:
@@ -338,6 +385,7 @@ def _card_document(card: _Card, namespace: str) -> Mapping[str, Any]:
                 "exclusive": holder.amounts is None and not holder.is_admin,
                 "adminAccess": holder.is_admin,
                 "amounts": {name: str(each) for name, each in (holder.amounts or {}).items()},
+                "used": holder.used or None,
             }
             for holder in _shares(card, namespace)
         ],

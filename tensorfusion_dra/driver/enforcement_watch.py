@@ -14,8 +14,8 @@ claim's status. They are replaced when a state or a reason changes, not when onl
   restart of the driver writes no status again.
 - An unprepared claim: forget().
 
-Shares whose verdict follows from their record alone, such as those of simulated GPUs, are not
-checked.
+Where the use of the cards is observed (use_watch.py), a share that was seen to be over its limit is
+not enforced, whatever the evidence says.
 
 Example: the hypervisor of a node with 30 pods dies. At the next check, the 30 shared memories have
 no fresh heartbeat: 30 statuses are queued, and as many Events, of which five are written at each
@@ -71,8 +71,8 @@ class WatchedLimits:
 
     @property
     def needs_evidence(self) -> bool:
-        """True if the verdict on a share of the claim depends on evidence."""
-        return presence.needs_enforcer(self.claim)
+        """True if the verdict on a share of the claim depends on evidence, or on its use."""
+        return any(share.limit for share in self.claim.shares)
 
     def worst(self) -> Verdict | None:
         """Return the worst current verdict; None if there is none."""
@@ -262,6 +262,7 @@ class EnforcementWatch:
         *,
         now: Callable[[], datetime],
         node: NodeEnforcer | None = None,
+        excess: Callable[[PreparedClaim], Sequence[str]] = lambda _: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Load the current verdicts of the process before.
@@ -272,12 +273,14 @@ class EnforcementWatch:
             records: Keeps the current verdicts.
             now: Returns the wall clock's time, for lastTransitionTime.
             node: The node's enforcer; None if its default isolation needs none.
+            excess: Returns for each share how it was seen to be over its limit; see UseWatch.
             clock: In seconds, for ages and delays.
         """
         self._evidence = evidence
         self._enforcers = enforcers
         self._records = records
         self._node = node
+        self._excess = excess
         self._clock = clock
         self._now = now
         self._wakeup = Wakeup()
@@ -354,6 +357,10 @@ class EnforcementWatch:
         """End run()."""
         self._wakeup.stop()
 
+    def wake(self) -> None:
+        """Have everything checked now."""
+        self._wakeup.wake()
+
     def run(self, report: Callable[[PreparedClaim], object], events: Events) -> None:
         """Check until stopped.
 
@@ -404,6 +411,7 @@ class EnforcementWatch:
             is_new=is_new,
             beside=beside,
             judge=verdicts.judge_of(self._enforcers.get(claim.enforcer)),
+            excess=self._excess(claim),
         )
 
     def _evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:

@@ -15,8 +15,10 @@ from datetime import datetime
 from threading import Lock
 from typing import Final
 
+from tensorfusion_dra.core.claims import use
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.use import NodeUse
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.observed import node_view
@@ -119,6 +121,7 @@ class NodeObserver:
         claims: All prepared claims. Raises DriverError if the ledger cannot be read, after waiting
             for it; the other functions return at once, from any thread.
         current_verdicts: The verdicts about each claim's shares, by claim UID.
+        use: Who uses the cards.
         enforcer: The verdict about the node's enforcer; None if there is none.
         operations: Finished prepares and unprepares, the newest first.
         now: Returns the wall clock's time.
@@ -130,6 +133,7 @@ class NodeObserver:
     catalog: DeviceCatalog
     claims: Callable[[], Sequence[PreparedClaim]]
     current_verdicts: Callable[[], Mapping[str, Sequence[CurrentVerdict]]] = dict
+    use: Callable[[], NodeUse] = lambda: use.NOTHING
     enforcer: Callable[[], CurrentVerdict | None] = lambda: None
     registration: Callable[[], RegistrationView] = RegistrationView
     api_server: Callable[[], ApiServerView] = ApiServerView
@@ -163,7 +167,7 @@ class NodeObserver:
             trouble = str(error)
         catalog = self.catalog.current()
         devices = catalog.by_name() if catalog else {}
-        current_verdicts = self.current_verdicts()
+        current_verdicts, use = self.current_verdicts(), self.use()
         return NodeView(
             node=self.node,
             pool=catalog.node.pool if catalog else "",
@@ -183,6 +187,7 @@ class NodeObserver:
                 sick=catalog.sick,
                 absent=catalog.absent,
                 xids=self.catalog.xids,
+                foreign=use.foreign,
             ),
             cards_missing="" if catalog else self.catalog.reason_missing(),
             left_out=catalog.left_out if catalog else (),
@@ -190,9 +195,13 @@ class NodeObserver:
                 view
                 for claim in sorted(self._claims, key=lambda each: (str(each.ref), each.ref.uid))
                 for view in node_view.shares(
-                    claim, devices, current_verdicts.get(claim.ref.uid, ())
+                    claim,
+                    devices,
+                    current_verdicts.get(claim.ref.uid, ()),
+                    use.shares.get(claim.ref.uid, ()),
                 )
             ),
             shares_error=trouble,
+            use_error=use.trouble,
             operations=tuple(self.operations()),
         )

@@ -7,6 +7,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths, NodeEvidence
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.claims.use import Process
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
@@ -295,6 +296,19 @@ class HostSizes(Protocol):
 
         Raises:
             RetryableError: It cannot be read; the text names the folder.
+        """
+        ...
+
+
+class CardProcesses(Protocol):
+    """Reader of the processes that use the node's cards."""
+
+    def processes(self) -> Mapping[str, Sequence[Process]]:
+        """Return the processes by GPU UUID; a card that does not say them is missing.
+
+        Raises:
+            RetryableError: They cannot be read now.
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
         """
         ...
 

@@ -49,6 +49,7 @@ import structlog
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
@@ -145,6 +146,7 @@ class StatusReporter:
         calls: CallsInFlight | None = None,
         sick: Callable[[], Mapping[str, Sickness]] = dict,
         enforcement: EnforcementWatch | None = None,
+        used: Callable[[str], Sequence[Used | None]] = lambda _: (),
         now: Callable[[], datetime] = utc_now,
         retry_seconds: float = _FIRST_PAUSE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -157,6 +159,7 @@ class StatusReporter:
             sick: Returns the unhealthy devices by name.
             enforcement: Knows whether limits hold, and is told which claims there are; None leaves
                 this out of the statuses.
+            used: Returns what each share of the claim with this UID uses; () for nothing.
             now: Returns the wall clock's time, for lastTransitionTime.
             retry_seconds: Pause after a first failure; it doubles with each further one in a row.
             clock: In seconds; for delays.
@@ -164,6 +167,7 @@ class StatusReporter:
         self._claim_status = claim_status
         self._sick = sick
         self._enforcement = enforcement
+        self._used = used
         self._now = now
         self._clock = clock
         self._calls = calls or CallsInFlight()
@@ -278,7 +282,7 @@ class StatusReporter:
             return
         readiness = known.update_readiness(waiting.claim, self._sick(), self._now)
         current = self._enforcement.current(waiting.claim) if self._enforcement else ()
-        entries = device_status.status(waiting.claim, readiness, current)
+        entries = device_status.status(waiting.claim, readiness, current, self._used(ref.uid))
         hashed = hash(str(entries))
         if hashed == known.entries:
             return

@@ -230,6 +230,19 @@ def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
             if card.sickness
         ),
     )
+    foreign = [(_uuid(card), card.foreign) for card in cards if card.foreign]
+    yield prometheus.gauge(
+        "card_foreign_vram_bytes",
+        "Memory that processes outside of all shares use; absent if there are none.",
+        ("uuid",),
+        ((labels, used.vram_bytes) for labels, used in foreign),
+    )
+    yield prometheus.gauge(
+        "card_foreign_processes",
+        "Processes that use the card outside of all shares; absent if there are none.",
+        ("uuid",),
+        ((labels, used.processes) for labels, used in foreign),
+    )
     yield prometheus.counter(
         "card_xids",
         "XIDs that the NVIDIA driver reported about the card.",
@@ -316,6 +329,19 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
         "Memory that the container may use; absent without a limit.",
         _SHARE,
         ((labels, limit.vram_bytes) for labels, limit in limits),
+    )
+    used = [(labels, share.used) for labels, share in shown.items() if share.used]
+    yield prometheus.gauge(
+        "share_used_compute_ratio",
+        "Part of the time in which its kernels ran; absent without observe-use.",
+        _SHARE,
+        ((labels, each.sm_percent / _PERCENT) for labels, each in used),
+    )
+    yield prometheus.gauge(
+        "share_used_vram_bytes",
+        "Memory that the share's processes use; absent without observe-use.",
+        _SHARE,
+        ((labels, each.vram_bytes) for labels, each in used),
     )
 
 

@@ -4,7 +4,7 @@ dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.g
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensorfusion_dra.core.kubernetes import quantity
@@ -23,6 +23,7 @@ class Holder:
         request: Name of the request in the claim.
         consumers: Names of the pods that the claim is reserved for; empty if nothing uses it.
         amounts: Consumed amount of each capacity; None if the claim has the device exclusively.
+        used: What its processes use, as the claim's status has it; {} if it does not say it.
         is_admin: The claim only observes the device (adminAccess), and takes nothing of it.
     """
 
@@ -32,6 +33,7 @@ class Holder:
     consumers: tuple[str, ...]
     amounts: Mapping[str, Quantity] | None
     is_admin: bool = False
+    used: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -92,6 +94,12 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
     for claim in claims:
         metadata, status = claim["metadata"], claim.get("status") or {}
         consumers = tuple(str(entry["name"]) for entry in status.get("reservedFor") or ())
+        used = {
+            (each["driver"], each["pool"], each["device"], each.get("shareID")): (
+                each.get("data") or {}
+            ).get("used")
+            for each in status.get("devices") or ()
+        }
         allocated = (status.get("allocation") or {}).get("devices") or {}
         for result in allocated.get("results") or ():
             device = DeviceId(result["driver"], result["pool"], result["device"])
@@ -105,6 +113,7 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
                 if result.get("shareID")
                 else None,
                 is_admin=bool(result.get("adminAccess")),
+                used=used.get((*device, result.get("shareID"))) or {},
             )
             found.setdefault(device, []).append(holder)
     return found

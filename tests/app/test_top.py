@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_simulator.rest import CLAIMS, SLICES
+from dra_simulator.rest import CLAIMS, PODS, SLICES
 from tensorfusion_dra import cli
 from tensorfusion_dra.app import top
 from tensorfusion_dra.core import names
@@ -48,10 +48,43 @@ def test_top_shows_what_is_free_and_who_has_the_rest(
         f"node-02 {third} A100 312 of 312 80Gi of 80Gi 0 {names.TAINT_UNHEALTHY}=xid-79",
         f"node-02 {second} A100 312 of 312 80Gi of 80Gi 0 ok",
         "",
-        "POD NODE GPU TFLOPS VRAM",
-        f"default/a node-01 {first} 100 20Gi",
-        f"default/b node-01 {first} 100 20Gi",
+        "POD NODE GPU TFLOPS VRAM USED",
+        f"default/a node-01 {first} 100 20Gi -",
+        f"default/b node-01 {first} 100 20Gi -",
     ]
+
+
+def use(cluster: Cluster, claim: str, **used: object) -> None:
+    """Write what a claim's share uses into its status, as the node plugin does."""
+    stored = cluster.client.get(CLAIMS, claim, namespace="default")
+    (result,) = stored["status"]["allocation"]["devices"]["results"]
+    entry = {name: result[name] for name in ("driver", "pool", "device", "shareID")}
+    stored["status"]["devices"] = [{**entry, "data": {"used": used}}]
+    cluster.client.replace_status(CLAIMS, stored)
+
+
+@pytest.mark.usefixtures("shared")
+def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Capture) -> None:
+    pod = cluster.client.get(PODS, "a", namespace="default")
+    containers = [{"name": "main", "containerID": "containerd://4f4f"}]
+    pod["status"] = {**pod.get("status", {}), "containerStatuses": containers}
+    cluster.client.replace_status(PODS, pod)
+    own = {"4f4f": 10 * 2**30, "a0a0": 2 * 2**30}
+    use(cluster, "a", vramBytes=12 * 2**30, smPercent=35, processes=2, containers=own)
+
+    lines = cluster.text(capsys, "top", "--containers").splitlines()
+    found = json.loads(cluster.run(capsys, "top", "-o", "json").out)
+
+    rows = [line.split() for line in lines]
+    assert [row[-2:] for row in rows if row and row[0] == "default/a"] == [["12Gi,", "35%"]]
+    assert [row[-1] for row in rows if row and row[0] == "default/b"] == ["-"]
+    assert [(row[0], row[-1]) for row in rows[-3:]] == [
+        ("CONTAINER", "USED"),
+        ("a/main", "10Gi"),
+        ("a0a0", "2Gi"),
+    ]
+    shares = found["cards"][0]["shares"]
+    assert [share["used"] and share["used"]["vramBytes"] for share in shares] == [12 * 2**30, None]
 
 
 def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsys: Capture) -> None:
@@ -66,7 +99,7 @@ def test_tables_cut_the_names_of_cards_to_what_is_unique(cluster: Cluster, capsy
     short = [f"gpu-{number}6{UUID[:2]}" for number in (1, 2)]
     assert all(f"node-01 {name} A100" in shown for name in short)
     assert "SHARES HEALTH POOL UUID" in shown
-    assert f"default/a node-01 {short[0]} 312 20Gi a gpu" in shown
+    assert f"default/a node-01 {short[0]} 312 20Gi - a gpu" in shown
     assert f"node-01 {short[0]} tflops 312 of 312 taken, 312 more do not fit" in shown
     assert not any(name in shown for name in names_of_cards)
     assert all(name in programs for name in names_of_cards)

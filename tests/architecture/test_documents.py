@@ -265,5 +265,14 @@ def test_table_has_every_field_and_no_other() -> None:
         for field in fields(document.as_json(scene()))
     }
 
-    assert set(documented) | {"enforcer", "shares[].enforcement"} == written
+    assert (
+        set(documented)
+        | {
+            "enforcer",
+            "shares[].enforcement",
+            "shares[].used",
+            "cards[].foreign",
+        }
+        == written
+    )
     assert len(documented) == len(set(documented))

@@ -664,6 +664,15 @@ def test_daemon_without_the_toolkit_takes_the_root_of_a_driver_container() -> No
     assert "runtimeClassName" not in pod
 
 
+@pytest.mark.parametrize("value", [True, "true"])
+def test_use_is_observed_in_the_hosts_pid_namespace(value: object) -> None:
+    given = {"settings": {"observe-use": value}}
+
+    assert daemonsets(given)["node-plugin"]["hostPID"] is True
+    assert "hostPID" not in daemonsets({})["node-plugin"]
+    assert "hostPID" not in daemonsets({**given, "nvidia": {"enabled": False}})["node-plugin"]
+
+
 def test_library_in_another_folder_is_installed_mounted_and_named_there() -> None:
     install = {"enabled": True, "folder": "/var/lib/vgpu", "version": "v3", "image": "lib:3"}
 

@@ -108,6 +108,7 @@ class Setup:
         self.seconds = 0.0
         self.evidence = SignsInMemory()
         self.events = EventsInMemory()
+        self.excess: list[str] = []
         self.reported: list[str] = []
         self.announcer = EnforcementAnnouncer(self.events)
         self.node = NodeEnforcer(
@@ -123,6 +124,7 @@ class Setup:
             SavedState(folder, saved_state.LIMITS),
             clock=lambda: self.seconds,
             now=self.now,
+            excess=lambda _: self.excess,
         )
 
     def now(self) -> datetime:
@@ -291,15 +293,34 @@ def test_changed_limits_have_thirty_seconds_to_arrive(setup: Setup) -> None:
     assert setup.states() == ["NotEnforced LimitsDiffer"]
 
 
-def test_simulated_claims_are_never_checked(setup: Setup) -> None:
+def test_simulated_claim_is_unknown_until_it_is_seen_over_its_limit(setup: Setup) -> None:
     claim = prepared_claim(simulated_share(0, limit(25, 20)), enforcer="tensor-fusion")
     setup.prepare(claim)
-    setup.evidence.read.clear()
 
     setup.check()
+    before = setup.states(claim)
+    setup.excess = ["GPU-0: found 21Gi"]
+    setup.check()
 
-    assert setup.states(claim) == ["Unknown SimulatedGPU"]
-    assert setup.evidence.read == []
+    assert before == ["Unknown SimulatedGPU"]
+    assert setup.states(claim) == ["NotEnforced LimitExceeded"]
+    assert setup.reported == ["a"]
+
+
+def test_share_over_its_limit_is_not_enforced_whatever_its_limiter_says(setup: Setup) -> None:
+    setup.prepare(CLAIM)
+    setup.check()
+    before = setup.states()
+    setup.excess = ["GPU-0: found 21Gi"]
+    setup.check()
+    over = setup.states()
+    setup.excess = [""]
+    setup.check(after_seconds=60)
+
+    assert before == ["Enforced LimiterActive"]
+    assert over == ["NotEnforced LimitExceeded"]
+    assert setup.states() == ["Enforced LimiterActive"]
+    assert setup.events.written == [("LimitsNotEnforced", "claim a: GPU-0: found 21Gi")]
 
 
 def test_one_mps_daemon_is_asked_once_for_all_claims(setup: Setup) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
 from tensorfusion_dra.core.devices.slices import WriteReason
@@ -365,7 +366,8 @@ def test_a_sum_of_counts_is_exact_in_both_formats() -> None:
 
 
 SICK = Sickness(worst=Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79"), since=NOW)
-FULL = node_view(cards=(card_view(sickness=SICK),), shares=(share_view(),))
+USED = Used(vram_bytes=3 * GIB, sm_percent=20, processes=2)
+FULL = node_view(cards=(card_view(sickness=SICK, foreign=USED),), shares=(share_view(used=USED),))
 """A node that has a sample of each metric."""
 CODE = re.compile(r"`([^`]+)`")
 
@@ -391,6 +393,15 @@ def test_an_empty_node_answers_the_same_metrics() -> None:
     rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
 
     assert scrape(node_view(cards=())).kinds() == {name: row.kind for name, row in rows.items()}
+
+
+def test_use_of_shares_and_of_what_belongs_to_none() -> None:
+    found = scrape(FULL)
+
+    assert found.value("share_used_vram_bytes") == 3 * GIB
+    assert found.value("share_used_compute_ratio") == 0.2
+    assert found.value("card_foreign_vram_bytes") == 3 * GIB
+    assert found.value("card_foreign_processes") == 2
 
 
 def test_every_name_has_the_prefix_and_a_meaning() -> None:

@@ -49,6 +49,7 @@ CHECKS: Final = (
     Check(theme="limits", run=limits.files, places=_NODE),
     Check(theme="limits", run=limits.alive, places=_NODE),
     Check(theme="limits", run=limits.address, places=_NODE),
+    Check(theme="limits", run=limits.use, places=_NODE),
     Check(theme="limits", run=limits.claims, places=_NODE),
     Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="slices", run=objects.slices, needs_api=True),

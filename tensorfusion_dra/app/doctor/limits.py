@@ -15,6 +15,7 @@ from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import ledger_reading, unix_sockets
 
 _SEE: Final = "see docs/limits.md, How to see whether a limit holds"
@@ -133,6 +134,27 @@ def address(context: Context) -> Iterator[Finding]:
             expected="the address at which containers reach the hypervisor, such as the node's",
             cure="set --hypervisor-ip; the chart does, from the pod's host IP",
         )
+
+
+def use(context: Context) -> Iterator[Finding]:
+    """Check that the use of the cards can be observed where that is wanted."""
+    settings = context.settings
+    if settings.observe_use == "true" and not settings.simulated_gpus:
+        # Imported here: a simulation does not load pynvml.
+        from tensorfusion_dra.discovery.nvml import processes  # noqa: PLC0415
+
+        subject = "host's PID namespace (observe-use)"
+        try:
+            processes.ProcessReader(processes.PROC).check()
+        except RetryableError as error:
+            yield problem(
+                subject,
+                str(error),
+                expected="processes of the host in /proc",
+                cure="set hostPID: true in the node plugin's pod; the chart does with observe-use",
+            )
+        else:
+            yield ok(subject, "/proc has the host's processes")
 
 
 def claims(context: Context) -> Iterator[Finding]:

@@ -55,6 +55,7 @@ from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
+from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
@@ -140,7 +141,7 @@ class NodePlugin:
         self._reconciler.begin()
         provided = providers.load(settings)
         supervisor.on_stop(provided.close)
-        discovery = supervisor.enter(node_parts.discovery(settings))
+        discovery = supervisor.enter(node_parts.discovery(settings, self._ledger.claims))
         self._card_events = discovery.events if settings.health_events == "true" else None
         self.catalog = DeviceCatalog(
             discovery,
@@ -168,21 +169,25 @@ class NodePlugin:
         node_enforcer = NodeEnforcer(
             evidence, enforcer=settings.enforcer, is_required=is_required, now=utc_now
         )
+        reads = RetriedReads()
+        claims = Claims(self._resource_api, reads=reads)
+        self._use = UseWatch(discovery, self._ledger.claims, claims)
         self._enforcement = EnforcementWatch(
             evidence,
             enforcers,
             SavedState(settings.data_folder, saved_state.LIMITS),
             now=utc_now,
             node=node_enforcer if node_parts.needs_enforcer(settings) else None,
+            excess=self._use.excess,
         )
         self._status = StatusReporter(
             ClaimStatus(self._resource_api),
             calls=self._calls,
             sick=self.catalog.sick,
             enforcement=self._enforcement,
+            used=self._use.shown,
         )
         supervisor.own("status", self._status)
-        reads = RetriedReads()
         pods = Pods(self._api, reads=reads)
         workers = self._workers(pods, reads) if settings.hypervisor_sockets else None
         self._limit_changes = LimitChanges(
@@ -194,7 +199,7 @@ class NodePlugin:
             workers=workers,
         )
         self._preparer = Preparer(
-            claims_at_server=Claims(self._resource_api, reads=reads),
+            claims_at_server=claims,
             pods=pods if settings.read_pods == "true" else None,
             ledger=self._ledger,
             files=files,
@@ -308,6 +313,12 @@ class NodePlugin:
         supervisor.on_stop(self._enforcement.stop)
         watch_limits = partial(self._enforcement.run, self._status.report_changed, self._events())
         supervisor.run("enforcement", watch_limits)
+        if settings.observe_use == "true":
+            supervisor.on_stop(self._use.stop)
+            watch_use = partial(
+                self._use.run, self._status.report_changed, self._events(), self._enforcement.wake
+            )
+            supervisor.run("use", watch_use)
         # After the client: a new instance that cannot log in never becomes ready, so that a
         # rolling update keeps the old one.
         self._answer_probes(servers, registration, pool, self._pages(registration))
@@ -354,6 +365,7 @@ class NodePlugin:
             catalog=self.catalog,
             claims=self._ledger.claims,
             current_verdicts=self._enforcement.current_verdicts,
+            use=self._use.current,
             enforcer=self._enforcement.node,
             registration=registration.view,
             api_server=self._api_server.view,

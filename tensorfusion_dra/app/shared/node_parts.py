@@ -142,10 +142,15 @@ def device_nodes(settings: Settings) -> HostDeviceNodes:
 
 
 @contextmanager
-def discovery(settings: Settings) -> "Iterator[NvmlDiscovery | SimulatedDiscovery]":
+def discovery(
+    settings: Settings, prepared: Callable[[], Sequence[PreparedClaim]] = tuple
+) -> "Iterator[NvmlDiscovery | SimulatedDiscovery]":
     """Discover real GPUs, or the simulated ones from the settings.
 
     Only the chosen one is imported, so that a simulation does not load pynvml.
+
+    Args:
+        prepared: Returns the prepared claims, whose shares simulated processes use.
 
     Raises:
         InputError: The model table or the profile cannot be used.
@@ -155,7 +160,10 @@ def discovery(settings: Settings) -> "Iterator[NvmlDiscovery | SimulatedDiscover
         from tensorfusion_dra.discovery.simulated import simulated_discovery  # noqa: PLC0415
 
         yield simulated_discovery.from_text(
-            settings.simulated_gpus, node_name=settings.node_name, table=table
+            settings.simulated_gpus,
+            node_name=settings.node_name,
+            table=table,
+            prepared=prepared,
         )
         return
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery  # noqa: PLC0415

@@ -49,6 +49,7 @@ _CHOICES: Final = {
     **dict.fromkeys(
         (
             *("device_metadata", "health_events", "require_enforcement", "overcommit_limits"),
+            "observe_use",
             *("read_pods", "metrics", "metrics_shares"),
         ),
         BOOLEANS,
@@ -213,6 +214,11 @@ class Settings:
     require_enforcement: str = setting(
         "false",
         "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
+    )
+    observe_use: str = setting(
+        "false",
+        "Whether to see how much of its cards each share uses: true, false. The pod then needs the "
+        "host's PID namespace (docs/limits.md).",
     )
     preload: str = setting(
         "file",

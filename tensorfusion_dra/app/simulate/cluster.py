@@ -69,7 +69,7 @@ class SimulatedCluster:
         self.kubelet_root: Final = folder / "kubelet"
         self.cdi_folder: Final = folder / "cdi"
         self.log_file: Final = self.log_file_of("")
-        self.plugin_flags: Final = ["--simulated-gpus", gpus]
+        self.plugin_flags: Final = ["--simulated-gpus", gpus, "--observe-use", "true"]
         self.server: Final = ApiServer(
             gates=gates,
             tensor_fusion=tensor_fusion,

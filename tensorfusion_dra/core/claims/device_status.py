@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -48,6 +49,7 @@ def status(
     claim: PreparedClaim,
     readiness: Mapping[str, Readiness],
     current: Sequence[CurrentVerdict] = (),
+    used: Sequence[Used | None] = (),
 ) -> list[Entry]:
     """Return the entries of ``status.devices`` for the claim's devices, one for each.
 
@@ -60,16 +62,28 @@ def status(
         claim: The claim as it is prepared now.
         readiness: By device name; one for each of the claim's devices.
         current: Whether the limits of each of the claim's shares hold; empty to leave this out.
+        used: What each of the shares uses; empty to leave this out.
     """
-    by_key: dict[tuple[str, str, str | None], tuple[PreparedShare, CurrentVerdict | None]] = {}
+    by_key: dict[
+        tuple[str, str, str | None], tuple[PreparedShare, CurrentVerdict | None, Used | None]
+    ] = {}
+    if len(used) != len(claim.shares):
+        used = [None] * len(claim.shares)
     for index, share in enumerate(claim.shares):
         key = (share.pool, share.device, share.share_id)
         if key not in by_key or by_key[key][0].admin_access:
-            by_key[key] = (share, current[index] if current else None)
-    return [_entry(share, readiness[share.device], holds) for share, holds in by_key.values()]
+            by_key[key] = (share, current[index] if current else None, used[index])
+    return [
+        _entry(share, readiness[share.device], holds, own) for share, holds, own in by_key.values()
+    ]
 
 
-def _entry(share: PreparedShare, readiness: Readiness, current: CurrentVerdict | None) -> Entry:
+def _entry(
+    share: PreparedShare,
+    readiness: Readiness,
+    current: CurrentVerdict | None,
+    used: Used | None,
+) -> Entry:
     reason = REASON_PREPARED
     if share.clamped:
         reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
@@ -84,7 +98,7 @@ def _entry(share: PreparedShare, readiness: Readiness, current: CurrentVerdict |
         "driver": names.DRIVER,
         "pool": share.pool,
         "device": share.device,
-        "data": _data(share),
+        "data": _data(share) | ({"used": used.as_json()} if used else {}),
         "conditions": [
             _condition(
                 CONDITION_READY,

@@ -5,20 +5,21 @@ Theory of operation. Each share is in one of three states:
 - Enforced: evidence of the enforcer shows that it keeps the limits of this claim, and that a
   process of the container takes part. A share without a limit is Enforced as well (reason NoLimit),
   because nobody can exceed what there is not; the same for admin access.
-- NotEnforced: evidence that has to be there is missing, or says something else than the claim.
+- NotEnforced: evidence that has to be there is missing, or says something else than the claim; or
+  the share was seen to use more memory than its limit.
 - Unknown: nothing on the node can show it (a limiter in the image, clients of MPS, a simulated
   GPU), or not yet (a claim that was prepared a moment ago, a container that has not used its GPU).
 
 A file that is only installed never makes a share Enforced. The evidence is written by the enforcer
 into memory that the container can write as well, so a tenant can deceive this check about its own
-share, and about no other.
+share, and about no other. What NVML shows of its use (use.py) it cannot change.
 
 Example: a pod starts under the soft limiter. Unknown (Starting) while the hypervisor makes its
 shared memory, Unknown (NoProcessYet) until the first CUDA call, Enforced from then on. The
 hypervisor dies: NotEnforced (HeartbeatStale). It returns: Enforced.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -54,6 +55,7 @@ SHARED_MEMORY_REPLACED: Final = "SharedMemoryReplaced"
 HEARTBEAT_STALE: Final = "HeartbeatStale"
 DEVICE_MISSING: Final = "DeviceMissing"
 LIMITS_DIFFER: Final = "LimitsDiffer"
+LIMIT_EXCEEDED: Final = "LimitExceeded"
 LIMITER_MISSING: Final = "LimiterMissing"
 DAEMON_SILENT: Final = "DaemonSilent"
 
@@ -186,6 +188,7 @@ def of_claim(
     is_new: bool,
     beside: Iterable[PreparedClaim] = (),
     judge: Judge | None = None,
+    excess: Sequence[str] = (),
 ) -> tuple[Verdict, ...]:
     """Return the verdict about each share of the claim, in their order.
 
@@ -195,16 +198,20 @@ def of_claim(
         is_new: Its limits were set less than STARTING_SECONDS ago.
         beside: Other claims of the same pod, which share its limits.
         judge: The claim's enforcer if it is of another package and judges itself.
+        excess: For each share, how it was seen to be over its limit, "" if it was not; () if
+            nobody looked. It is stronger than any evidence of the enforcer, which a tenant can
+            write.
     """
     others = tuple(beside)
     return tuple(
-        verdict_of_record(claim, share)
+        (not_enforced(LIMIT_EXCEEDED, over) if over else None)
+        or verdict_of_record(claim, share)
         or (
             _by_evidence(claim, share, evidence, is_new=is_new, beside=others)
             if claim.enforcer in _OWN
             else _by_judge(claim, share, evidence, judge)
         )
-        for share in claim.shares
+        for share, over in zip(claim.shares, excess or [""] * len(claim.shares), strict=True)
     )
 
 

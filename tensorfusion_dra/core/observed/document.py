@@ -70,6 +70,7 @@ def as_json(view: NodeView) -> Json:
         ],
         "shares": [_share(share) for share in view.shares],
         "sharesError": _text(view.shares_error),
+        "useError": _text(view.use_error),
         "operations": [
             {
                 "operation": each.kind.value,
@@ -125,6 +126,9 @@ def _card(card: CardView) -> Json:
             }
             for each in card.xids
         ],
+        "foreign": None
+        if card.foreign is None
+        else {"vramBytes": card.foreign.vram_bytes, "processes": card.foreign.processes},
         "otherCapacities": [
             {
                 "name": _text(each.name),
@@ -159,6 +163,14 @@ def _share(share: ShareView) -> Json:
         "exclusive": share.is_exclusive,
         "adminAccess": share.is_admin,
         "enforcement": _enforcement(share.enforcement),
+        "used": None
+        if share.used is None
+        else {
+            "vramBytes": share.used.vram_bytes,
+            "computePercent": share.used.sm_percent,
+            "processes": share.used.processes,
+            "nearLimit": share.used.is_near(share.limit),
+        },
     }
 
 

@@ -22,6 +22,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import xids as xid_descriptions
@@ -112,6 +113,7 @@ class CardView:
         sickness: None while the card is healthy.
         is_absent: True if the last reading did not find the card, or found it lost.
         others: Capacities that other packages give, in the order of their names.
+        foreign: What processes outside of all shares use; None if there are none, or not known.
     """
 
     device: str
@@ -132,6 +134,7 @@ class CardView:
     is_absent: bool
     xids: tuple[XidCount, ...] = ()
     others: tuple[OtherCapacity, ...] = ()
+    foreign: Used | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,7 @@ class ShareView:
         is_exclusive: True if the share has the whole card.
         is_admin: True for admin access, which consumes nothing.
         enforcement: Whether the limit holds; None before the first check.
+        used: What its processes use; None if it is not known.
     """
 
     claim: ClaimRef
@@ -170,6 +174,7 @@ class ShareView:
     is_exclusive: bool
     is_admin: bool
     enforcement: CurrentVerdict | None
+    used: Used | None = None
 
 
 class RegistrationState(StrEnum):
@@ -298,6 +303,7 @@ class NodeView:
         left_out: Cards and devices that are not published, with the reason.
         shares: Of all prepared claims, sorted by claim; after an error those last read.
         shares_error: Why the ledger could not be read; "" if it could.
+        use_error: Why nobody knows what the shares use; "" if it is known, or not observed.
         operations: The newest first.
     """
 
@@ -316,6 +322,7 @@ class NodeView:
     left_out: tuple[LeftOut, ...] = ()
     shares: tuple[ShareView, ...] = ()
     shares_error: str = ""
+    use_error: str = ""
     operations: tuple[OperationView, ...] = ()
 
     @property
@@ -356,6 +363,7 @@ def cards(
     sick: Mapping[str, Sickness],
     absent: AbstractSet[str],
     xids: Mapping[str, Sequence[XidCount]],
+    foreign: Mapping[str, Used],
 ) -> tuple[CardView, ...]:
     """Return a view of each device, in their order.
 
@@ -365,6 +373,7 @@ def cards(
         sick: Unhealthy devices, by device name.
         absent: Names of devices whose card is absent.
         xids: Reports of XIDs, by GPU UUID.
+        foreign: What processes outside of all shares use, by GPU UUID.
     """
     held: dict[str, list[PreparedShare]] = {}
     for claim in claims:
@@ -377,13 +386,17 @@ def cards(
             sickness=sick.get(device.name),
             is_absent=device.name in absent,
             xids=tuple(xids.get(device.gpu.uuid, ())),
+            foreign=foreign.get(device.gpu.uuid),
         )
         for device in devices
     )
 
 
 def shares(
-    claim: PreparedClaim, devices: Mapping[str, Device], current: Sequence[CurrentVerdict]
+    claim: PreparedClaim,
+    devices: Mapping[str, Device],
+    current: Sequence[CurrentVerdict],
+    used: Sequence[Used | None] = (),
 ) -> tuple[ShareView, ...]:
     """Return a view of each share of a claim, in their order.
 
@@ -392,11 +405,13 @@ def shares(
         devices: By name; a share of another device is shown without its limit in TFLOPS.
         current: The verdict about each share; of another number before the first check of the
             claim's present limits.
+        used: What each share uses; of another number before the claim was observed.
     """
-    are_known = len(current) == len(claim.shares)
+    verdicts = current if len(current) == len(claim.shares) else [None] * len(claim.shares)
+    uses = used if len(used) == len(claim.shares) else [None] * len(claim.shares)
     return tuple(
-        _share(claim, share, devices.get(share.device), current[index] if are_known else None)
-        for index, share in enumerate(claim.shares)
+        _share(claim, share, devices.get(share.device), verdict, use)
+        for share, verdict, use in zip(claim.shares, verdicts, uses, strict=True)
     )
 
 
@@ -407,6 +422,7 @@ def _card(
     sickness: Sickness | None,
     is_absent: bool,
     xids: tuple[XidCount, ...],
+    foreign: Used | None,
 ) -> CardView:
     gpu = device.gpu
     total = _amounts(
@@ -435,6 +451,7 @@ def _card(
         is_absent=is_absent,
         xids=xids,
         others=_other_capacities(device, held),
+        foreign=foreign,
     )
 
 
@@ -466,6 +483,7 @@ def _share(
     share: PreparedShare,
     device: Device | None,
     current: CurrentVerdict | None,
+    used: Used | None,
 ) -> ShareView:
     limit = None if share.admin_access else share.limit
     requested = Amounts()
@@ -496,6 +514,7 @@ def _share(
         is_exclusive=share.exclusive,
         is_admin=share.admin_access,
         enforcement=current,
+        used=used,
     )
 
 

@@ -4,26 +4,30 @@ import ctypes
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pynvml
 import structlog
 
+from tensorfusion_dra.core.claims.use import Process
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery import models, recording
 from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS
 from tensorfusion_dra.discovery.models import ModelTable, Rating
+from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
+
+T = TypeVar("T")
 
 SONAME: Final = "libnvidia-ml.so.1"
 _ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -71,6 +75,7 @@ class NvmlDiscovery:
         library: Path | None = None,
         driver_root: Path = Path("/"),
         sysfs_root: Path = Path("/sys"),
+        proc_root: Path = Path("/proc"),
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         """Load nothing yet.
@@ -80,12 +85,13 @@ class NvmlDiscovery:
             library: Path of libnvidia-ml.so.1; None searches for it.
             driver_root: Searched before the loader's path, for example /run/nvidia/driver.
             sysfs_root: The node's /sys.
+            proc_root: The node's /proc.
             wait_seconds: Longest time for a reading.
         """
         self._models = models
         self._sysfs = sysfs_root
         self._wait_seconds = wait_seconds
-        self._reader = _Reader(library, driver_root)
+        self._reader = _Reader(library, driver_root, proc_root)
         self._thread = SingleCallThread("nvml")
         self.events: Final = NvmlEvents()
         self._last: Inventory | None = None
@@ -112,6 +118,15 @@ class NvmlDiscovery:
         self._last, self._bound = found, bound
         self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
         return found
+
+    def processes(self) -> Mapping[str, Sequence[Process]]:
+        """Return the processes that use the cards, by GPU UUID.
+
+        Raises:
+            RetryableError: As in read(); or /proc is not the host's.
+            FatalError: As in read().
+        """
+        return self._run(self._reader.processes)
 
     def close(self, *, wait_seconds: float = 5.0) -> None:
         """End the thread; one that hangs in the driver stays until the process ends."""
@@ -140,8 +155,11 @@ class NvmlDiscovery:
             RetryableError: As in read().
             FatalError: As in read().
         """
+        return self._run(self._reader.record)
+
+    def _run(self, function: Callable[[], T]) -> T:
         try:
-            return self._thread.run(self._reader.record, wait_seconds=self._wait_seconds)
+            return self._thread.run(function, wait_seconds=self._wait_seconds)
         except OverdueError as error:
             query, seconds = self._reader.pending_query()
             raise HungError(
@@ -179,9 +197,10 @@ class _LoadedLibrary:
 class _Reader:
     """All calls of NVML, for use in one thread; other threads may call pending_query() only."""
 
-    def __init__(self, library: Path | None, driver_root: Path) -> None:
+    def __init__(self, library: Path | None, driver_root: Path, proc: Path) -> None:
         self._candidates = functools.partial(_candidates, library, driver_root)
         self._loaded: _LoadedLibrary | None = None
+        self._processes = ProcessReader(proc)
         self._pending: tuple[str, float] | None = None  # read by other threads; replaced as a whole
 
     def pending_query(self) -> tuple[str, float]:
@@ -198,11 +217,7 @@ class _Reader:
             RetryableError: NVML cannot be loaded or initialised, or became unavailable.
             FatalError: The library was replaced after this process loaded it.
         """
-        library = self._load()
-        # With this flag, a node whose cards are all lost counts zero cards instead of failing.
-        self._require("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
-        try:
-            count = self._require("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
+        with self._initialised() as (library, count):
             return Recording(
                 library=library.name,
                 driver_version=self._query("driver version", pynvml.nvmlSystemGetDriverVersion),
@@ -211,13 +226,42 @@ class _Reader:
                 ),
                 gpus=tuple(self._gpu(index) for index in range(count)),
             )
+
+    def processes(self) -> Mapping[str, Sequence[Process]]:
+        """Return the processes that use the cards, by GPU UUID.
+
+        Raises:
+            RetryableError: As in record(); or /proc is not the host's.
+        """
+        self._processes.check()
+        with self._initialised() as (_, count):
+            handles = {}
+            for index in range(count):
+                handle = self._handle(index)
+                if not isinstance(handle, Refusal):
+                    uuid = self._query(f"uuid of GPU {index}", pynvml.nvmlDeviceGetUUID, handle)
+                    handles[uuid] = handle
+            known = {uuid: handle for uuid, handle in handles.items() if isinstance(uuid, str)}
+            return self._processes.read(known, self._query)
+
+    @contextmanager
+    def _initialised(self) -> Iterator[tuple[_LoadedLibrary, int]]:
+        """Load and initialise NVML for the block; yield it and the number of cards."""
+        library = self._load()
+        # With this flag, a node whose cards are all lost counts zero cards instead of failing.
+        self._require("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
+        try:
+            yield library, self._require("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
         finally:
             # Errors are harmless: NVML is already shut down, or stays initialised once too often.
             with self._tracked("nvmlShutdown"), suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
+    def _handle(self, index: int) -> Any:
+        return self._query(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
+
     def _gpu(self, index: int) -> GpuAnswers:
-        handle = self._query(f"handle of GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index)
+        handle = self._handle(index)
 
         def get(field: str, function: Callable[[Any], Any]) -> Any:
             if isinstance(handle, Refusal):

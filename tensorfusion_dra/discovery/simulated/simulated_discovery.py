@@ -3,11 +3,12 @@
 A profile file may change while it is in use, so that cards become sick and recover.
 """
 
+import hashlib
 import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from threading import Event, Lock
@@ -15,6 +16,8 @@ from typing import Any, Final
 
 import structlog
 
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.use import Container, Process
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -40,6 +43,9 @@ _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
 CUDA_DRIVER_VERSION: Final = 13000
 
 _POLL_SECONDS: Final = 0.1
+_MOST_USE: Final = 1000
+_PROCESSES: Final = 2
+"""Processes of each share that has a limit and a pod."""
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "simulated.tensor-fusion.ai")
 _NOT_SUPPORTED: Final = Refusal("NVML_ERROR_NOT_SUPPORTED")
 _LOST: Final = Refusal("NVML_ERROR_GPU_IS_LOST")
@@ -134,6 +140,7 @@ class GpuProfile:
         milli_tflops: None takes the compute from the model table.
         uuid: None derives it from the node's name and the card's position.
         xid: XID that is reported when it appears in the profile; None for none.
+        use: Memory and compute that each share of the card uses, in percent of its limit.
         recovery_action: Recovery action that the driver requires (nvmlDeviceGpuRecoveryAction_t).
         appears_after_seconds: Counted from the start of the simulation.
     """
@@ -144,6 +151,7 @@ class GpuProfile:
     uuid: str | None = None
     fault: Fault | None = None
     xid: int | None = None
+    use: int = 50
     recovery_action: int = 0
     appears_after_seconds: float = 0.0
 
@@ -208,6 +216,11 @@ GPU_FIELDS: Final[Mapping[str, _Field]] = {
         None,
         lambda value: value is None or (is_whole_number(value) and 0 <= value < 2**31),
         "a number from 0",
+    ),
+    "use": (
+        50,
+        lambda value: is_whole_number(value) and 0 <= value <= _MOST_USE,
+        f"0 to {_MOST_USE} percent",
     ),
     "recovery_action": (
         0,
@@ -291,6 +304,7 @@ def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
         uuid=fields["uuid"],
         fault=Fault(fields["fault"]) if fields["fault"] else None,
         xid=fields["xid"],
+        use=fields["use"],
         recovery_action=fields["recovery_action"],
         appears_after_seconds=fields["appears_after_seconds"],
     )
@@ -446,6 +460,7 @@ class SimulatedDiscovery:
         *,
         node_name: str,
         table: ModelTable,
+        prepared: Callable[[], Sequence[PreparedClaim]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the clock of the simulation.
@@ -454,9 +469,11 @@ class SimulatedDiscovery:
             live: Returns the current profile.
             node_name: Seed of the UUIDs, so that a node has the same ones after a restart.
             table: Compute of the cards for which the profile has none.
+            prepared: Returns the prepared claims, whose shares the simulated processes use.
             clock: Returns seconds from an arbitrary origin.
         """
         self._live = live
+        self._prepared = prepared
         self._node = live()
         self._node_name = node_name
         self._table = table
@@ -500,6 +517,31 @@ class SimulatedDiscovery:
             RetryableError: The driver is not loaded yet according to the profile.
         """
         return self._recording(self._present())
+
+    def processes(self) -> Mapping[str, Sequence[Process]]:
+        """Return two processes for each share that has a limit and a pod, by GPU UUID."""
+        live = self._live()
+        gpus = {self._uuid(position, gpu): gpu for position, gpu in enumerate(live.gpus)}
+        found: dict[str, list[Process]] = {uuid: [] for uuid in gpus}
+        for claim in self._prepared():
+            for share in claim.shares:
+                if share.limit and claim.pods and share.gpu_uuid in gpus:
+                    owner = f"{claim.ref.uid}/{share.request}"
+                    container = Container(
+                        pod_uid=claim.pods[0].uid, id=hashlib.sha256(owner.encode()).hexdigest()
+                    )
+                    percent = gpus[share.gpu_uuid].use // _PROCESSES
+                    process = Process(
+                        pid=len(found[share.gpu_uuid]) + 1,
+                        vram_bytes=share.limit.vram_bytes * percent // 100,
+                        sm_percent=share.limit.sm_percent * percent // 100,
+                        container=container,
+                        name="simulated",
+                    )
+                    found[share.gpu_uuid] += [
+                        replace(process, pid=process.pid + number) for number in range(_PROCESSES)
+                    ]
+        return found
 
     def _present(self) -> tuple[int, ...]:
         """Return the positions in the profile of the cards that have appeared."""
@@ -560,19 +602,29 @@ class SimulatedDiscovery:
         }
 
 
-def from_text(text: str, *, node_name: str, table: ModelTable | None = None) -> SimulatedDiscovery:
+def from_text(
+    text: str,
+    *,
+    node_name: str,
+    table: ModelTable | None = None,
+    prepared: Callable[[], Sequence[PreparedClaim]] = tuple,
+) -> SimulatedDiscovery:
     """Return the discovery of a shorthand (``2xA100-SXM4-80GB,1xT4``) or of a YAML profile.
 
     Args:
         text: The shorthand, or the path of the file.
         node_name: Seed of the UUIDs.
         table: Compute by name; None uses the packaged one.
+        prepared: As in SimulatedDiscovery.
 
     Raises:
         InputError: The text is neither, or contains an unknown field or name.
     """
     return SimulatedDiscovery(
-        LiveProfile(text).current, node_name=node_name, table=table or models.load()
+        LiveProfile(text).current,
+        node_name=node_name,
+        table=table or models.load(),
+        prepared=prepared,
     )
 
 

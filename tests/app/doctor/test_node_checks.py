@@ -24,6 +24,7 @@ from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.discovery.nvml import processes
 from tensorfusion_dra.state.ledger_file import VERSION
 from tensorfusion_dra.state.ledger_reading import LedgerFacts
 from tests.app.doctor.here import context, put_prepared_claim
@@ -630,6 +631,24 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
     assert running == [Level.NOTE, Level.OK, Level.OK]
     assert [finding.level for finding in dead] == [Level.NOTE, Level.PROBLEM, Level.PROBLEM]
     assert "ended process" in dead[1].found
+
+
+def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = context(folder, simulated_gpus="", observe_use="true")
+    proc = folder / "proc"
+    (proc / "self/ns").mkdir(parents=True)
+    link = proc / "self/ns/pid"
+    monkeypatch.setattr(processes, "PROC", proc)
+    found: list[Finding] = []
+    for namespace in ("pid:[4026531836]", "pid:[4026532221]"):
+        link.unlink(missing_ok=True)
+        link.symlink_to(namespace)
+        found += limits.use(own)
+
+    assert [each.level for each in found] == [Level.OK, Level.PROBLEM]
+    assert "found pid:[4026532221]" in found[1].found
+    assert [*limits.use(context(folder, simulated_gpus=""))] == []
+    assert [*limits.use(context(folder, observe_use="true"))] == []
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:

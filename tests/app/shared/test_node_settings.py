@@ -78,6 +78,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         # The only one with which every other setting can have another value than its default.
         "enforcer": "tensor-fusion",
         "preload": "env",
+        "observe_use": "true",
         "overcommit_limits": "true",
         "status_page": "false",
         "require_enforcement": "true",

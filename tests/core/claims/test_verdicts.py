@@ -338,6 +338,7 @@ STATES: Final = {
     verdicts.HEARTBEAT_STALE: State.NOT_ENFORCED,
     verdicts.DEVICE_MISSING: State.NOT_ENFORCED,
     verdicts.LIMITS_DIFFER: State.NOT_ENFORCED,
+    verdicts.LIMIT_EXCEEDED: State.NOT_ENFORCED,
     verdicts.LIMITER_MISSING: State.NOT_ENFORCED,
     verdicts.DAEMON_SILENT: State.NOT_ENFORCED,
 }

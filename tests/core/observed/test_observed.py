@@ -60,7 +60,9 @@ def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: An
 def viewed(
     devices: Sequence[Device], *claims: PreparedClaim, sick: dict[str, Sickness] | None = None
 ) -> tuple[CardView, ...]:
-    return node_view.cards(devices, claims, sick=sick or {}, absent=frozenset(), xids={})
+    return node_view.cards(
+        devices, claims, sick=sick or {}, absent=frozenset(), xids={}, foreign={}
+    )
 
 
 def shares_of(
@@ -315,6 +317,12 @@ def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
             "reason": "HeartbeatStale",
             "message": "the last heartbeat of the hypervisor is 96 s old; start it again",
             "since": "2026-03-14T03:11:08.000+00:00",
+        },
+        "used": {
+            "vramBytes": 15 * GIB + GIB // 2,
+            "computePercent": 18,
+            "processes": 2,
+            "nearLimit": True,
         },
     }
 

@@ -1,10 +1,10 @@
 """A process with NVML discovery: reads steps as JSON from stdin, prints the result of each.
 
-``["read"]``, ``["raw"]`` and ``["close"]`` call the discovery; ``["read again"]`` repeats until a
-reading succeeds. ``["write", path, text]`` writes a file, ``["link", path, target]`` creates a link
-and ``["replace", path, text]`` replaces a file. ``["threads"]`` lists NVML's threads.
-``["events", uuid]`` waits for a card's events in the background and returns once NVML has opened
-the card; ``["reopened"]`` returns once NVML has opened it again.
+``["read"]``, ``["processes"]``, ``["raw"]`` and ``["close"]`` call the discovery.
+``["read again"]`` repeats until a reading succeeds. ``["write", path, text]`` writes a file,
+``["replace", path, text]`` replaces one, and ``["link", path, target]`` creates a link. ``["threads"]`` lists NVML's
+threads. ``["events", uuid]`` waits for a card's events in the background and returns once NVML has
+opened the card; ``["reopened"]`` returns once NVML has opened it again.
 """
 
 import dataclasses
@@ -27,6 +27,10 @@ def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
     steps: Any = {
         "read": lambda: dataclasses.asdict(discovery.read()),
         "read again": lambda: read_again(discovery),
+        "processes": lambda: {
+            uuid: [dataclasses.asdict(each) for each in found]
+            for uuid, found in discovery.processes().items()
+        },
         "raw": lambda: dataclasses.asdict(discovery.raw()),
         "close": lambda: discovery.close(wait_seconds=0.2),
         "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
@@ -83,6 +87,7 @@ def main() -> None:
         library=None if script["library"] is None else Path(script["library"]),
         driver_root=Path(script["driver_root"]),
         sysfs_root=Path(script["sysfs_root"]),
+        proc_root=Path(script["proc_root"]),
         wait_seconds=script["wait_seconds"],
     )
     printed: list[Any] = []

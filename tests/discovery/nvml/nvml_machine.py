@@ -68,12 +68,13 @@ class Machine:
             "library": None if self.library is None else str(self.library),
             "driver_root": str(self.driver_root),
             "sysfs_root": str(self.folder / "sys"),
+            "proc_root": str(self.folder / "proc"),
             "wait_seconds": self.wait_seconds,
             "steps": steps,
         }
         child = self._child(json.dumps(script).encode())
         assert child.returncode == 0, child.stderr
-        printed: list[Any] = json.loads(child.stdout)
+        printed: list[Any] = json.loads(child.stdout.splitlines()[-1])  # after the log
         return printed
 
     def _child(self, script: bytes) -> forks.Ended:

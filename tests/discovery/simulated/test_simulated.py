@@ -20,6 +20,7 @@ from tensorfusion_dra.discovery.recording import Refusal
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
 from tensorfusion_dra.driver.ports import HungError
+from tests.support.builders.prepared_claims import POD, limit, prepared_claim, simulated_share
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -32,6 +33,25 @@ def written(folder: Path, text: str) -> str:
 def over_time(text: str, clock: Callable[[], float]) -> SimulatedDiscovery:
     live = LiveProfile(text)
     return SimulatedDiscovery(live.current, node_name="node-1", table=models.load(), clock=clock)
+
+
+def test_two_processes_use_a_part_of_each_share(tmp_path: Path) -> None:
+    text = "gpus: [{product: L4, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef, use: 150}]"
+    card = "GPU-01234567-89ab-cdef-0123-456789abcdef"
+    share = simulated_share(0, limit(20, 8), gpu_uuid=card)
+    prepared = prepared_claim(share, simulated_share(1, limit(20, 8)), simulated_share(0))
+    discovery = simulated_discovery.from_text(
+        written(tmp_path, text), node_name="node-1", prepared=lambda: [prepared]
+    )
+
+    found = discovery.processes()
+
+    assert list(found) == [card]
+    assert [(each.pid, each.vram_bytes, each.sm_percent) for each in found[card]] == [
+        (1, 6 * GIB, 15),
+        (2, 6 * GIB, 15),
+    ]
+    assert {each.container.pod_uid for each in found[card] if each.container} == {POD.uid}
 
 
 def test_profile_describes_each_card(tmp_path: Path) -> None:

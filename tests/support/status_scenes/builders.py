@@ -10,6 +10,7 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import Sickness
@@ -49,6 +50,7 @@ class Tenant:
     Attributes:
         name: Namespace and pod.
         minutes: Age of the verdict about its limits.
+        used: Memory in GiB and percent of the card that it uses, by two processes.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Tenant:
     minutes: float = 42
     qos: Qos = Qos.MEDIUM
     exclusive: bool = False
+    used: tuple[float, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,7 @@ class Card:
     sickness: Sickness | None = None
     xids: tuple[XidCount, ...] = field(default=())
     others: tuple[OtherCapacity, ...] = ()
+    foreign: Used | None = None
 
 
 def ago(*, minutes: float = 0, seconds: float = 0) -> datetime:
@@ -145,6 +149,9 @@ def share(tenant: Tenant, card: int) -> ShareView:
         enforcement=None
         if found is None
         else CurrentVerdict(verdict=found, since=ago(minutes=tenant.minutes)),
+        used=None
+        if tenant.used is None
+        else Used(vram_bytes=int(tenant.used[0] * GIB), sm_percent=tenant.used[1], processes=2),
     )
 
 
@@ -194,4 +201,5 @@ def _card(card: Card, index: int) -> CardView:
         is_absent=False,
         xids=card.xids,
         others=card.others,
+        foreign=card.foreign,
     )

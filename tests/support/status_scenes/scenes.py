@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
 from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
@@ -59,9 +60,16 @@ def typical() -> NodeView:
         Card(
             capacity=Amounts(nano_tflops=468 * NANO, vram_bytes=112 * GIB),
             tenants=(
-                Tenant(name="vision/detect-0", tflops=156, gib=40),
-                Tenant(name="vision/detect-1", tflops=156, gib=40),
-                Tenant(name="notebooks/jun", tflops=78, gib=16, found=STALE, minutes=1.6),
+                Tenant(name="vision/detect-0", tflops=156, gib=40, used=(31.2, 44)),
+                Tenant(name="vision/detect-1", tflops=156, gib=40, used=(12, 9)),
+                Tenant(
+                    name="notebooks/jun",
+                    tflops=78,
+                    gib=16,
+                    found=STALE,
+                    minutes=1.6,
+                    used=(15.5, 18),
+                ),
             ),
             xids=(application,),
             others=(sessions,),
@@ -71,6 +79,7 @@ def typical() -> NodeView:
             tenants=(Tenant(name="llm/pretrain-0", tflops=312, gib=80, exclusive=True),),
             sickness=Sickness(worst=trouble, since=ago(minutes=18)),
             xids=(fallen,),
+            foreign=Used(vram_bytes=3 * GIB, sm_percent=2, processes=1),
         ),
         operations=_operations(),
     )

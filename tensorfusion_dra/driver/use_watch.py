@@ -1,0 +1,240 @@
+"""Watch over the use of the cards: which share uses how much, and who uses a card without one.
+
+Every ten seconds a thread asks which processes use which card. What they mean is decided in
+core/claims/use.py. From that follow:
+
+- evidence about limits: a share that is over its memory limit in two readings in a row is not
+  enforced, whatever its limiter says (EnforcementWatch asks excess());
+- what a claim's status shows as used, at most once a minute and only if it changed notably, so that
+  use costs the API server next to nothing;
+- one warning and one Event on the Node for each card that something outside of the shares uses.
+
+A pod that came to a claim after it was prepared is in no record, because the kubelet does not call
+again for it. So the first process of an unknown pod has the claims of its card read once.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import use
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.use import NodeUse, Process, Used
+from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.driver.ports import CardProcesses, Claims, Events
+from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
+
+log = structlog.get_logger()
+
+CHECK_SECONDS: Final = 10.0
+SHOWN_SECONDS: Final = 60.0
+"""Shortest time between two writes of a claim's use into its status."""
+_READ_SECONDS: Final = 5.0
+
+Uses = Sequence[Used | None]
+"""For each share of a claim in its order; None while it is not known."""
+
+
+class UseWatch:
+    """Loop that observes the use; its other methods are safe for all threads."""
+
+    def __init__(
+        self,
+        processes: CardProcesses,
+        prepared: Callable[[], Sequence[PreparedClaim]],
+        claims_at_server: Claims,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Observe nothing yet.
+
+        Args:
+            processes: Of all cards.
+            prepared: Returns all prepared claims.
+            claims_at_server: Read for the pods that came to a claim later.
+            clock: In seconds, for the time of the next write of a status.
+        """
+        self._processes = processes
+        self._prepared = prepared
+        self._claims = claims_at_server
+        self._clock = clock
+        self._wakeup = Wakeup()
+        # Of run()'s thread alone:
+        self._throttle = LogThrottle(quiet_seconds=math.inf)
+        self._warned: set[str] = set()
+        self._known_pods: set[str] = set()
+        self._late_pods: dict[str, set[str]] = {}  # by claim UID
+        # Replaced as a whole, so that reading needs no lock:
+        self._current: NodeUse = use.NOTHING
+        self._over: Mapping[str, Sequence[int]] = {}  # readings in a row, by claim UID and share
+        self._shown: Mapping[str, tuple[Uses, float]] = {}  # with its time, by claim UID
+
+    def current(self) -> NodeUse:
+        """Return what the last reading found."""
+        return self._current
+
+    def shown(self, claim_uid: str) -> Uses:
+        """Return what the claim's status shows; () for nothing."""
+        return self._shown.get(claim_uid, ((), 0.0))[0]
+
+    def excess(self, claim: PreparedClaim) -> Sequence[str]:
+        """Return for each share how it is over its limit, "" if it is not; () if none is known."""
+        counts = self._over.get(claim.ref.uid, ())
+        found = self._current.shares.get(claim.ref.uid, ())
+        if not len(counts) == len(found) == len(claim.shares):
+            return ()
+        return [
+            f"{share.gpu_uuid}: found {Quantity.of_bytes(used.vram_bytes)} of memory in use by "
+            f"{used.processes} processes, expected at most {Quantity.of_bytes(limit.vram_bytes)}; "
+            "nothing keeps it within its limit"
+            if count > 1 and used is not None and (limit := share.limit) is not None
+            else ""
+            for share, used, count in zip(claim.shares, found, counts, strict=True)
+        ]
+
+    def stop(self) -> None:
+        """End run()."""
+        self._wakeup.stop()
+
+    def run(
+        self,
+        report: Callable[[PreparedClaim], object],
+        events: Events,
+        on_excess: Callable[[], object],
+    ) -> None:
+        """Observe until stopped.
+
+        Args:
+            report: Has the status of a claim written.
+            events: Of this loop's thread alone.
+            on_excess: Called when a share comes to be over its limit, or is so no longer.
+        """
+        while self._wakeup.next_round():
+            try:
+                self.check(report, events, on_excess)
+                self._throttle.over()
+            except DriverError as error:
+                self._current = NodeUse(shares={}, foreign={}, foreign_text={}, trouble=str(error))
+                if self._throttle.is_new(str(error)):
+                    log.warning("use_not_observed", error=str(error))
+            self._wakeup.wait(CHECK_SECONDS)
+
+    def check(
+        self,
+        report: Callable[[PreparedClaim], object],
+        events: Events,
+        on_excess: Callable[[], object],
+    ) -> None:
+        """Observe once.
+
+        Raises:
+            RetryableError: The use or the records cannot be read now.
+            FatalError: The NVIDIA driver was replaced.
+        """
+        prepared = [claim for claim in self._prepared() if claim.shares]
+        cards = self._processes.processes()
+        are_known = self._find_late_pods(prepared, cards)
+        found = self._current = use.of_node(prepared, cards, pods=self._late_pods)
+        before = self._over
+        self._over = {claim.ref.uid: self._counted(claim) for claim in prepared}
+        if _are_over(before) != _are_over(self._over):
+            on_excess()
+        self._show(prepared, report)
+        for uuid, text in found.foreign_text.items() if are_known else ():
+            message = f"{uuid}: found processes outside of all shares: {text}"
+            if self._throttle.is_new(uuid, key=uuid):
+                log.warning("foreign_processes", uuid=uuid, error=message)
+            if uuid not in self._warned and events.warn(names.EVENT_FOREIGN_PROCESSES, message):
+                self._warned.add(uuid)
+
+    def _counted(self, claim: PreparedClaim) -> Sequence[int]:
+        """Return for each share in how many readings in a row it was over its limit."""
+        before = self._over.get(claim.ref.uid, ())
+        if len(before) != len(claim.shares):
+            before = [0] * len(claim.shares)
+        uses = self._current.shares[claim.ref.uid]
+        return [
+            count + 1 if used is not None and used.exceeds(share.limit) else 0
+            for share, used, count in zip(claim.shares, uses, before, strict=True)
+        ]
+
+    def _show(
+        self, prepared: Sequence[PreparedClaim], report: Callable[[PreparedClaim], object]
+    ) -> None:
+        now = self._clock()
+        shown: dict[str, tuple[Uses, float]] = {}
+        changed = []
+        for claim in prepared:
+            uid = claim.ref.uid
+            found = self._current.shares[uid]
+            before, at = self._shown.get(uid, ((), -math.inf))
+            shown[uid] = before, at
+            if now - at >= SHOWN_SECONDS and _differ(claim, found, before):
+                shown[uid] = found, now
+                changed.append(claim)
+        self._shown = shown
+        for claim in changed:
+            report(claim)
+
+    def _find_late_pods(
+        self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[Process]]
+    ) -> bool:
+        """Find the pods that came to a claim later; return False if not all could be read."""
+        are_known = True
+        uids = {claim.ref.uid for claim in prepared}
+        self._late_pods = {uid: pods for uid, pods in self._late_pods.items() if uid in uids}
+        known = {pod.uid for claim in prepared for pod in claim.pods}
+        seen: set[str] = set()
+        for uuid, processes in cards.items():
+            pods = {each.container.pod_uid for each in processes if each.container}
+            seen |= pods
+            if pods <= known | self._known_pods:
+                continue
+            of_card = (
+                claim for claim in prepared if any(share.gpu_uuid == uuid for share in claim.shares)
+            )
+            if self._are_read(of_card):
+                self._known_pods |= pods
+            else:
+                are_known = False
+        self._known_pods &= seen
+        return are_known
+
+    def _are_read(self, prepared: Iterable[PreparedClaim]) -> bool:
+        """Read the pods of these claims; return False if it has to be tried again."""
+        for claim in prepared:
+            try:
+                stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
+                pods = {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
+            except ClaimError:  # gone or replaced: its record goes soon
+                continue
+            except RetryableError:
+                return False
+            self._late_pods[claim.ref.uid] = pods
+        return True
+
+
+def _are_over(counts: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
+    return {
+        (uid, index)
+        for uid, each in counts.items()
+        for index, count in enumerate(each)
+        if count > 1
+    }
+
+
+def _differ(claim: PreparedClaim, found: Uses, before: Uses) -> bool:
+    """Return True if a share's use is notably other than what the status shows."""
+    if len(before) != len(found):
+        return any(found)
+    return any(
+        (new is None) != (old is None)
+        or (new is not None and old is not None and new.differs(old, share.vram_request_bytes))
+        for share, new, old in zip(claim.shares, found, before, strict=True)
+    )

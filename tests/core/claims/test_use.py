@@ -1,0 +1,244 @@
+"""Whose a process is, and what a share's use says."""
+
+import pytest
+
+from tensorfusion_dra.core.claims import use
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.use import Container, Process, Used
+from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
+from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
+
+ID = "4f" * 32
+UID = "8b0f8e6a-0a6f-4c39-9f0f-3f3b7a2f6c11"
+SLICE_UID = UID.replace("-", "_")
+OTHER_ID = "a0" * 32
+BURSTABLE = f"kubepods-burstable.slice/kubepods-burstable-pod{SLICE_UID}.slice"
+
+
+@pytest.mark.parametrize(
+    "cgroups",
+    [
+        pytest.param(
+            f"0::/kubepods.slice/{BURSTABLE}/cri-containerd-{ID}.scope\n", id="containerd, systemd"
+        ),
+        pytest.param(f"0::/kubepods/burstable/pod{UID}/{ID}\n", id="containerd, cgroupfs"),
+        pytest.param(
+            f"0::/kubepods.slice/kubepods-pod{SLICE_UID}.slice/crio-{ID}.scope\n", id="CRI-O"
+        ),
+        pytest.param(
+            f"0::/kubepods.slice/{BURSTABLE}/crio-{ID}.scope/container\n", id="CRI-O with crun"
+        ),
+        pytest.param(
+            "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+            f"kubelet-kubepods-burstable-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope\n",
+            id="kind, systemd",
+        ),
+        pytest.param(
+            f"0::/docker/{OTHER_ID}/kubelet/kubepods/besteffort/pod{UID}/{ID}\n",
+            id="kind, cgroupfs",
+        ),
+        pytest.param(
+            f"0::/../../kubepods-burstable-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope\n",
+            id="seen from a container's cgroup namespace",
+        ),
+        pytest.param(
+            f"12:pids:/kubepods/burstable/pod{UID}/{ID}\n"
+            f"11:memory:/kubepods/burstable/pod{UID}/{ID}\n"
+            "1:name=systemd:/user.slice\n",
+            id="cgroup v1, cgroupfs",
+        ),
+        pytest.param(
+            "5:devices:/system.slice\n"
+            f"4:memory:/kubepods.slice/{BURSTABLE}/cri-containerd-{ID}.scope\n",
+            id="cgroup v1, systemd",
+        ),
+        pytest.param(
+            f"0::/kubepods/pod{UID}/{ID}/kubepods/pod{UID[::-1]}/{OTHER_ID}\n",
+            id="cgroups that the container made below its own",
+        ),
+    ],
+)
+def test_container_of_every_runtime(cgroups: str) -> None:
+    assert use.container_of(cgroups) == Container(pod_uid=UID, id=ID)
+
+
+def test_static_pod_has_a_hash() -> None:
+    found = use.container_of(f"0::/kubepods/burstable/pod{'0f' * 16}/{ID}\n")
+
+    assert found == Container(pod_uid="0f" * 16, id=ID)
+
+
+@pytest.mark.parametrize(
+    "cgroups",
+    [
+        "",
+        "0::/\n",
+        "0::/user.slice/user-1000.slice/session-4.scope\n",
+        "0::/system.slice/nvidia-persistenced.service\n",
+        f"0::/system.slice/docker-{ID}.scope\n",
+        f"0::/kubepods/burstable/pod{UID}\n",
+        f"0::/kubepods/burstable/podsomething/{ID}\n",
+    ],
+)
+def test_process_outside_of_containers(cgroups: str) -> None:
+    assert use.container_of(cgroups) is None
+
+
+def named(name: str, *shares: PreparedShare, pod: str) -> PreparedClaim:
+    ref = ClaimRef(namespace="team-a", name=name, uid=f"uid-{name}")
+    return prepared_claim(
+        *shares, ref=ref, pods=(PodRef(namespace="team-a", name=pod, uid=f"uid-{pod}"),)
+    )
+
+
+def process(pid: int, pod: str, gib: float, *, percent: int = 0, container: str = ID) -> Process:
+    of = Container(pod_uid=f"uid-{pod}", id=container) if pod else None
+    return Process(
+        pid=pid, vram_bytes=int(gib * GIB), sm_percent=percent, container=of, name="python"
+    )
+
+
+def test_processes_belong_to_the_share_of_their_pod_on_their_card() -> None:
+    claims = [
+        named("a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a"),
+        named("b", prepared_share(0, limit(50, 20)), pod="b"),
+    ]
+
+    found = use.of_node(
+        claims,
+        {
+            "GPU-0": [
+                process(1, "a", 4, percent=10),
+                process(2, "a", 2, percent=5, container=OTHER_ID),
+                process(3, "b", 8),
+            ],
+            "GPU-1": [process(1, "a", 1)],
+        },
+        pods={},
+    )
+
+    assert found.shares["uid-a"] == [
+        Used(
+            vram_bytes=6 * GIB,
+            sm_percent=15,
+            processes=2,
+            containers={ID: 4 * GIB, OTHER_ID: 2 * GIB},
+        ),
+        Used(vram_bytes=GIB, processes=1, containers={ID: GIB}),
+    ]
+    assert found.shares["uid-b"] == [
+        Used(vram_bytes=8 * GIB, processes=1, containers={ID: 8 * GIB})
+    ]
+    assert found.foreign == {}
+
+
+def test_what_belongs_to_no_share_is_named() -> None:
+    claims = [named("a", prepared_share(0, limit(50, 20)), pod="a")]
+
+    found = use.of_node(
+        claims, {"GPU-0": [process(7, "", 1), process(8, "x", 2)], "GPU-1": []}, pods={}
+    )
+
+    assert found.shares == {"uid-a": [Used()]}
+    assert (found.foreign["GPU-0"].vram_bytes, found.foreign["GPU-0"].processes) == (3 * GIB, 2)
+    assert found.foreign_text == {
+        "GPU-0": "process 8 python of pod uid-x uses 2048 MiB, process 7 python uses 1024 MiB"
+    }
+
+
+def test_text_about_many_processes_names_the_largest() -> None:
+    every = [process(number, "", number) for number in range(1, 8)]
+
+    found = use.of_node([], {"GPU-0": every}, pods={})
+
+    text = found.foreign_text["GPU-0"]
+    assert text.startswith("process 7 python uses 7168 MiB, process 6")
+    assert text.endswith("process 3 python uses 3072 MiB, and 2 more")
+
+
+def test_pod_that_came_to_a_claim_later_uses_its_share() -> None:
+    claims = [named("a", prepared_share(0, limit(50, 20)), pod="a")]
+    cards = {"GPU-0": [process(1, "a", 1), process(2, "late", 2)]}
+
+    found = use.of_node(claims, cards, pods={"uid-a": {"uid-late"}})
+
+    (used,) = found.shares["uid-a"]
+    assert used is not None
+    assert (used.vram_bytes, used.processes) == (3 * GIB, 2)
+    assert found.foreign == {}
+
+
+def test_several_shares_of_one_pod_on_a_card_are_filled_in_order() -> None:
+    claims = [
+        named("a", prepared_share(0, limit(20, 4)), pod="a"),
+        named("b", prepared_share(0, limit(20, 8)), pod="a"),
+    ]
+    cards = {"GPU-0": [process(1, "a", 5, percent=30), process(2, "a", 2, percent=5)]}
+
+    found = use.of_node(claims, cards, pods={})
+
+    (first,), (second,) = found.shares["uid-a"], found.shares["uid-b"]
+    assert first is not None
+    assert second is not None
+    assert (first.vram_bytes, first.sm_percent) == (4 * GIB, 20)
+    assert (second.vram_bytes, second.sm_percent) == (3 * GIB, 15)
+
+
+def test_use_of_a_card_that_does_not_say_it_is_unknown() -> None:
+    claim = named("a", prepared_share(0, limit(50, 20)), pod="a")
+
+    assert use.of_node([claim], {"GPU-1": []}, pods={}).shares == {"uid-a": [None]}
+
+
+@pytest.mark.parametrize(
+    ("limit_gib", "used_mib", "exceeds", "is_near"),
+    [
+        (1, 900, False, False),
+        (1, 1000, False, True),
+        (1, 1024 + 64, False, True),
+        (1, 1024 + 65, True, True),
+        (64, 65536 + 2048, False, True),
+        (64, 65536 + 2049, True, True),
+    ],
+)
+def test_limit_is_exceeded_by_more_than_what_is_rounded(
+    limit_gib: int, used_mib: int, exceeds: bool, is_near: bool
+) -> None:
+    used = Used(vram_bytes=used_mib * MIB, processes=1)
+
+    assert used.exceeds(limit(50, limit_gib)) is exceeds
+    assert used.is_near(limit(50, limit_gib)) is is_near
+
+
+def test_share_without_a_limit_exceeds_nothing() -> None:
+    used = Used(vram_bytes=80 * GIB)
+
+    assert (used.exceeds(None), used.is_near(None)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("newer", "is_notable"),
+    [
+        (Used(vram_bytes=10 * GIB, sm_percent=50), False),
+        (Used(vram_bytes=10 * GIB + 511 * MIB, sm_percent=50), False),
+        (Used(vram_bytes=10 * GIB + 512 * MIB, sm_percent=50), True),
+        (Used(vram_bytes=10 * GIB, sm_percent=74), False),
+        (Used(vram_bytes=10 * GIB, sm_percent=75), True),
+        (Used(vram_bytes=10 * GIB, sm_percent=50, containers={ID: 0}), True),
+    ],
+)
+def test_change_that_a_reader_wants_to_know(newer: Used, is_notable: bool) -> None:
+    before = Used(vram_bytes=10 * GIB, sm_percent=50)
+
+    assert newer.differs(before, 8 * GIB) is is_notable
+
+
+def test_status_has_the_largest_containers_only() -> None:
+    used = Used(
+        vram_bytes=GIB, processes=30, containers={f"{number:064x}": number for number in range(30)}
+    )
+
+    shown = used.as_json()["containers"]
+
+    assert list(shown.values()) == list(range(29, 13, -1))

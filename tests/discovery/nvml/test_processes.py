@@ -1,0 +1,207 @@
+"""Processes that use the cards: NVML's lists, and the containers that /proc names."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pynvml
+import pytest
+from structlog.testing import capture_logs
+
+from tensorfusion_dra.core.claims.use import Container
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.discovery.nvml.processes import ProcessReader
+from tensorfusion_dra.discovery.recording import Refusal
+from tests.discovery.nvml.nvml_machine import Machine, answers, card
+
+COMPUTE: Final = pynvml.nvmlDeviceGetComputeRunningProcesses_v3
+GRAPHICS: Final = pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3
+MPS: Final = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3
+UTILIZATION: Final = pynvml.nvmlDeviceGetProcessUtilization
+HOST: Final = "pid:[4026531836]"
+ID: Final = "4f" * 32
+UID: Final = "8b0f8e6a-0a6f-4c39-9f0f-3f3b7a2f6c11"
+
+
+class Node:
+    """A /proc in a folder, and NVML's answers by function; calls and refusals are counted."""
+
+    def __init__(self, proc: Path) -> None:
+        self.proc = proc
+        self.namespace(HOST)
+        self.reader = ProcessReader(proc)
+        self.lists: dict[Callable[..., Any], Any] = {COMPUTE: [], GRAPHICS: [], MPS: []}
+        self.samples: Any = Refusal("NVML_ERROR_NOT_FOUND")
+        self.calls = 0
+        self.asked_since: list[int] = []
+
+    def namespace(self, text: str) -> None:
+        link = self.proc / "self/ns/pid"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(text)
+
+    def start(self, pid: int, *, pod: str = UID, name: str = "python") -> None:
+        """Start a process, also in the place of one that has ended."""
+        folder = self.proc / str(pid)
+        if folder.exists():
+            folder.rename(self.proc / f"{pid}-ended")  # its inode stays taken
+        folder.mkdir()
+        cgroups = f"0::/kubepods/burstable/pod{pod}/{ID}\n" if pod else "0::/init.scope\n"
+        (folder / "cgroup").write_text(cgroups, encoding="utf-8")
+        (folder / "comm").write_text(f"{name}\n", encoding="utf-8")
+
+    def query(self, _name: str, function: Callable[..., Any], _handle: object, *since: int) -> Any:
+        self.calls += 1
+        if function is UTILIZATION:
+            self.asked_since += since
+            return self.samples
+        return self.lists[function]
+
+    def read(self) -> list[tuple[int, int, int, str]]:
+        """Return the first card's processes: PID, bytes, percent, and pod or name."""
+        found = self.reader.read({"GPU-0": object()}, self.query).get("GPU-0", ())
+        return [
+            (
+                each.pid,
+                each.vram_bytes,
+                each.sm_percent,
+                each.container.pod_uid if each.container else each.name,
+            )
+            for each in found
+        ]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path / "proc")
+
+
+def used(pid: int, vram_bytes: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=vram_bytes)
+
+
+def sample(pid: int, at: int, percent: int) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent)
+
+
+def test_process_has_its_memory_and_its_container(node: Node) -> None:
+    node.start(7)
+    node.start(8, pod="", name="Xorg")
+    node.lists |= {COMPUTE: [used(7, 1000)], GRAPHICS: [used(8, 50)]}
+
+    (process, _) = node.reader.read({"GPU-0": object()}, node.query)["GPU-0"]
+
+    assert process.container == Container(pod_uid=UID, id=ID)
+    assert node.read() == [(7, 1000, 0, UID), (8, 50, 0, "Xorg")]
+
+
+def test_process_in_two_lists_counts_once(node: Node) -> None:
+    node.start(7)
+    node.lists |= {COMPUTE: [used(7, 1000)], MPS: [used(7, 900)], GRAPHICS: [used(7, None)]}
+
+    assert node.read() == [(7, 1000, 0, UID)]
+
+
+def test_utilization_is_the_mean_of_new_samples(node: Node) -> None:
+    node.start(7)
+    node.start(8)
+    node.lists[COMPUTE] = [used(7, 1000), used(8, 2000)]
+    node.samples = [sample(7, 100, 20), sample(7, 200, 40), sample(8, 150, 60)]
+    first = node.read()
+    node.samples = [sample(7, 200, 40), sample(7, 300, 90)]
+    second = node.read()
+
+    assert [percent for _, _, percent, _ in first] == [30, 60]
+    assert [percent for _, _, percent, _ in second] == [90, 0]
+    assert node.asked_since == [0, 200]
+
+
+def test_process_that_ended_meanwhile_is_left_out(node: Node) -> None:
+    node.start(7)
+    node.lists[COMPUTE] = [used(7, 1000), used(8, 2000)]
+
+    assert node.read() == [(7, 1000, 0, UID)]
+
+
+def test_reused_pid_is_read_again(node: Node) -> None:
+    node.start(7)
+    node.lists[COMPUTE] = [used(7, 1000)]
+    before = node.read()
+    node.start(7, pod=UID[::-1].replace("-", "0")[:32])
+
+    after = node.read()
+
+    assert before != after
+    assert after[0][3] == UID[::-1].replace("-", "0")[:32]
+
+
+def test_500_processes_are_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    read_text = Path.read_text
+
+    def counted(path: Path, *given: Any, **more: Any) -> str:
+        reads.append(path.name)
+        return read_text(path, *given, **more)
+
+    for pid in range(1, 501):
+        node.start(pid)
+    node.lists[COMPUTE] = [used(pid, 1) for pid in range(1, 501)]
+    monkeypatch.setattr(Path, "read_text", counted)
+
+    node.read()
+    calls = node.calls
+    node.read()
+
+    assert sorted(reads) == ["cgroup"] * 500 + ["comm"] * 500
+    assert (calls, node.calls) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    "error",
+    ["NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNCTION_NOT_FOUND"],
+)
+def test_refused_call_costs_one_line_in_the_log(node: Node, error: str) -> None:
+    node.start(7)
+    node.lists |= {COMPUTE: [used(7, 1000)], GRAPHICS: Refusal(error)}
+    node.samples = Refusal(error)
+
+    with capture_logs() as logs:
+        found = [node.read() for _ in range(3)]
+
+    assert found == [[(7, 1000, 0, UID)]] * 3
+    assert [(each["query"], each["error"]) for each in logs] == [
+        ("graphics processes", f"NVML answered {error}"),
+        ("utilization by process", f"NVML answered {error}"),
+    ]
+
+
+def test_card_that_refuses_every_list_is_missing(node: Node) -> None:
+    node.lists = dict.fromkeys(node.lists, Refusal("NVML_ERROR_GPU_IS_LOST"))
+
+    assert node.reader.read({"GPU-0": object()}, node.query) == {}
+
+
+@pytest.mark.parametrize("found", ["pid:[4026532221]", ""])
+def test_pid_namespace_of_its_own_is_refused(node: Node, found: str) -> None:
+    node.reader.check()
+    if found:
+        node.namespace(found)
+    else:
+        (node.proc / "self/ns/pid").unlink()
+
+    with pytest.raises(
+        RetryableError, match=r"expected pid:\[4026531836\]: NVML's PIDs are the hos"
+    ):
+        node.reader.check()
+
+
+def test_library_without_the_calls_costs_the_use_and_not_the_cards(machine: Machine) -> None:
+    node = Node(machine.folder / "proc")
+    node.start(7)
+
+    found, inventory = machine.run(answers(card(0)), ["processes"], ["read"])
+
+    assert found == {}
+    assert len(inventory["gpus"]) == 1
