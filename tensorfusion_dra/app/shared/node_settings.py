@@ -217,8 +217,8 @@ class Settings:
     )
     observe_use: str = setting(
         "false",
-        "Whether to see how much of its cards each share uses: true, false. The pod then needs the "
-        "host's PID namespace (docs/limits.md).",
+        "Whether to see how much of its cards each share uses, for which the pod needs the "
+        "host's PID namespace (docs/limits.md): true, false.",
     )
     preload: str = setting(
         "file",

@@ -2,9 +2,10 @@
 
 ``["read"]``, ``["processes"]``, ``["raw"]`` and ``["close"]`` call the discovery.
 ``["read again"]`` repeats until a reading succeeds. ``["write", path, text]`` writes a file,
-``["replace", path, text]`` replaces one, and ``["link", path, target]`` creates a link. ``["threads"]`` lists NVML's
-threads. ``["events", uuid]`` waits for a card's events in the background and returns once NVML has
-opened the card; ``["reopened"]`` returns once NVML has opened it again.
+``["replace", path, text]`` replaces one, and ``["link", path, target]`` creates a link.
+``["threads"]`` lists NVML's threads. ``["events", uuid]`` waits for a card's events in the
+background and returns once NVML has opened the card; ``["reopened"]`` returns once NVML has opened
+it again.
 """
 
 import dataclasses
