@@ -16,7 +16,7 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tensorfusion_dra.scheduling import devices, usage
 from tensorfusion_dra.scheduling.devices import Device
 from tensorfusion_dra.scheduling.usage import Holder
@@ -241,7 +241,7 @@ def _lines(
             for identity, amount in (holder.used.get("containers") or {}).items()
         )
         yield ""
-        rows = [[*place, shown(Quantity.of_bytes(amount))] for *place, amount in used]
+        rows = [[*place, _memory(amount)] for *place, amount in used]
         yield from table([["CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="")
 
 
@@ -334,8 +334,11 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
 def _used(holder: Holder) -> str:
     if not holder.used:
         return "-"
-    memory = Quantity.of_bytes(holder.used["vramBytes"])
-    return f"{shown(memory)}, {holder.used['smPercent']}%"
+    return f"{_memory(holder.used['vramBytes'])}, {holder.used['smPercent']}%"
+
+
+def _memory(used_bytes: int) -> str:
+    return shown(Quantity.of_bytes(used_bytes // MIB * MIB))
 
 
 def _health(card: _Card) -> str:

@@ -90,7 +90,7 @@ class UseWatch:
         if not len(counts) == len(found) == len(claim.shares):
             return ()
         return [
-            f"{share.gpu_uuid}: found {Quantity.of_bytes(used.vram_bytes)} of memory in use by "
+            f"{share.gpu_uuid}: found {used.memory} of memory in use by "
             f"{used.processes} processes, expected at most {Quantity.of_bytes(limit.vram_bytes)}; "
             "nothing keeps it within its limit"
             if count > 1 and used is not None and (limit := share.limit) is not None

@@ -69,7 +69,7 @@ def test_top_shows_what_shares_use_by_container(cluster: Cluster, capsys: Captur
     containers = [{"name": "main", "containerID": "containerd://4f4f"}]
     pod["status"] = {**pod.get("status", {}), "containerStatuses": containers}
     cluster.client.replace_status(PODS, pod)
-    own = {"4f4f": 10 * 2**30, "a0a0": 2 * 2**30}
+    own = {"4f4f": 10 * 2**30 + 5, "a0a0": 2 * 2**30}
     use(cluster, "a", vramBytes=12 * 2**30, smPercent=35, processes=2, containers=own)
 
     lines = cluster.text(capsys, "top", "--containers").splitlines()

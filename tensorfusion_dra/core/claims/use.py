@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.kubernetes.quantity import MIB
+from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 
 # The first match counts: a container may make cgroups of any name below its own.
 _CONTAINER: Final = re.compile(
@@ -81,6 +81,11 @@ class Used:
     sm_percent: int = 0
     processes: int = 0
     containers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> Quantity:
+        """The memory in whole MiB, for display."""
+        return Quantity.of_bytes(self.vram_bytes // MIB * MIB)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a claim's status has it, with the largest containers by their IDs."""
