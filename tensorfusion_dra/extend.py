@@ -162,6 +162,8 @@ class Enforcer(Protocol):
 
     - enforces_hard (bool, False): it brings a limiter that reads its limits from the container's
       environment, so that tenants may choose isolation `hard`.
+    - enforces_compute, enforces_memory (bool, False): it keeps all processes of a claim together
+      within the limit; the devices of its node show it.
     - expands_memory (bool, False): it can extend a card's memory by the host's memory or disk.
     - counts_by_pid (bool, True): it tells processes apart by their PID in the container, so that
       only containers with one PID namespace can use a request at the same time.

@@ -69,7 +69,7 @@ class Cards:
         command = [
             *(sys.executable, "-m", "tensorfusion_dra", "inspect", *flags),
             *("--driver-root", str(self._work.machine.driver_root), "--node-name", "gpu-check"),
-            *("--data-dir", str(nowhere), "--cdi-dir", str(nowhere)),
+            *("--data-dir", str(nowhere), "--cdi-dir", str(nowhere), "--enforcer", "none"),
             *("--kubelet-root", str(nowhere)),
         ]
         return _output(command, self._work.machine, deadline)

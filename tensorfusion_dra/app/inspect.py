@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -120,6 +120,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         providers=providers.load(settings),
         tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
         taint_effect=node_parts.taint_effect(settings),
+        enforcement=node_parts.node_enforcer(settings).of_devices,
     )
     try:
         reader.refresh()
@@ -248,16 +249,16 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
 
 
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
-    """Yield the enforcers; only that of the settings is loaded."""
+    """Yield the enforcers; only those of the settings are loaded."""
     own = (
         Registered(kind=ProviderKind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items()
     )
     for each in (*own, *(other for other in every if other.kind is ProviderKind.ENFORCER)):
         outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)
-        if each.name == settings.enforcer and not each.unused:
+        if each.name in settings.candidates and not each.unused:
             began, errors = time.monotonic(), {}
             try:
-                node_parts.chosen_enforcer(settings)
+                node_parts.candidates(replace(settings, enforcer=each.name))
             except InputError as error:
                 errors[""] = str(error)
             outcome = Outcome(

@@ -89,6 +89,9 @@ ATTR_COMPUTE_CAPABILITY: Final = "cuda_compute_capability"
 ATTR_DRIVER_VERSION: Final = "driver_version"
 ATTR_CUDA_DRIVER_VERSION: Final = "cuda_driver_version"
 ATTR_TFLOPS_SOURCE: Final = "tflops_source"
+ATTR_ENFORCER: Final = "enforcer"
+ATTR_ENFORCES_COMPUTE: Final = "enforcesCompute"
+ATTR_ENFORCES_MEMORY: Final = "enforcesMemory"
 
 # Kubernetes' own attributes; absent where the node does not report them, so that matchAttribute
 # treats the device as not matching (deviceattribute package; KEP-6072 for the NUMA node).
@@ -140,6 +143,7 @@ ANNOTATION_TFLOPS_LIMIT: Final = "tensor-fusion.ai/tflops-limit"
 ANNOTATION_VRAM_LIMIT: Final = "tensor-fusion.ai/vram-limit"
 ANNOTATION_QOS: Final = "tensor-fusion.ai/qos"
 ANNOTATION_ISOLATION: Final = "tensor-fusion.ai/isolation"
+ANNOTATION_REQUIRE_ENFORCEMENT: Final = "tensor-fusion.ai/require-enforcement"
 
 SHARE_ANNOTATIONS: Final = frozenset(
     {ANNOTATION_TFLOPS_LIMIT, ANNOTATION_VRAM_LIMIT, ANNOTATION_QOS, ANNOTATION_ISOLATION}

@@ -37,7 +37,7 @@ import structlog
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import health, known_cards
-from tensorfusion_dra.core.devices.device import Device, Node, Reading
+from tensorfusion_dra.core.devices.device import Device, Enforcement, Node, Reading
 from tensorfusion_dra.core.devices.gpu import HostResources, Inventory, LeftOut, TflopsSource
 from tensorfusion_dra.core.devices.health import (
     CardEvent,
@@ -259,6 +259,7 @@ class DeviceCatalog:
         providers: Providers | None = None,
         tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
+        enforcement: Callable[[Node], Enforcement] = lambda _: Enforcement(),
     ) -> None:
         """Read nothing yet.
 
@@ -269,10 +270,12 @@ class DeviceCatalog:
             providers: Of other packages; None for none.
             tracker: Decides on the cards' health; None for one without a record on disk.
             taint_effect: Effect of an unhealthy device's taint; "" for no taint.
+            enforcement: Returns what keeps limits on the node now.
         """
         self._discovery = discovery
         self._providers = providers or Providers()
         self._taint_effect = taint_effect
+        self._enforcement = enforcement
         self._host = host
         self._host_resources = HostResources()
         self._host_size_errors: tuple[str, ...] = ()
@@ -419,7 +422,7 @@ class DeviceCatalog:
         valid: list[Device] = []
         left_out = list(cards.inventory.left_out)
         reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
-        built = devices.own(reading, node)
+        built = devices.own(reading, node, self._enforcement(node))
         extended = self._providers.extended(built, reading, call_again=call_again)
         effect = self._taint_effect
         for device in (

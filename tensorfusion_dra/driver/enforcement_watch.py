@@ -25,7 +25,7 @@ check. When it runs again, the same happens once more, but not before the minute
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from threading import Lock
 from typing import Any, Final
@@ -35,9 +35,16 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
+from tensorfusion_dra.core.claims.evidence import (
+    Evidence,
+    EvidencePaths,
+    NodeEvidence,
+    NodeEvidencePaths,
+)
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.presence import Choice
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
+from tensorfusion_dra.core.devices.device import Enforcement, Node
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import Events, EvidenceReader
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
@@ -183,48 +190,112 @@ class EnforcementAnnouncer:
 
 CHECK_SECONDS: Final = 10.0
 NODE_CHECK_SECONDS: Final = 60.0
+_FRESH_SECONDS: Final = 5.0
+"""Age up to which evidence of a living enforcer counts at a prepare."""
+_SIMULATED: Final = verdicts.unknown(verdicts.SIMULATED, "simulated GPUs: nothing to enforce")
 
 
 class NodeEnforcer:
-    """The node's enforcer: would limits be enforced, before any claim is prepared?
+    """The node's enforcer: which one gets new claims, and would it enforce their limits?
+
+    An enforcer that the settings name is always the one, there or not. Of several (`auto`), the
+    first that is there is chosen, from evidence of the last seconds, and any is looked for anew at
+    each prepare while none is there: it may come and go while this process runs. If the node's pool
+    expands its cards' memory, only enforcers that can do this count.
 
     Check the evidence once a minute, in the watch's thread. Log a missing enforcer and write one
-    Event on the Node; write another one only after the enforcer was back.
+    Event on the Node; write another one only after the enforcer was back. That limits are advisory
+    is no Event: the administrator chose it.
+
+    Example: a bare node has the choice `none`, and pods with a part of a card wait. HAMi-core's
+    library is installed: the kubelet's next prepare, or the next check, chooses `hami-core`, and
+    the devices are published again with this name.
     """
 
     def __init__(
         self,
         evidence: EvidenceReader,
+        candidates: Mapping[str, Enforcer],
+        paths: Mapping[str, NodeEvidencePaths],
         *,
-        enforcer: str,
+        is_auto: bool,
         is_required: bool,
+        is_needed: bool = True,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Check nothing yet.
 
         Args:
-            evidence: Reads what the enforcer leaves.
-            enforcer: Its name.
+            evidence: Reads what the enforcers leave.
+            candidates: The enforcers that come into question, by name in their order; at least one.
+            paths: Where each leaves evidence of itself; none for simulated GPUs.
+            is_auto: False if the one candidate is chosen in any case.
             is_required: True if claims wait for signs of life (require-enforcement).
+            is_needed: False if shares in the default isolation need no enforcer: then none is
+                missed.
             now: Returns the wall clock's time.
-            clock: In seconds, for the time of the next check.
+            clock: In seconds, for the age of evidence and the time of the next check.
         """
         self._evidence = evidence
-        self._enforcer = enforcer
+        self._candidates = candidates
+        self._paths = paths
+        self._is_auto = is_auto
         self._is_required = is_required
+        self._is_needed = is_needed
         self._now = now
         self._clock = clock
         self._check_at = -math.inf
-        self._current: CurrentVerdict | None = (
-            None  # replaced as a whole, so that reading needs no lock
-        )
+        # Each replaced as a whole, so that reading needs no lock:
+        self._choice: Choice | None = None
+        self._current: CurrentVerdict | None = None
+        self._read_at = -math.inf
+        self._expands = False
         self._is_missing = False
         self._pending = ""  # text of an Event that is not written yet
+        self.on_change: Callable[[], None] = lambda: None
+        """Called, from any thread, when what the devices show of the enforcer has changed."""
 
     def current(self) -> CurrentVerdict | None:
         """Return the current verdict; None before the first check."""
         return self._current
+
+    def of_new_claim(self) -> Choice:
+        """Return the choice for a claim that is prepared now."""
+        known = self._choice
+        if known is None or (
+            self._is_auto and (known.lacking or self._clock() >= self._read_at + _FRESH_SECONDS)
+        ):
+            return self._choose()
+        return known
+
+    def enforces_hard(self, choice: Choice) -> bool:
+        """Return True if the enforcer brings a limiter for hard isolation."""
+        # Where none is there, the claim is refused for that, not for its isolation.
+        return bool(choice.lacking) or self._candidates[choice.enforcer].enforces_hard
+
+    def required_evidence(self) -> NodeEvidence | None:
+        """Return the evidence of the enforcer without which claims wait; None if none has to be.
+
+        With `auto` the choice itself says that one is there.
+        """
+        if self._is_auto or not self._is_required:
+            return None
+        return next((self._evidence.of_node(paths) for paths in self._paths.values()), None)
+
+    def of_devices(self, node: Node) -> Enforcement:
+        """Return what the devices of the node show.
+
+        Args:
+            node: As it is published now: its pool may expand the cards' memory.
+        """
+        ratios = node.oversubscription
+        expands = ratios is not None and ratios.expands_memory
+        known = self._choice
+        if known is None or expands != self._expands:
+            self._expands = expands
+            known = self._read()
+        return self._shown(known)
 
     def check(self, events: Events) -> None:
         """Check the evidence if it is time, and write the Event that is due.
@@ -234,21 +305,64 @@ class NodeEnforcer:
         """
         if self._clock() >= self._check_at:
             self._check_at = self._clock() + NODE_CHECK_SECONDS
-            found = presence.of_node_with_cure(
-                self._enforcer, self._evidence.of_node(), is_required=self._is_required
-            )
-            before = self._current or CurrentVerdict(verdict=found, since=self._now())
-            self._current = before.after(found, self._now())
-            was_missing, self._is_missing = self._is_missing, found.state is State.NOT_ENFORCED
-            facts = {"enforcer": self._enforcer, "reason": found.reason}
-            if self._is_missing and not was_missing:
-                log.warning("enforcer_not_seen", **facts, error=found.text)
-                self._pending = f"enforcer {self._enforcer}: {found.text}"
-            elif was_missing and not self._is_missing:
-                log.info("enforcer_seen", **facts)
-                self._pending = ""
+            choice = self._choose()
+            if self._is_needed:
+                self._report(choice)
         if self._pending and events.warn(names.EVENT_ENFORCER_MISSING, self._pending):
             self._pending = ""
+
+    def _report(self, choice: Choice) -> None:
+        """Make the choice's verdict the current one, and log what changed."""
+        found = choice.with_cure(is_required=self._is_required)
+        if not choice.lacking:
+            found = replace(found, text=f"enforcer {choice.enforcer}: {found.text}")
+        before = self._current or CurrentVerdict(verdict=found, since=self._now())
+        self._current = before.after(found, self._now())
+        was_missing = self._is_missing
+        self._is_missing = found.state is State.NOT_ENFORCED
+        facts = {"enforcer": choice.enforcer, "reason": found.reason}
+        if self._is_missing and not was_missing:
+            log.warning("enforcer_not_seen", **facts, error=found.text)
+            if found.reason != verdicts.NO_ENFORCER:
+                self._pending = found.text
+        elif was_missing and not self._is_missing:
+            log.info("enforcer_seen", **facts)
+            self._pending = ""
+
+    def _choose(self) -> Choice:
+        """Read the evidence anew; have the devices published again if they show something else."""
+        before, choice = self._choice, self._read()
+        if before is not None and self._shown(before) != self._shown(choice):
+            self.on_change()
+        return choice
+
+    def _read(self) -> Choice:
+        looked_for = {}
+        for name, enforcer in self._candidates.items():
+            if self._is_auto and self._expands and not enforcer.expands_memory:
+                continue
+            paths = self._paths.get(name)
+            found = presence.of_node(name, self._evidence.of_node(paths)) if paths else _SIMULATED
+            if found.state is not State.NOT_ENFORCED or not self._is_auto:
+                choice = Choice(enforcer=name, verdict=found, cure=presence.cure(name))
+                break
+            looked_for[name] = found
+        else:
+            choice = presence.none_found(looked_for)
+        if self._is_auto and (self._choice is None or self._choice.enforcer != choice.enforcer):
+            log.info("enforcer_chosen", enforcer=choice.enforcer, reason=choice.verdict.reason)
+        self._choice, self._read_at = choice, self._clock()
+        return choice
+
+    def _shown(self, choice: Choice) -> Enforcement:
+        chosen = self._candidates.get(choice.enforcer)
+        if chosen is None or choice.verdict.state is State.NOT_ENFORCED:
+            return Enforcement(enforcer=choice.enforcer)
+        return Enforcement(
+            enforcer=choice.enforcer,
+            compute=chosen.enforces_compute,
+            memory=chosen.enforces_memory,
+        )
 
 
 class EnforcementWatch:
@@ -272,7 +386,7 @@ class EnforcementWatch:
             enforcers: By name.
             records: Keeps the current verdicts.
             now: Returns the wall clock's time, for lastTransitionTime.
-            node: The node's enforcer; None if its default isolation needs none.
+            node: The node's enforcer; None for simulated GPUs.
             excess: Returns for each share how it was seen to be over its limit; see UseWatch.
             clock: In seconds, for ages and delays.
         """

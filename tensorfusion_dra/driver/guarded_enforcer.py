@@ -60,6 +60,14 @@ class GuardedEnforcer:
         return self._value("enforces_hard", bool, otherwise=False)
 
     @property
+    def enforces_compute(self) -> bool:
+        return self._value("enforces_compute", bool, otherwise=False)
+
+    @property
+    def enforces_memory(self) -> bool:
+        return self._value("enforces_memory", bool, otherwise=False)
+
+    @property
     def counts_by_pid(self) -> bool:
         return self._value("counts_by_pid", bool, otherwise=True)
 

@@ -23,10 +23,8 @@ class NodeFactsReader:
     Attributes:
         device_nodes: Finds the device nodes of cards.
         driver_files: Finds the libraries of the NVIDIA driver.
-        enforcer: Name of the enforcer for new claims.
         rules: Rules for limits above requests.
         boot_id: ID of this boot.
-        enforces_hard: True if the enforcer brings a limiter for hard isolation.
         describes_devices: True if containers of new claims get files with the metadata of their
             devices.
         metadata_folder: Host folder of these files.
@@ -34,10 +32,8 @@ class NodeFactsReader:
 
     device_nodes: DeviceNodes
     driver_files: DriverFiles
-    enforcer: str
     rules: LendingRules
     boot_id: str
-    enforces_hard: bool = False
     describes_devices: bool = False
     metadata_folder: str = ""
 
@@ -58,8 +54,6 @@ class NodeFactsReader:
             devices=catalog.by_name(),
             access={device.name: self._access(device) for device in cards},
             shared_access=self._shared_access(cards),
-            enforcer=self.enforcer,
-            enforces_hard=self.enforces_hard,
             rules=self.rules,
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,

@@ -4,7 +4,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths, NodeEvidence
+from tensorfusion_dra.core.claims.evidence import (
+    Evidence,
+    EvidencePaths,
+    NodeEvidence,
+    NodeEvidencePaths,
+)
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.claims.use import Process
@@ -378,8 +383,8 @@ class EvidenceReader(Protocol):
         """
         ...
 
-    def of_node(self) -> NodeEvidence:
-        """Return the evidence of this node's enforcer; may take a few seconds if it is dead."""
+    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
+        """Return the evidence of an enforcer itself; may take a few seconds if it is dead."""
         ...
 
 

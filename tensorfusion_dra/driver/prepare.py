@@ -37,11 +37,12 @@ from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
 from tensorfusion_dra.driver import operations
+from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, EvidenceReader, Pods
+from tensorfusion_dra.driver.ports import Claims, Pods
 from tensorfusion_dra.driver.share_policies import (
     ClaimPods,
     NeighbourReader,
@@ -71,24 +72,23 @@ class Preparer:
         limit_changes: LimitChanges,
         status: StatusReporter,
         operations: Operations,
+        enforcer: NodeEnforcer,
         workers: Workers | None = None,
-        required: EvidenceReader | None = None,
     ) -> None:
         """Prepare nothing yet.
 
         Args:
             pods: None if the driver has no permission to read pods.
             limit_changes: Recomputes the limits of the other claims on a claim's cards.
+            enforcer: Chooses the enforcer of new claims.
             workers: The bridge to Tensor Fusion's hypervisor; None without one.
-            required: Reads the evidence of the enforcer without which a claim is refused; None if
-                claims are prepared whether or not something enforces their limits.
         """
         self._claims, self._pods = claims_at_server, pods
         self._ledger, self._files = ledger, files
         self._cards = cards
         self._share_policies, self._neighbours = share_policies, neighbours
         self._limit_changes, self._status = limit_changes, status
-        self._operations, self._workers, self._required = operations, workers, required
+        self._operations, self._enforcer, self._workers = operations, enforcer, workers
         self._locks = ClaimLocks()
         self._refused = Event()
 
@@ -198,9 +198,15 @@ class Preparer:
         self._cards.check_present(claim.ref, devices)
         pods = ClaimPods(self._pods, claim, deadline=deadline)
         policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
-        neighbours = self._neighbours.of_claim(claim, policies, pods)
-        facts = self._cards.node_facts(catalog, devices)
-        evidence = self._required.of_node() if self._required else None
+        choice = self._enforcer.of_new_claim()
+        neighbours = self._neighbours.of_claim(claim, policies, pods, enforcer=choice.enforcer)
+        facts = replace(
+            self._cards.node_facts(catalog, devices),
+            enforcer=choice.enforcer,
+            enforces_hard=self._enforcer.enforces_hard(choice),
+            lacking=choice.lacking,
+        )
+        evidence = self._enforcer.required_evidence()
         operations.enter(Stage.ADMIT)
         with self._ledger.transaction() as transaction:
             try:

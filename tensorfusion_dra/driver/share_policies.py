@@ -14,6 +14,7 @@ from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.claims import share_policy, workers
 from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -136,15 +137,19 @@ class NeighbourReader:
     this would return nothing, and both would be prepared.
 
     Attributes:
-        fixed: Isolations in which the configured enforcer sets limits by environment variables.
-        counts_by_pid: Whether it needs one PID namespace for the containers of a request.
+        rules: Say in which isolations an enforcer sets limits by environment variables, and whether
+            it needs one PID namespace for the containers of a request.
     """
 
-    fixed: frozenset[Isolation]
-    counts_by_pid: bool = False
+    rules: LendingRules
 
     def of_claim(
-        self, claim: AllocatedClaim, policies: Sequence[SharePolicy], pods: ClaimPods
+        self,
+        claim: AllocatedClaim,
+        policies: Sequence[SharePolicy],
+        pods: ClaimPods,
+        *,
+        enforcer: str,
     ) -> ContainerNeighbours:
         """Return the claims that share a container with this claim, as its pods list them.
 
@@ -154,17 +159,19 @@ class NeighbourReader:
             claim: As allocated.
             policies: Of the claim's allocations.
             pods: The claim's pods.
+            enforcer: Name of its enforcer.
 
         Raises:
             ClaimError: Several containers of a pod would have the whole limit each.
             RetryableError: A pod cannot be read now.
         """
-        if not any(each.isolation in self.fixed for each in policies):
+        fixed = self.rules.fixed(enforcer)
+        if not any(each.isolation in fixed for each in policies):
             return ContainerNeighbours()
         if not pods.can_be_read:
             return ContainerNeighbours(is_known=False)
         found: set[str] = set()
-        is_counted = self.counts_by_pid and any(
+        is_counted = self.rules.counts_by_pid(enforcer) and any(
             each.limiter and each.isolation is not Isolation.SHARED for each in policies
         )
         for stored in filter(None, pods.stored.values()):

@@ -337,8 +337,7 @@ class Workers:
             if not self._plugin.is_serving():
                 raise RetryableError(
                     f"pod {worker.pod}: found no device plugin sockets of Tensor Fusion's "
-                    f"hypervisor, expected it to serve on this node; start it, or unset "
-                    "hypervisor-sockets"
+                    f"hypervisor, expected it to serve on this node; start it"
                 )
             stored = self._pods.find(worker.pod, wait_seconds=deadline - self._clock())
             if stored is None or workers.is_finished(stored):

@@ -30,14 +30,12 @@ _WAIT_SECONDS: Final = 1.0
 class EvidenceReader:
     """Reader of the evidence on one node."""
 
-    def __init__(self, paths: NodeEvidencePaths, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         """Read nothing yet.
 
         Args:
-            paths: Where this node's enforcer leaves evidence.
             now: Returns the wall clock's time in seconds since 1970, as heartbeats have it.
         """
-        self._paths = paths
         self._now = now
 
     def of_claim(self, paths: EvidencePaths) -> Evidence:
@@ -51,35 +49,36 @@ class EvidenceReader:
             daemon=_daemon(paths.socket),
         )
 
-    def of_node(self) -> NodeEvidence:
+    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
         hypervisor, asked = "", []
-        for sign, trouble in self._hypervisor():
+        for sign, trouble in _hypervisor(paths):
             if not trouble:
                 hypervisor = sign
                 break
             asked.append(f"{sign}: {trouble}")
         return NodeEvidence(
             read_at=self._now(),
-            files=tuple(map(_file, self._paths.files)),
+            files=tuple(map(_file, paths.files)),
             hypervisor=hypervisor,
             asked=tuple(asked),
-            daemon=_daemon(self._paths.socket),
+            daemon=_daemon(paths.socket),
         )
 
-    def _hypervisor(self) -> Iterator[tuple[str, str]]:
-        """Yield each sign of the hypervisor's life, and what speaks against it; cheap ones first.
 
-        The heartbeats of pods are none: each pod can write its own.
-        """
-        if self._paths.sockets:
-            pattern = Path(self._paths.sockets)
-            found = min(pattern.parent.glob(pattern.name), default=pattern)
-            trouble = unix_sockets.trouble(str(found))
-            yield f"device plugin {found}{'' if trouble else ' answers'}", trouble
-        if self._paths.http:
-            host, port = self._paths.http
-            trouble = _http_trouble(host, port)
-            yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
+def _hypervisor(paths: NodeEvidencePaths) -> Iterator[tuple[str, str]]:
+    """Yield each sign of the hypervisor's life, and what speaks against it; cheap ones first.
+
+    The heartbeats of pods are none: each pod can write its own.
+    """
+    if paths.sockets:
+        pattern = Path(paths.sockets)
+        found = min(pattern.parent.glob(pattern.name), default=pattern)
+        trouble = unix_sockets.trouble(str(found))
+        yield f"device plugin {found}{'' if trouble else ' answers'}", trouble
+    if paths.http:
+        host, port = paths.http
+        trouble = _http_trouble(host, port)
+        yield f"http://{host}:{port}{_HEALTHZ}{'' if trouble else ' answers'}", trouble
 
 
 def _memory(paths: EvidencePaths) -> SharedMemory:

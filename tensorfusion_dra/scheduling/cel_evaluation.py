@@ -38,6 +38,7 @@ _FIELD_OF_KIND: Final = {
     ValueKind.STRING: _STRING,
     ValueKind.AMOUNT: _STRING,
     ValueKind.INT: {"type": "TYPE_INT64"},
+    ValueKind.BOOL: {"type": "TYPE_BOOL"},
     ValueKind.VERSION: {"typeName": f".{_SEMVER}"},
 }
 _MAX_INT: Final = 2**63 - 1

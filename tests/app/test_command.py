@@ -57,7 +57,7 @@ def test_version_flag_prints_name_and_version() -> None:
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
         (["doctor", "--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
         (["doctor", "--on", "moon"], "moon"),
-        (["doctor", "--enforcer", "none"], "enforcer: found 'none'"),
+        (["doctor", "--enforcer", "magic"], "enforcer: found 'magic'"),
         (["simulate", "--pods", "-1"], "pods: found -1"),
         (["simulate", "--request", "tflops"], "request 'tflops'"),
         (["simulate", "--request", "speed=1"], "request 'speed=1'"),

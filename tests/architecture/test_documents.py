@@ -29,7 +29,7 @@ DOCUMENTS = (
     *sorted(ROOT.glob("C*.md")),
     *sorted(ROOT.glob("SECURITY.md")),
 )
-API_TYPES = {str: "string", int: "int", Version: "version"}
+API_TYPES = {str: "string", int: "int", bool: "bool", Version: "version"}
 OPTIONAL_ATTRIBUTES = {names.ATTR_PCI_BUS_ID, names.ATTR_PCIE_ROOT, names.ATTR_NUMA_NODE}
 
 

@@ -26,6 +26,7 @@ KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")
 
 MPS_DAEMON = {"settings": {"enforcer": "mps"}, "mps": {"daemon": {"enabled": True}}}
 
+TENSOR_FUSION: Mapping[str, Any] = {"enforcer": "tensor-fusion"}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "nvidia": {},
     "simulated": installation.NO_GPUS,
@@ -39,7 +40,12 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         "settings": {"enforcer": "hami-core"},
         "hamiCore": {"install": {"enabled": True}},
     },
-    "hypervisor": {"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}},
+    "hypervisor": {
+        "settings": {
+            "enforcer": "tensor-fusion",
+            "hypervisor-sockets": "/var/lib/kubelet/device-plugins",
+        }
+    },
     "mps": {"settings": {"enforcer": "mps"}},
     "mps-daemon": MPS_DAEMON,
     "mps-daemon-privileged": {**MPS_DAEMON, "nvidia": {"privileged": True}},
@@ -370,14 +376,15 @@ def test_webhooks_pods_take_the_values_for_scheduling() -> None:
     ("values", "variable", "may_get_pods"),
     [
         ({}, None, True),
-        ({"settings": {"read-pods": False}}, "false", False),
-        (WEBHOOK, "false", False),
-        ({**WEBHOOK, "settings": {"read-pods": True}}, "true", True),
-        # These need to know which containers use a claim.
+        ({"settings": {"read-pods": False, "enforcers": "mps"}}, "false", False),
+        ({**WEBHOOK, "settings": TENSOR_FUSION}, "false", False),
+        ({**WEBHOOK, "settings": {**TENSOR_FUSION, "read-pods": True}}, "true", True),
+        # These need to know which containers use a claim, and auto may choose one of them.
+        (WEBHOOK, None, True),
         ({**WEBHOOK, "settings": {"enforcer": "hami-core"}}, None, True),
         ({**WEBHOOK, "settings": {"enforcer": "mps"}}, None, True),
         # It needs the pod that it marks.
-        ({**WEBHOOK, "settings": {"hypervisor-sockets": "/sockets"}}, "false", True),
+        ({**WEBHOOK, "settings": {**TENSOR_FUSION, "hypervisor-sockets": "/x"}}, "false", True),
     ],
 )
 def test_pods_are_not_read_where_the_webhook_copies_their_annotations(
@@ -550,24 +557,52 @@ def test_notes_name_what_a_daemonset_without_pods_lacks(
 
 
 @pytest.mark.parametrize(
-    ("values", "is_warned"),
+    ("values", "expected"),
     [
-        ({}, True),
-        ({"settings": {"enforcer": "tensor-fusion", "isolation": "soft"}}, True),
-        ({"settings": {"enforcer": "hami-core"}}, False),
-        ({"settings": {"enforcer": "mps"}}, False),
-        ({"settings": {"hypervisor-sockets": "/var/lib/kubelet/device-plugins"}}, False),
-        ({"settings": {"isolation": "shared"}}, False),
-        (NO_GPUS, False),
+        ({}, "On a node with none of them pods with a\npart of a card wait"),
+        ({"settings": {"enforcers": "mps"}}, "the first enforcer that is there of mps."),
+        ({"settings": {"enforcer": "none"}}, "Limits are advisory (settings.enforcer=none)"),
+        ({"settings": TENSOR_FUSION}, "WARNING: nothing keeps the limits of shares"),
+        ({"settings": {**TENSOR_FUSION, "hypervisor-sockets": "/x"}}, ""),
+        ({"settings": {**TENSOR_FUSION, "isolation": "shared"}}, ""),
+        ({"settings": {"enforcer": "hami-core"}}, ""),
+        ({"settings": {"enforcer": "mps"}}, ""),
+        ({"hamiCore": {"install": {"enabled": True}}}, ""),
+        ({"mps": {"daemon": {"enabled": True}}}, ""),
+        (NO_GPUS, ""),
     ],
 )
-def test_notes_warn_of_nodes_without_an_enforcer(
-    values: Mapping[str, Any], is_warned: bool
+def test_notes_say_what_keeps_limits_where_it_may_be_missing(
+    values: Mapping[str, Any], expected: str
 ) -> None:
     found = helm.notes(values)
 
-    cures = ("enforcer: hami-core", "enforcer: mps", "hypervisor-sockets: /var/lib/kubelet/")
-    assert [cure in found for cure in cures] == [is_warned] * 3
+    said = ("Each node takes the first", "Limits are advisory", "WARNING: nothing keeps")
+    assert expected in found
+    assert [text in found for text in said].count(True) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"device-plugins", "mps"}),
+        ({"hamiCore": {"install": {"enabled": True}}}, {"device-plugins", "hami-core", "mps"}),
+        ({"settings": {"enforcers": "hami-core", "hami-core-library": "/a/b"}}, {"hami-core"}),
+        ({"settings": {"enforcer": "none"}}, set()),
+        (NO_GPUS, set()),
+    ],
+)
+def test_folders_of_every_enforcer_that_auto_may_choose_are_mounted(
+    values: Mapping[str, Any], expected: set[str]
+) -> None:
+    (plugin,) = (
+        item
+        for item in helm.render(values)
+        if item["metadata"]["name"] == NODE_PLUGIN and item["kind"] == "DaemonSet"
+    )
+
+    mounted = {each["name"] for each in plugin["spec"]["template"]["spec"]["volumes"]}
+    assert mounted & {"device-plugins", "hami-core", "mps"} == expected
 
 
 @pytest.mark.parametrize(
@@ -590,7 +625,10 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"mps": {"daemon": {"enabled": True}}}, "expected settings.enforcer=mps"),
+        (
+            {"mps": {"daemon": {"enabled": True}}, "settings": {"enforcers": "hami-core"}},
+            "expected settings.enforcer=mps, or auto",
+        ),
         ({"mps": {"exclusiveProcess": True}}, "without mps.daemon.enabled"),
         (
             {**MPS_DAEMON, "settings": {"enforcer": "mps", "mps-pipes": "/run/elsewhere"}},
@@ -600,7 +638,10 @@ def test_installation_into_a_cluster_without_an_operator_is_refused(
             {**VARIANTS["mps-exclusive-process"], "nvidia": {"privileged": True}},
             "found nvidia.privileged",
         ),
-        ({"hamiCore": {"install": {"enabled": True}}}, "expected settings.enforcer=hami-core"),
+        (
+            {"hamiCore": {"install": {"enabled": True}}, "settings": {"enforcer": "mps"}},
+            "expected settings.enforcer=hami-core, or auto",
+        ),
         (
             {
                 "hamiCore": {"install": {"enabled": True}},

@@ -26,6 +26,8 @@ from tests.support.helm import Document
 from tests.support.installation import WEBHOOK
 from tests.support.rbac import Right
 
+WITHOUT_BRIDGE: Final = {"settings": {"enforcers": "hami-core,mps"}}
+
 
 def one(documents: list[Document], kind: str, name: str = "") -> Document:
     (found,) = [
@@ -98,7 +100,8 @@ def test_policy_matches_only_the_node_plugins_service_account() -> None:
     namespace = daemonset["metadata"]["namespace"]
     account = daemonset["spec"]["template"]["spec"]["serviceAccountName"]
 
-    (condition,) = one(documents, "ValidatingAdmissionPolicy")["spec"]["matchConditions"]
+    policy = one(documents, "ValidatingAdmissionPolicy", "tensorfusion-dra-slices")
+    (condition,) = policy["spec"]["matchConditions"]
 
     user = f"system:serviceaccount:{namespace}:{account}"
     assert condition["expression"] == f'request.userInfo.username == "{user}"'
@@ -107,10 +110,11 @@ def test_policy_matches_only_the_node_plugins_service_account() -> None:
 
 def test_policy_is_bound_and_denies() -> None:
     documents = installation.documents("nvidia")
-    policy = one(documents, "ValidatingAdmissionPolicy")
-    binding = one(documents, "ValidatingAdmissionPolicyBinding")["spec"]
+    name = "tensorfusion-dra-slices"
+    policy = one(documents, "ValidatingAdmissionPolicy", name)
+    binding = one(documents, "ValidatingAdmissionPolicyBinding", name)["spec"]
 
-    assert binding == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert policy["spec"]["matchConstraints"]["resourceRules"][0]["operations"] == [
         "CREATE",
@@ -352,7 +356,7 @@ def test_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) ->
 def test_role_allows_nothing_else(
     sent: frozenset[Asked], sent_with_pools: frozenset[Asked]
 ) -> None:
-    granted = allowed(installation.documents("nvidia"))
+    granted = allowed(helm.render(WITHOUT_BRIDGE))
     # Events report problems, and the only problem in these runs is an invalid GPUPool.
     requests = sent | sent_with_pools
 
@@ -395,9 +399,10 @@ def test_no_role_uses_wildcards() -> None:
                 assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
-def test_hypervisor_sockets_add_the_rights_to_watch_and_mark_pods() -> None:
-    base = allowed(installation.documents("nvidia"))
-    granted = allowed(helm.render(VARIANTS["hypervisor"]))
+@pytest.mark.parametrize("values", [{}, VARIANTS["hypervisor"]], ids=["auto", "named"])
+def test_bridge_to_the_hypervisor_adds_the_rights_to_watch_and_mark_pods(values: Any) -> None:
+    base = allowed(helm.render(WITHOUT_BRIDGE))
+    granted = allowed(helm.render(values))
 
     assert {(right.resource, right.verb) for right in granted - base} == {
         ("pods", "list"),

@@ -12,10 +12,12 @@ from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
 
 NAME: Final = "tenant-files"
-MOUNT: Final = scripts.container("nvidia", NAME)
+MOUNT: Final = scripts.container("hypervisor", NAME)
 
 
-def run(folder: Path, *, mounted: bool, mount_status: int = 0) -> tuple[int, str, str]:
+def run(
+    folder: Path, *, mounted: bool, mount_status: int = 0, written: str = "shm"
+) -> tuple[int, str, str]:
     """Return status and output of the script, and how it called a stand-in for mount."""
     programs = folder / "bin"
     calls = folder / "calls"
@@ -23,7 +25,7 @@ def run(folder: Path, *, mounted: bool, mount_status: int = 0) -> tuple[int, str
     scripts.put_program(programs, "mountpoint", f"#!/bin/sh\nexit {int(not mounted)}\n")
     mount = f'#!/bin/sh\necho "$*" >>{calls}\nexit {mount_status}\n'
     scripts.put_program(programs, "mount", mount)
-    env = {**scripts.variables(MOUNT), "ROOT": str(folder / "run")}
+    env = {**scripts.variables(MOUNT), "ROOT": str(folder / "run"), "WRITTEN": written}
 
     done = scripts.run(scripts.command(MOUNT), {**env, "PATH": scripts.path_with(programs)})
 
@@ -40,6 +42,14 @@ def test_new_folder_is_on_a_tmpfs_and_a_fault_does_not_keep_the_driver_from_star
     assert calls == f"-t tmpfs -o {options} tensorfusion-dra {tmp_path}/run/shm\n"
     assert (tmp_path / "run" / "shm").is_dir()
     assert status == 0
+
+
+def test_every_folder_of_several_enforcers_is_mounted(tmp_path: Path) -> None:
+    calls = run(tmp_path, mounted=False, written="shm hami-core/claims")[2]
+
+    assert [line.rpartition("/run/")[2] for line in calls.splitlines()] == [
+        *("shm", "hami-core/claims"),
+    ]
 
 
 def test_mount_of_tensor_fusion_itself_is_left_alone(tmp_path: Path) -> None:
@@ -80,7 +90,7 @@ def test_folders_that_the_node_plugin_could_not_delete_are_deleted_and_no_other(
 @pytest.mark.parametrize(
     ("variant", "expected"),
     [
-        ("nvidia", ["/run/tensor-fusion/shm"]),
+        ("nvidia", ["/run/tensor-fusion/shm", HamiCore(library="").claims_root]),
         ("hami-core", [HamiCore(library="").claims_root]),
         ("mps", []),
         ("simulated", []),
@@ -92,7 +102,8 @@ def test_tmpfs_is_where_the_enforcer_has_containers_write(
     every = helm.containers(helm.render(VARIANTS[variant]))
     found = [scripts.variables(each) for each in every if each["name"] == NAME]
 
-    assert [f"{each['ROOT']}/{each['WRITTEN']}" for each in found] == expected
+    folders = [f"{each['ROOT']}/{name}" for each in found for name in each["WRITTEN"].split()]
+    assert folders == expected
 
 
 def test_nothing_is_privileged_if_the_administrator_mounts_it() -> None:

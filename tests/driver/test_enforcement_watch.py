@@ -21,6 +21,7 @@ from tensorfusion_dra.core.claims.evidence import (
     EvidencePaths,
     FileEvidence,
     NodeEvidence,
+    NodeEvidencePaths,
     SharedMemory,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -90,7 +91,7 @@ class SignsInMemory:
         daemon = Daemon(path=paths.socket, trouble=self.trouble_of_daemon)
         return Evidence(read_at=HEARTBEAT, shared_memory=memory, daemon=daemon)
 
-    def of_node(self) -> NodeEvidence:
+    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
         self.node_checks += 1
         return self.node
 
@@ -113,7 +114,9 @@ class Setup:
         self.announcer = EnforcementAnnouncer(self.events)
         self.node = NodeEnforcer(
             self.evidence,
-            enforcer="tensor-fusion",
+            {"tensor-fusion": ENFORCERS["tensor-fusion"]},
+            {"tensor-fusion": NodeEvidencePaths(enforcer="tensor-fusion")},
+            is_auto=False,
             is_required=is_required,
             now=self.now,
             clock=lambda: self.seconds,

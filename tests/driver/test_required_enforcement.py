@@ -17,6 +17,7 @@ from tensorfusion_dra.core.claims.evidence import (
     EvidencePaths,
     FileEvidence,
     NodeEvidence,
+    NodeEvidencePaths,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -160,13 +161,11 @@ class NodeWithHypervisor:
 
     def __init__(self) -> None:
         self.hypervisor = ""
-        self.readings = 0
 
     def of_claim(self, paths: EvidencePaths) -> Evidence:
         raise AssertionError(paths)
 
-    def of_node(self) -> NodeEvidence:
-        self.readings += 1
+    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
         return NodeEvidence(
             read_at=0,
             files=(FileEvidence(path="/libcuda_limiter.so"),),

@@ -60,7 +60,7 @@ def soft(folder: Path) -> NodeEvidencePaths:
 
 
 def found(paths: NodeEvidencePaths) -> tuple[str, str, str]:
-    verdict = presence.of_node(paths.enforcer, EvidenceReader(paths, now=lambda: NOW).of_node())
+    verdict = presence.of_node(paths.enforcer, EvidenceReader(now=lambda: NOW).of_node(paths))
     return verdict.state.value, verdict.reason, verdict.text
 
 
@@ -144,7 +144,7 @@ def test_signs_of_a_claim_are_read_at_its_places(node: Path) -> None:
     enforcer_files.write_shared_memory(node / "shm", FRESH)
     (node / "gpu.cache").write_bytes(enforcer_files.hami_cache([limit(25, 20)]))
 
-    evidence = EvidenceReader(soft(node), now=lambda: NOW).of_claim(
+    evidence = EvidenceReader(now=lambda: NOW).of_claim(
         EvidencePaths(
             files=(str(node / "libcuda_limiter.so"), str(node / "missing")),
             shared_memory=str(node / "shm"),
@@ -162,9 +162,7 @@ def test_signs_of_a_claim_are_read_at_its_places(node: Path) -> None:
 
 
 def test_places_of_a_simulated_claim_are_not_read() -> None:
-    evidence = EvidenceReader(NodeEvidencePaths(enforcer="mps"), now=lambda: NOW).of_claim(
-        EvidencePaths()
-    )
+    evidence = EvidenceReader(now=lambda: NOW).of_claim(EvidencePaths())
 
     assert (evidence.files, evidence.shared_memory, evidence.caches, evidence.daemon) == (
         (),
@@ -175,7 +173,7 @@ def test_places_of_a_simulated_claim_are_not_read() -> None:
 
 
 def test_only_claims_that_something_on_the_node_enforces_are_refused(node: Path) -> None:
-    evidence = EvidenceReader(soft(node), now=lambda: NOW).of_node()
+    evidence = EvidenceReader(now=lambda: NOW).of_node(soft(node))
     shares = {
         "soft": prepared_share(0, limit(25, 20)),
         "hard": prepared_share(0, limit(25, 20), isolation=Isolation.HARD),
@@ -208,7 +206,7 @@ def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_pat
     memory.record_registered(POD)
 
     def reason() -> str:
-        evidence = EvidenceReader(NodeEvidencePaths(enforcer="tensor-fusion")).of_claim(paths)
+        evidence = EvidenceReader().of_claim(paths)
         (found,) = verdicts.of_claim(CLAIM, evidence, is_new=False)
         return found.reason
 

@@ -80,6 +80,8 @@ class Node:
             *("--nvml-library", str(nvml)),
             *("--data-dir", str(folder)),
             *("--static-cdi-dir", str(folder / "static-cdi")),
+            # Its limiter is there, and nothing more: claims are prepared all the same.
+            *("--enforcer", "tensor-fusion"),
             *("--device-metadata", "true"),
             # No periodic reconciliation: at a random moment, it would add its steps to any test.
             *("--recover-seconds", "86400"),

@@ -6,27 +6,30 @@ import weakref
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims
+from tensorfusion_dra.driver.ports import Claims, EvidenceReader
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
-from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.enforcement import evidence
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.builders.devices import NODE
@@ -40,9 +43,6 @@ from tests.support.ports import (
     PodsInMemory,
 )
 from tests.support.waiting import PATIENCE_SECONDS
-
-if TYPE_CHECKING:
-    from tensorfusion_dra.driver.ports import EvidenceReader
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
@@ -110,6 +110,7 @@ class Setup:
         self.pods = PodsInMemory()
         self.reads_pods = True
         self.required: EvidenceReader | None = None
+        self.node_enforcer: NodeEnforcer | None = None
         self.status = StatusReporter(NoStatus())
         self.operations = Operations()
         self.workers = workers
@@ -119,8 +120,6 @@ class Setup:
         facts = NodeFactsReader(
             device_nodes=self.device_nodes,
             driver_files=self.driver_files,
-            enforcer=self.enforcer.name,
-            enforces_hard=self.enforcer.enforces_hard,
             rules=self.rules,
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,
@@ -133,15 +132,24 @@ class Setup:
             files=self.node_files,
             cards=LocalCards(catalog or self.catalog, facts),
             share_policies=SharePolicyReader(isolation=Isolation.SOFT),
-            neighbours=NeighbourReader(
-                fixed=self.rules.fixed(self.enforcer.name),
-                counts_by_pid=self.rules.counts_by_pid(self.enforcer.name),
-            ),
+            neighbours=NeighbourReader(rules=self.rules),
             limit_changes=self.limit_changes(catalog),
             workers=self.workers,
             status=self.status,
             operations=self.operations,
-            required=self.required,
+            enforcer=self.node_enforcer or self.named_enforcer(),
+        )
+
+    def named_enforcer(self) -> NodeEnforcer:
+        """Return the choice of the one enforcer that the settings name."""
+        name = self.enforcer.name
+        return NodeEnforcer(
+            self.required or evidence.EvidenceReader(),
+            {name: self.enforcer},
+            {name: NodeEvidencePaths(enforcer=name)},
+            is_auto=False,
+            is_required=self.required is not None,
+            now=utc_now,
         )
 
     def limit_changes(

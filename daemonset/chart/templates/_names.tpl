@@ -72,7 +72,21 @@ service:
 {{- end }}
 
 {{- define "enforcer" -}}
-{{ .Values.settings.enforcer | default "tensor-fusion" }}
+{{- /* The setting enforcer; of simulated GPUs, on which nothing is enforced, the one whose specs claims get. */ -}}
+{{- $named := .Values.settings.enforcer | default "auto" }}
+{{- if and (eq $named "auto") (index .Values.settings "simulated-gpus") }}tensor-fusion{{ else }}{{ $named }}{{ end }}
+{{- end }}
+
+{{- define "enforcers" -}}
+{{- /* Every enforcer that may get a node's claims, with commas. */ -}}
+{{- $named := include "enforcer" . }}
+{{- if eq $named "auto" }}{{ .Values.settings.enforcers | default "tensor-fusion,hami-core,mps" }}{{ else }}{{ $named }}{{ end }}
+{{- end }}
+
+{{- define "hypervisor-sockets" -}}
+{{- /* Folder of the hypervisor's sockets; "" if the hypervisor is not told of pods. */ -}}
+{{- $isUsual := and (eq (include "enforcer" .) "auto") (has "tensor-fusion" (include "enforcers" . | splitList ",")) }}
+{{- index .Values.settings "hypervisor-sockets" | default ($isUsual | ternary (printf "%s/device-plugins" .Values.kubeletRoot) "") }}
 {{- end }}
 
 {{- define "settings" -}}

@@ -99,10 +99,10 @@ def folders(context: Context) -> Iterator[Finding]:
     ]
     if not settings.simulated_gpus:
         uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
-        enforcer = node_parts.chosen_enforcer(settings)
-        is_own = enforcer.name == TensorFusion.name
-        if folder := f"{settings.tensor_fusion_root}/shm" if is_own else enforcer.claims_root:
-            uses.append((Path(folder).resolve(), _TENANTS))
+        for enforcer in node_parts.candidates(settings).values():
+            is_own = enforcer.name == TensorFusion.name
+            if folder := f"{settings.tensor_fusion_root}/shm" if is_own else enforcer.claims_root:
+                uses.append((Path(folder).resolve(), _TENANTS))
     mounts = _mounts()
     for path, use in uses:
         yield from findings(_read_folder(path, mounts), use, in_pod=context.in_pod)

@@ -10,9 +10,12 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
+from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.claims import presence, verdicts
+from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.verdicts import State, Verdict
+from tensorfusion_dra.core.claims.presence import Choice
+from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import RetryableError
@@ -29,7 +32,10 @@ def files(context: Context) -> Iterator[Finding]:
     if settings.simulated_gpus:
         yield ok(subject, "simulated GPUs: there is nothing to enforce")
         return
-    enforcer = node_parts.chosen_enforcer(settings)
+    name = _choice(settings).enforcer
+    if name == NoEnforcer.name:
+        return  # alive() says so
+    enforcer = node_parts.enforcers(settings)[name]
     example = node_parts.example_claim(settings, isolation=Isolation(settings.isolation))
     needs = enforcer.needs(example)
     if not needs.files and not needs.sockets:
@@ -39,9 +45,9 @@ def files(context: Context) -> Iterator[Finding]:
             "container's image, or they have no limit",
         )
     for path in needs.files:
-        yield _file(settings.enforcer, Path(path))
+        yield _file(name, Path(path))
     for path in needs.sockets:
-        yield _socket(settings.enforcer, path)
+        yield _socket(name, path)
 
 
 def _file(enforcer: str, path: Path) -> Finding:
@@ -89,26 +95,32 @@ def alive(context: Context) -> Iterator[Finding]:
     """Check that the enforcer of shares in soft isolation is alive."""
     settings = context.settings
     if not settings.simulated_gpus:
-        evidence = node_parts.evidence_reader(settings).of_node()
-        found = presence.of_node(settings.enforcer, evidence)
-        yield life(settings.enforcer, found, is_required=settings.require_enforcement == "true")
+        choice = _choice(settings)
+        yield life(choice, is_required=settings.require_enforcement == "true")
 
 
-def life(enforcer: str, found: Verdict, *, is_required: bool) -> Finding:
+def _choice(settings: Settings) -> Choice:
+    enforcer = node_parts.node_enforcer(settings)
+    enforcer.of_devices(node_parts.node(settings))  # whose pool may expand the cards' memory
+    return enforcer.of_new_claim()
+
+
+def life(choice: Choice, *, is_required: bool) -> Finding:
     """Judge the enforcer's signs of life.
 
     Args:
-        enforcer: Value of --enforcer.
-        found: Verdict about the node.
+        choice: The enforcer of new claims.
         is_required: True if claims are refused without an enforcer.
     """
-    subject = f"life of enforcer {enforcer}"
+    found, cure = choice.verdict, choice.cure
+    subject = "enforcer auto" if choice.lacking else f"life of enforcer {choice.enforcer}"
     if found.state is State.ENFORCED:
         return ok(subject, found.text)
+    text = f"{found.text}: {presence.consequence(found, is_required=is_required)}"
+    if found.reason == verdicts.NO_ENFORCER:
+        return note(subject, text)
     if found.state is State.UNKNOWN:
         return note(subject, found.text)
-    text = f"{found.text}: {presence.consequence(found, is_required=is_required)}"
-    cure = presence.cure(enforcer)
     if presence.refuses(found, is_required=is_required):
         return problem(subject, text, expected="a live enforcer", cure=cure)
     return warning(
@@ -126,8 +138,9 @@ def address(context: Context) -> Iterator[Finding]:
     start.
     """
     settings = context.settings
-    is_soft = settings.enforcer == TensorFusion.name and settings.isolation == Isolation.SOFT
-    if is_soft and not settings.simulated_gpus and not settings.hypervisor_ip:
+    if settings.simulated_gpus or settings.hypervisor_ip or settings.isolation != Isolation.SOFT:
+        return
+    if _choice(settings).enforcer == TensorFusion.name:
         yield warning(
             "address of Tensor Fusion's hypervisor (hypervisor-ip)",
             "not set: a limiter that asks the hypervisor for its pod ends every process",
@@ -166,7 +179,9 @@ def claims(context: Context) -> Iterator[Finding]:
         for share, each in zip(claim.shares, found, strict=True):
             subject = f"limits of claim {claim.ref} on {share.device}"
             text = f"{each.state} ({each.reason}): {each.text}"
-            if each.state is State.NOT_ENFORCED:
+            if each.reason == verdicts.NO_ENFORCER:
+                yield note(subject, text)
+            elif each.state is State.NOT_ENFORCED:
                 yield warning(subject, text, expected="Enforced", cure=_SEE)
             elif each.state is State.UNKNOWN and each.reason != verdicts.SIMULATED:
                 yield note(subject, text)

@@ -17,7 +17,6 @@ import structlog
 
 from tensorfusion_dra.app.node_plugin import status_page
 from tensorfusion_dra.app.shared import (
-    enforcer_kinds,
     health_endpoint,
     node_parts,
     process_memory,
@@ -37,7 +36,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
-from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch, NodeEnforcer
+from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards
@@ -57,6 +56,7 @@ from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
@@ -139,6 +139,7 @@ class NodePlugin:
             self._ledger, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
         )
         self._reconciler.begin()
+        node_enforcer = node_parts.node_enforcer(settings, enforcers)
         provided = providers.load(settings)
         supervisor.on_stop(provided.close)
         discovery = supervisor.enter(node_parts.discovery(settings, self._ledger.claims))
@@ -150,7 +151,10 @@ class NodePlugin:
             providers=provided,
             tracker=node_parts.health_tracker(settings, self._ledger.claims),
             taint_effect=node_parts.taint_effect(settings),
+            enforcement=node_enforcer.of_devices,
         )
+        providers_of = self.catalog.providers
+        node_enforcer.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
 
         self._api_server = ApiServerState()
         self._recent = RecentOperations()
@@ -164,20 +168,15 @@ class NodePlugin:
         supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
-        evidence = node_parts.evidence_reader(settings, enforcers)
-        is_required = settings.require_enforcement == "true"
-        node_enforcer = NodeEnforcer(
-            evidence, enforcer=settings.enforcer, is_required=is_required, now=utc_now
-        )
         reads = RetriedReads()
         claims = Claims(self._resource_api, reads=reads)
         self._use = UseWatch(discovery, self._ledger.claims, claims)
         self._enforcement = EnforcementWatch(
-            evidence,
+            EvidenceReader(),
             enforcers,
             SavedState(settings.data_folder, saved_state.LIMITS),
             now=utc_now,
-            node=node_enforcer if node_parts.needs_enforcer(settings) else None,
+            node=node_enforcer,
             excess=self._use.excess,
         )
         self._status = StatusReporter(
@@ -189,7 +188,7 @@ class NodePlugin:
         )
         supervisor.own("status", self._status)
         pods = Pods(self._api, reads=reads)
-        workers = self._workers(pods, reads) if settings.hypervisor_sockets else None
+        workers = self._workers(pods, reads) if settings.bridge_folder else None
         self._limit_changes = LimitChanges(
             self._ledger,
             files,
@@ -205,15 +204,12 @@ class NodePlugin:
             files=files,
             cards=LocalCards(self.catalog, facts),
             share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
-            neighbours=NeighbourReader(
-                fixed=facts.rules.fixed(facts.enforcer),
-                counts_by_pid=facts.rules.counts_by_pid(facts.enforcer),
-            ),
+            neighbours=NeighbourReader(rules=facts.rules),
             limit_changes=self._limit_changes,
             status=self._status,
             operations=Operations((self._recent, self._metrics.operations)),
+            enforcer=node_enforcer,
             workers=workers,
-            required=evidence if is_required else None,
         )
         self._slices = Slices(self._resource_api, node_name=settings.node_name)
         self.publisher = Publisher(
@@ -239,7 +235,7 @@ class NodePlugin:
         )
 
         settings, supervisor = self._settings, self._supervisor
-        plugin = DevicePlugin(Path(settings.hypervisor_sockets))
+        plugin = DevicePlugin(Path(settings.bridge_folder))
         worker_pods = WorkerPods(self._api, node_name=settings.node_name, reads=reads)
         workers = Workers(
             pods,
@@ -351,7 +347,7 @@ class NodePlugin:
             self.catalog,
             self._events(),
             on_change=self.publisher.wake,
-            expands_memory=enforcer_kinds.expands_memory(settings.enforcer),
+            expands_memory=settings.expands_memory,
         )
         self._supervisor.own("gpupool", follower)
         self._supervisor.own("gpupool-watch", pools)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS, NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
 from tensorfusion_dra.core.claims.lending import LendingRules
@@ -30,9 +30,11 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
 from tensorfusion_dra.driver.catalog import CardHealthTracker
+from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import ProviderKind
+from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
@@ -73,24 +75,54 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
     return {**own, **others}
 
 
-def chosen_enforcer(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> Enforcer:
-    """Return the enforcer that the settings name.
+def candidates(
+    settings: Settings, every: Mapping[str, Enforcer] | None = None
+) -> Mapping[str, Enforcer]:
+    """Return the enforcers that the settings name, in their order.
 
     Args:
         every: From enforcers(), so that one of another package has one thread; None for new ones.
 
     Raises:
-        InputError: It is another package's and cannot be used, or is disabled.
+        InputError: One is another package's and cannot be used, or is disabled.
     """
-    enforcer = (every or enforcers(settings)).get(settings.enforcer)
-    if enforcer is None:
-        raise InputError(
-            f"enforcer: found {settings.enforcer}, which disable-provider turns off or whose name "
-            "cannot be used, expected another one"
-        )
-    if isinstance(enforcer, GuardedEnforcer):
-        enforcer.check()
-    return enforcer
+    every = every or enforcers(settings)
+    for name in settings.candidates:
+        enforcer = every.get(name)
+        if enforcer is None:
+            raise InputError(
+                f"enforcer: found {name}, which disable-provider turns off or whose name cannot be "
+                "used, expected another one"
+            )
+        if isinstance(enforcer, GuardedEnforcer):
+            enforcer.check()
+    return {name: every[name] for name in settings.candidates}
+
+
+def node_enforcer(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeEnforcer:
+    """Return what chooses the enforcer of new claims.
+
+    Args:
+        every: From enforcers(); None for new ones.
+
+    Raises:
+        InputError: See candidates().
+    """
+    named = candidates(settings, every)
+    is_real = not settings.simulated_gpus
+    example = example_claim(settings, isolation=Isolation(settings.isolation))
+    is_limited = settings.isolation != Isolation.SHARED and (
+        settings.enforcer == NoEnforcer.name or presence.needs_enforcer(example)
+    )
+    return NodeEnforcer(
+        EvidenceReader(),
+        named,
+        {name: _node_paths(settings, each) for name, each in named.items() if is_real},
+        is_auto=is_real and settings.enforcer == AUTO,
+        is_required=settings.require_enforcement == "true",
+        is_needed=is_real and is_limited,
+        now=utc_now,
+    )
 
 
 def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
@@ -109,10 +141,9 @@ def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) 
         every: From enforcers(); None for new ones.
 
     Raises:
-        InputError: The boot's ID cannot be read, or the enforcer cannot be used.
+        InputError: The boot's ID cannot be read.
     """
     every = every or enforcers(settings)
-    enforcer = chosen_enforcer(settings, every)
     return NodeFactsReader(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
@@ -120,8 +151,6 @@ def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) 
             root_on_host=_driver_root_on_host(settings),
             cdi_folders=(Path(settings.static_cdi_dir), Path(settings.cdi_dir)),
         ),
-        enforcer=enforcer.name,
-        enforces_hard=enforcer.enforces_hard,
         rules=LendingRules(
             overcommit_limits=settings.overcommit_limits == "true",
             enforcers=every,
@@ -227,36 +256,21 @@ def _codes(text: str) -> frozenset[int]:
     return frozenset(int(code) for code in text.split(",") if code)
 
 
-def needs_enforcer(settings: Settings) -> bool:
-    """Return True if something on this node has to enforce limits in the default isolation."""
-    example = example_claim(settings, isolation=Isolation(settings.isolation))
-    return not settings.simulated_gpus and presence.needs_enforcer(example)
-
-
-def evidence_reader(
-    settings: Settings, every: Mapping[str, Enforcer] | None = None
-) -> EvidenceReader:
-    """Return a reader of what this node's enforcer leaves for shares in soft isolation.
-
-    Args:
-        every: From enforcers(); None for new ones.
-    """
-    enforcer = chosen_enforcer(settings, every)
-    paths = presence.evidence_paths(example_claim(settings, isolation=Isolation.SOFT), enforcer)
+def _node_paths(settings: Settings, enforcer: Enforcer) -> NodeEvidencePaths:
+    """Return where an enforcer leaves evidence of itself for shares in soft isolation."""
+    example = replace(example_claim(settings, isolation=Isolation.SOFT), enforcer=enforcer.name)
+    paths = presence.evidence_paths(example, enforcer)
     if enforcer.name != TensorFusion.name:
-        own = NodeEvidencePaths(enforcer=enforcer.name, files=paths.files, socket=paths.socket)
-        return EvidenceReader(own)
+        return NodeEvidencePaths(enforcer=enforcer.name, files=paths.files, socket=paths.socket)
     host = settings.hypervisor_ip
-    sockets = settings.hypervisor_sockets or f"{settings.kubelet_root}/device-plugins"
+    sockets = settings.bridge_folder or f"{settings.kubelet_root}/device-plugins"
     # A pod in the host's network could answer there while no hypervisor does.
-    asks_host = host and not settings.hypervisor_sockets
-    return EvidenceReader(
-        NodeEvidencePaths(
-            enforcer=enforcer.name,
-            files=paths.files,
-            sockets=f"{sockets}/tensor-fusion-index-*.sock",
-            http=(host, settings.hypervisor_port) if asks_host else None,
-        )
+    asks_host = host and not settings.bridge_folder
+    return NodeEvidencePaths(
+        enforcer=enforcer.name,
+        files=paths.files,
+        sockets=f"{sockets}/tensor-fusion-index-*.sock",
+        http=(host, settings.hypervisor_port) if asks_host else None,
     )
 
 
@@ -265,7 +279,7 @@ def verdicts_now(
 ) -> Sequence[Sequence[Verdict]]:
     """Return for each of this node's claims the verdict about each of its shares, as of now."""
     kinds = enforcers(settings)
-    reader = evidence_reader(settings, kinds)
+    reader = EvidenceReader()
     paths = [presence.evidence_paths(claim, kinds.get(claim.enforcer)) for claim in claims]
     found = []
     for claim, place in zip(claims, paths, strict=True):

@@ -17,8 +17,9 @@ from tensorfusion_dra.app.shared.setting_sources import (
     setting,
 )
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, DEFAULT_ORDER, KINDS, NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.limiters import Way
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
@@ -37,6 +38,7 @@ _LONGEST_POOL: Final = 253
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
 _NAMES: Final = re.compile(r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?")
+_SOME_NAMES: Final = re.compile(r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*")
 _FORMS: Final = {
     "pod_uid": (re.compile(r"[A-Za-z0-9-]{0,63}"), "letters, digits, dashes"),
     "node_name": (_SUBDOMAIN, "a DNS subdomain in lower case"),
@@ -44,6 +46,7 @@ _FORMS: Final = {
     "health_ignored_xids": (_XIDS, "numbers with commas, as 13,31"),
     "health_critical_xids": (_XIDS, "numbers with commas, as 13,31"),
     "disable_provider": (_NAMES, "names with commas, as rack,fans"),
+    "enforcers": (_SOME_NAMES, "names with commas, as hami-core,mps"),
 }
 _CHOICES: Final = {
     **dict.fromkeys(
@@ -207,9 +210,12 @@ class Settings:
         "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
     )
     enforcer: str = setting(
-        "tensor-fusion",
-        f"What enforces the limits: {', '.join(enforcer_kinds.OWN)}, or one of another package "
-        "(docs/extend.md).",
+        AUTO,
+        f"What enforces the limits: {AUTO} (the first of enforcers that is there), "
+        f"{', '.join(enforcer_kinds.OWN)} (limits are advisory), or one of another package.",
+    )
+    enforcers: str = setting(
+        DEFAULT_ORDER, "Enforcers of which auto takes the first that is on the node."
     )
     require_enforcement: str = setting(
         "false",
@@ -240,7 +246,9 @@ class Settings:
     )
     hypervisor_port: int = setting(8001, "The hypervisor's port.")
     hypervisor_sockets: str = setting(
-        "", "Folder of the hypervisor's device plugin sockets; if empty, it is not told of pods."
+        "",
+        "Folder of the hypervisor's device plugin sockets; if empty, the usual one with "
+        "enforcer=auto, else it is not told of pods.",
     )
     hami_core_library: str = setting(
         "/usr/local/vgpu/libvgpu.so.1",
@@ -312,14 +320,41 @@ class Settings:
             raise InputError(
                 f"gpupool/node-name: {size} characters, expected at most {_LONGEST_POOL}"
             )
-        enforcer_kinds.check(self.enforcer)
+        for name in self.candidates:
+            enforcer_kinds.check(name)
+        if self.enforcer == NoEnforcer.name and self.require_enforcement == "true":
+            raise InputError("require-enforcement: found true and enforcer none, expected false")
+        if self.enforcer == AUTO and NoEnforcer.name in self.candidates:
+            raise InputError("enforcers: found none, expected enforcers; or set enforcer=none")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
-        if expands and not enforcer_kinds.expands_memory(self.enforcer):
+        if expands and not self.expands_memory:
             able = ", ".join(name for name, kind in KINDS.items() if kind.expands_memory)
             raise InputError(
-                f"enforcer: found {self.enforcer}, which cannot expand a GPU's memory, expected "
-                f"{able} with vram-expand-to-host-mem or vram-expand-to-host-disk above 0"
+                f"enforcer: found {', '.join(self.candidates)}, which cannot expand a GPU's "
+                f"memory, expected {able} with vram-expand-to-host-mem or "
+                "vram-expand-to-host-disk above 0"
             )
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Return the names of the enforcers that come into question, in their order."""
+        if self.enforcer != AUTO:
+            return (self.enforcer,)
+        # With simulated GPUs there is nothing to enforce, and claims get this one's specs.
+        return (TensorFusion.name,) if self.simulated_gpus else tuple(self.enforcers.split(","))
+
+    @property
+    def expands_memory(self) -> bool:
+        """Return True if one of them can extend a card's memory by the host's."""
+        return any(map(enforcer_kinds.expands_memory, self.candidates))
+
+    @property
+    def bridge_folder(self) -> str:
+        """Return the folder of the hypervisor's sockets; "" if it is not told of pods."""
+        is_usual = self.enforcer == AUTO and not self.simulated_gpus
+        if self.hypervisor_sockets or not is_usual or TensorFusion.name not in self.candidates:
+            return self.hypervisor_sockets
+        return f"{self.kubelet_root}/device-plugins"
 
     @property
     def oversubscription(self) -> Oversubscription | None:

@@ -12,6 +12,7 @@ from typing import Final
 from tensorfusion_dra.app.shared import enforcer_kinds, logging, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import BOOLEANS, LOG_FORMATS, LOG_LEVELS, setting
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
 
 _ENFORCERS: Final = enforcer_kinds.OWN
 _RANGES: Final = {
@@ -64,10 +65,10 @@ class WebhookSettings:
         "objects, for node plugins whose settings oversubscribe: true, false.",
     )
     enforcer: str = setting(
-        "tensor-fusion",
-        f"Enforcer of the limits, as in the node plugins' setting: {', '.join(_ENFORCERS)}, "
-        "or one of another package. "
-        "Pods and claims may request isolation hard only if the enforcer supports it.",
+        AUTO,
+        f"Enforcer of the limits, as in the node plugins' setting: {', '.join((AUTO, *_ENFORCERS))}"
+        ", or one of another package. Isolation hard is refused if the enforcer has none; with "
+        "auto the nodes decide.",
     )
     drain_seconds: float = setting(
         5.0,
@@ -80,7 +81,8 @@ class WebhookSettings:
     def __post_init__(self) -> None:
         setting_sources.check_ranges(self, _RANGES)
         setting_sources.check_choices(self, _CHOICES)
-        enforcer_kinds.check(self.enforcer)
+        if self.enforcer != AUTO:
+            enforcer_kinds.check(self.enforcer)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -21,6 +21,8 @@ from tensorfusion_dra.cluster.api import Api, ResourceApi
 from tensorfusion_dra.cluster.objects import Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
+from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
+from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
@@ -84,8 +86,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         slices=PublishedSlices(ResourceApi(api)),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
-        enforces_hard=enforcer_kinds.enforces_hard(settings.enforcer),
-        names_containers=settings.enforcer == "tensor-fusion",
+        enforces_hard=settings.enforcer == AUTO or enforcer_kinds.enforces_hard(settings.enforcer),
+        names_containers=settings.enforcer in {AUTO, TensorFusion.name},
     )
     server = Server(
         Reviews(admission, on_review=metrics.reviewed).respond,

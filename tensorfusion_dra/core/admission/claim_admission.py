@@ -87,6 +87,8 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
     else:
         expression = selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
     exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
+    if wanted.must_be_enforced and (demand := enforcing(wanted)):
+        exactly["selectors"] = _selectors(exactly["selectors"], demand)
     amounts = {
         VIRTUAL_OF[name] if virtual else name: str(amount)
         for name, amount in wanted.amounts().items()
@@ -157,6 +159,20 @@ def selector(*, model: str = "", pool: str = "", qos: str = "") -> str:
         f'{_ATTRIBUTES}.?{name}.orValue("") == {quoted(device.shortened(text))}'
         for name, text in wanted.items()
         if text
+    )
+
+
+def enforcing(wanted: PodRequest) -> str:
+    """Return the selector of devices whose node enforces what the pod limits; "" for whole cards.
+
+    A part of a capacity is a limit on it, and a whole card has none.
+    """
+    enforced = {
+        names.CAPACITY_TFLOPS: names.ATTR_ENFORCES_COMPUTE,
+        names.CAPACITY_VRAM: names.ATTR_ENFORCES_MEMORY,
+    }
+    return " && ".join(
+        f"{_ATTRIBUTES}.?{enforced[name]}.orValue(false)" for name in wanted.amounts()
     )
 
 

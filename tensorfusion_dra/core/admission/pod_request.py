@@ -175,6 +175,7 @@ class PodRequest:
         expression: Device selector instead of the generated one; "" for none.
         containers: Names of the containers that get the share; empty leaves that to the webhook.
         share: Limits, isolation and level of service.
+        must_be_enforced: True to get only GPUs of nodes that enforce what the pod limits.
     """
 
     enabled: bool | None = None
@@ -189,6 +190,7 @@ class PodRequest:
     expression: str = ""
     containers: tuple[str, ...] = ()
     share: ShareParameters = _NO_PARAMETERS
+    must_be_enforced: bool = False
 
     @property
     def has_percentages(self) -> bool:
@@ -245,6 +247,7 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
         expression=fields.read(names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
         containers=fields.read(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
         share=share_policy.read_annotations(fields),
+        must_be_enforced=fields.read(names.ANNOTATION_REQUIRE_ENFORCEMENT, _boolean, default=False),
     )
     request = _completed(request)
     malformed = {error.path for error in errors}

@@ -39,6 +39,7 @@ class ValueKind(StrEnum):
 
     STRING = "a string"
     INT = "an integer"
+    BOOL = "a boolean"
     DOUBLE = "a double"
     VERSION = "a version"
     QUANTITY = "a Quantity"
@@ -71,6 +72,9 @@ ATTRIBUTES: Final = {
     names.ATTR_DRIVER_VERSION: ValueKind.VERSION,
     names.ATTR_CUDA_DRIVER_VERSION: ValueKind.VERSION,
     names.ATTR_TFLOPS_SOURCE: ValueKind.STRING,
+    names.ATTR_ENFORCER: ValueKind.STRING,
+    names.ATTR_ENFORCES_COMPUTE: ValueKind.BOOL,
+    names.ATTR_ENFORCES_MEMORY: ValueKind.BOOL,
 }
 """Attributes of the guide, and those that this driver publishes in addition."""
 

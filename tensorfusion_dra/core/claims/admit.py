@@ -74,6 +74,7 @@ class NodeFacts:
         shared_access: Access that a container with any of them needs once.
         enforcer: Name of the node's enforcer.
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
+        lacking: Why claims with limits are refused: no enforcer is there; "" if one is.
         rules: Rules for limits above requests.
         boot_id: ID of this boot.
         describes_devices: True if containers get files with the metadata of their devices.
@@ -84,8 +85,9 @@ class NodeFacts:
     devices: Mapping[str, Device]
     access: Mapping[str, CardAccess]
     shared_access: SharedAccess
-    enforcer: str
+    enforcer: str = ""
     enforces_hard: bool = False
+    lacking: str = ""
     rules: LendingRules = field(default_factory=LendingRules)
     boot_id: str = ""
     describes_devices: bool = False
@@ -158,6 +160,8 @@ def admit(
         record = replace(record, metadata=metadata)
     planned = _planned(record, facts)
     trouble = missing(planned)
+    if any(share.limit for share in record.shares):
+        trouble = trouble or facts.lacking
     if not trouble and evidence and (dead := presence.refusal(record, evidence)):
         trouble = f"nothing would enforce its limits (require-enforcement): {dead}"
     if trouble:

@@ -5,12 +5,14 @@ enforcer shows that it is alive, or it does not. A library has no life of its ow
 loaded shows only once a process runs.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidence
@@ -19,27 +21,76 @@ from tensorfusion_dra.core.claims.verdicts import State, Verdict, verdict_of_rec
 from tensorfusion_dra.core.errors import ClaimError
 
 _OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
-_HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled"
+_HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled=true"
 _CURES: Final = {
     TensorFusion.name: "run Tensor Fusion's hypervisor on this node, which puts its limiter there "
-    "(settings tensor-fusion-root, hypervisor-sockets)",
+    "(chart tensor-fusion of NexusGPU/tensor-fusion)",
     HamiCore.name: f"put HAMi-core's library there ({_HAMI_CORE_INSTALL}, or setting "
     "hami-core-library)",
-    Mps.name: "run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled, or "
-    "settings mps-pipes and mps-shm)",
+    Mps.name: "run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled=true)",
+    NoEnforcer.name: "leave out setting enforcer",
 }
 _ANOTHER: Final = "or choose another enforcer (setting enforcer"
+_WHOLE: Final = "claims for whole cards need none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The enforcer of new claims, and whether it is there.
+
+    Attributes:
+        enforcer: Its name; ``none`` if `auto` found none.
+        verdict: About this node.
+        cure: What to do about a bad verdict.
+    """
+
+    enforcer: str
+    verdict: Verdict
+    cure: str
+
+    @property
+    def lacking(self) -> str:
+        """Why claims with limits are refused: `auto` found no enforcer; "" otherwise."""
+        if self.verdict.reason != verdicts.NONE_FOUND:
+            return ""
+        return f"nothing on this node would enforce its limits: {self.verdict.text}; {self.cure}"
+
+    def with_cure(self, *, is_required: bool) -> Verdict:
+        """Return the verdict, with what follows from a bad one and what to do."""
+        if self.verdict.state is not State.NOT_ENFORCED:
+            return self.verdict
+        follows = consequence(self.verdict, is_required=is_required)
+        return replace(self.verdict, text=f"{self.verdict.text}: {follows}; {self.cure}")
+
+
+def none_found(looked_for: Mapping[str, Verdict]) -> Choice:
+    """Return the choice of `auto` on a node that has none of these enforcers.
+
+    Args:
+        looked_for: What was found instead of each, by name.
+    """
+    seen = "; ".join(f"{name} ({found.text})" for name, found in looked_for.items())
+    ways = "; ".join(f"{name}: {_way(name)}" for name in looked_for)
+    return Choice(
+        enforcer=NoEnforcer.name,
+        verdict=verdicts.not_enforced(verdicts.NONE_FOUND, f"found no enforcer: {seen}"),
+        cure=f"install one: {ways}; or let limits be advisory (chart value "
+        f"settings.enforcer=none); {_WHOLE}",
+    )
 
 
 def cure(enforcer: str) -> str:
     """Return what to do about a node without its enforcer; every text about one ends with this."""
-    own = _CURES.get(enforcer, f"install what enforcer {enforcer} needs")
     hint = (
         ""
         if enforcer == HamiCore.name
-        else (f"; hami-core needs only a library on each node: {_HAMI_CORE_INSTALL}")
+        else f"; hami-core needs only a library on each node: {_HAMI_CORE_INSTALL}"
     )
-    return f"{own}, {_ANOTHER}{hint}); claims for whole cards need none"
+    return f"{_way(enforcer)}, {_ANOTHER}{hint}); {_WHOLE}"
+
+
+def _way(enforcer: str) -> str:
+    return _CURES.get(enforcer, f"install what enforcer {enforcer} needs")
 
 
 def waiting(enforcer: str, trouble: str) -> str:
@@ -74,17 +125,6 @@ def of_node(enforcer: str, evidence: NodeEvidence) -> Verdict:
     )
 
 
-def of_node_with_cure(enforcer: str, evidence: NodeEvidence, *, is_required: bool) -> Verdict:
-    """Return the verdict about a node, with what follows from a bad one and what to do."""
-    found = of_node(enforcer, evidence)
-    if found.state is not State.NOT_ENFORCED:
-        return found
-    return replace(
-        found,
-        text=f"{found.text}: {consequence(found, is_required=is_required)}; {cure(enforcer)}",
-    )
-
-
 def refuses(found: Verdict, *, is_required: bool) -> bool:
     """Return True if parts of cards wait on a node with this verdict; whole cards never do.
 
@@ -93,7 +133,7 @@ def refuses(found: Verdict, *, is_required: bool) -> bool:
         is_required: True with require-enforcement.
     """
     # The other enforcers' files and sockets have to be there at each prepare in any case.
-    return is_required or found.reason != verdicts.HYPERVISOR_MISSING
+    return is_required or found.reason not in {verdicts.HYPERVISOR_MISSING, verdicts.NO_ENFORCER}
 
 
 def consequence(found: Verdict, *, is_required: bool) -> str:
@@ -142,7 +182,9 @@ def _of_hypervisor(evidence: NodeEvidence) -> Verdict:
 
 
 def _of_another(enforcer: str, evidence: NodeEvidence) -> Verdict:
-    """Return the verdict about the enforcer of another package, whose files are there."""
+    """Return the verdict about `none`, or another package's enforcer, whose files are there."""
+    if enforcer == NoEnforcer.name:
+        return verdicts.not_enforced(verdicts.NO_ENFORCER, verdicts.ADVISORY)
     if evidence.daemon is not None and evidence.daemon.trouble:
         return verdicts.not_enforced(
             verdicts.DAEMON_SILENT, f"{evidence.daemon.path}: {evidence.daemon.trouble}"

@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import Cache, Evidence, EvidencePaths, SharedMemory
@@ -58,6 +59,7 @@ LIMITS_DIFFER: Final = "LimitsDiffer"
 LIMIT_EXCEEDED: Final = "LimitExceeded"
 LIMITER_MISSING: Final = "LimiterMissing"
 DAEMON_SILENT: Final = "DaemonSilent"
+NO_ENFORCER: Final = "NoEnforcer"
 
 STARTING: Final = "Starting"
 NO_PROCESS: Final = "NoProcessYet"
@@ -71,6 +73,8 @@ NO_SIGNS: Final = "NoSigns"
 ENFORCER_ALIVE: Final = "EnforcerAlive"
 HYPERVISOR_MISSING: Final = "HypervisorMissing"
 LIBRARY_INSTALLED: Final = "LibraryInstalled"
+NONE_FOUND: Final = "NoneFound"
+ADVISORY: Final = "limits are advisory: the administrator chose enforcer=none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +247,8 @@ def verdict_of_record(claim: PreparedClaim, share: PreparedShare) -> Verdict | N
         return enforced(NO_LIMIT, f"no limit to enforce: {why}")
     if enforcer.is_simulated([each for each in claim.shares if each.limit]):
         return unknown(SIMULATED, "simulated GPU: there is nothing to enforce")
+    if claim.enforcer == NoEnforcer.name:
+        return not_enforced(NO_ENFORCER, ADVISORY)
     if claim.enforcer == TensorFusion.name and share.isolation is not Isolation.SOFT:
         return unknown(
             LIMITER_IN_IMAGE,

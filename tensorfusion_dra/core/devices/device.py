@@ -56,6 +56,21 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """What keeps containers within their limits on this node now, as its devices show it.
+
+    Attributes:
+        enforcer: Its name; ``none`` if there is none.
+        compute: True if all processes of a claim together are kept within its compute limits.
+        memory: The same for its memory limits.
+    """
+
+    enforcer: str = "none"
+    compute: bool = False
+    memory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """The cards of the node at one moment, all of them together.
 
@@ -127,11 +142,18 @@ class Device:
         return {key: attribute_as_api(value) for key, value in self.attributes.items()}
 
 
-def own(reading: Reading, node: Node) -> tuple[Device, ...]:
+def own(
+    reading: Reading, node: Node, enforcement: Enforcement = Enforcement()
+) -> tuple[Device, ...]:
     """Return the device of each card, with all that the driver itself publishes of it."""
     inventory, ratios = reading.inventory, node.oversubscription
     virtual = capacity.virtual_totals(inventory.gpus, ratios, reading.host) if ratios else {}
-    common = node_attributes(inventory, node, virtual)
+    common = {
+        **node_attributes(inventory, node, virtual),
+        names.ATTR_ENFORCER: shortened(enforcement.enforcer),
+        names.ATTR_ENFORCES_COMPUTE: enforcement.compute,
+        names.ATTR_ENFORCES_MEMORY: enforcement.memory,
+    }
     return tuple(
         Device(
             name=device_name(gpu.uuid),

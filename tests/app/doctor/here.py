@@ -22,6 +22,7 @@ def context(
     """Return a context whose folders are all in this one, except for those that settings name."""
     given: dict[str, Any] = {
         "node_name": "node-01",
+        "enforcer": "tensor-fusion",
         "simulated_gpus": "2xA100-SXM4-80GB",
         "kubelet_root": str(folder / "kubelet"),
         "data_dir": str(folder),

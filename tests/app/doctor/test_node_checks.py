@@ -19,6 +19,7 @@ from tensorfusion_dra.app.doctor.sockets import Socket
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.presence import Choice
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
@@ -695,6 +696,39 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
     assert list(limits.address(context(folder, simulated_gpus="", enforcer="mps"))) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"enforcer": "auto"}, (Level.PROBLEM, "every claim for a part of a GPU waits")),
+        (
+            {"enforcer": "auto", "vram_expand_to_host_mem": 50},
+            (Level.PROBLEM, "found no enforcer: tensor-fusion ("),
+        ),
+        ({"enforcer": "none"}, (Level.NOTE, "limits are advisory")),
+    ],
+)
+def test_node_without_an_enforcer_says_so_once(
+    folder: Path, settings: dict[str, Any], expected: tuple[Level, str]
+) -> None:
+    here = context(folder, simulated_gpus="", **settings)
+
+    found = [*limits.files(here), *limits.alive(here), *limits.address(here)]
+
+    findings.check(found, [expected])
+
+
+def test_chosen_enforcer_is_the_one_that_is_examined(folder: Path) -> None:
+    here = context(folder, simulated_gpus="", enforcer="auto")
+    library = folder / "vgpu" / "libvgpu.so"
+    library.parent.mkdir()
+    library.write_bytes(b"\x7fELF...")
+
+    findings.check(
+        [*limits.files(here), *limits.alive(here)],
+        [(Level.NOTE, "a file alone enforces nothing"), (Level.NOTE, "the library is there")],
+    )
+
+
 def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
     put_prepared_claim(folder, has_real_cards=True)
     here = context(folder, simulated_gpus="")
@@ -724,7 +758,8 @@ def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
 def test_dead_enforcer_is_a_problem_if_it_is_required(
     found: Verdict, is_required: bool, level: Level
 ) -> None:
-    finding = limits.life("tensor-fusion", found, is_required=is_required)
+    choice = Choice(enforcer="tensor-fusion", verdict=found, cure="run it")
+    finding = limits.life(choice, is_required=is_required)
 
     assert finding.level is level
     assert found.text in finding.found

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.request import urlopen
 
 import pytest
@@ -152,7 +152,7 @@ def test_required_daemon_lets_pods_wait(
 def test_node_without_any_enforcer_says_so_and_prepares_whole_cards_only(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bare GPU node with default settings."""
+    """A bare GPU node whose settings name the enforcer."""
     port = str(port_of_no_client())
     flags = ("--enforcer", "tensor-fusion", "--health-host", "127.0.0.1", "--health-port", port)
     with node(tmp_path, library, monkeypatch, *flags) as cluster:
@@ -176,3 +176,48 @@ def test_node_without_any_enforcer_says_so_and_prepares_whole_cards_only(
     assert cure in [each["cure"] for each in findings if each["level"] == "problem"]
     assert waiting is None
     assert cure in refused["error"]
+
+
+def enforcement(cluster: SimulatedCluster) -> list[dict[str, Any]]:
+    """Return what each published device shows of its node's enforcer."""
+    shown = ("enforcer", "enforcesCompute", "enforcesMemory")
+    return [
+        {name: next(iter(device["attributes"][name].values())) for name in shown}
+        for each in cluster.slices()
+        for device in each["spec"]["devices"]
+    ]
+
+
+NONE: Final = {"enforcer": "none", "enforcesCompute": False, "enforcesMemory": False}
+
+
+def test_bare_node_lets_parts_of_cards_wait_until_it_has_an_enforcer(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = tmp_path / "libvgpu.so.1"
+    flags = ("--enforcer", "auto", "--hami-core-library", str(limiter))
+    with node(tmp_path, library, monkeypatch, *flags) as cluster:
+        cluster.until("published", lambda: enforcement(cluster) == [NONE])
+        cluster.submit("a", SHARE)
+        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
+        findings = shown(cluster, "doctor", "-o", "json")["findings"]
+        cluster.until("event", lambda: bool(node_events(cluster)))
+        ((reason, message),) = node_events(cluster)
+
+        limiter.write_bytes(b"\x7fELF...")
+        with PluginClient(socket_of(cluster)) as kubelet:
+            claim = (cluster.claim_of(cluster.pod("a")) or {})["metadata"]
+            ref = ClaimRef(namespace="default", name=claim["name"], uid=claim["uid"])
+            assert kubelet.prepare(ref).claims[ref.uid].error == ""
+        hami = {"enforcer": "hami-core", "enforcesCompute": True, "enforcesMemory": True}
+        cluster.until("published again", lambda: enforcement(cluster) == [hami])
+
+        error = log_lines(cluster, "claim_prepare_failed")[0]["error"]
+        (life,) = (each for each in findings if each["lookedAt"] == "enforcer auto")
+        for name in ("tensor-fusion", "hami-core", "mps", "settings.enforcer=none"):
+            assert name in error
+            assert name in life["cure"]
+            assert name in message
+        assert (reason, life["level"]) == ("EnforcerMissing", "problem")
+        (share,) = shown(cluster, "inspect", "-o", "json")["shares"]
+        assert share["enforcer"] == "hami-core"

@@ -143,7 +143,7 @@ def test_setting_is_a_list_of_names(value: str) -> None:
 def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
     install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
 
-    enforcer = node_parts.chosen_enforcer(settings(enforcer="another"))
+    enforcer = node_parts.candidates(settings(enforcer="another"))["another"]
 
     assert enforcer.name == "another"
     assert enforcer.claims_root == "/run/tensor-fusion/another/claims"
@@ -152,7 +152,7 @@ def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
 def test_unknown_name_is_an_error_that_lists_all(site: Path) -> None:
     install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
 
-    with pytest.raises(InputError, match="tensor-fusion, hami-core, mps, another"):
+    with pytest.raises(InputError, match="tensor-fusion, hami-core, mps, none, another"):
         settings(enforcer="anotherr")
 
 
@@ -168,16 +168,16 @@ def test_enforcer_that_is_not_chosen_is_not_imported(site: Path) -> None:
 def test_package_cannot_take_the_name_of_an_own_enforcer(site: Path) -> None:
     install(site, "evil", {names.ENFORCERS: {"mps": "evil:Another"}}, ENFORCERS)
 
-    assert type(node_parts.chosen_enforcer(settings(enforcer="mps"))).__name__ == "Mps"
+    assert type(node_parts.candidates(settings(enforcer="mps"))["mps"]).__name__ == "Mps"
 
 
 def test_broken_or_disabled_enforcer_is_an_error_at_the_start(site: Path) -> None:
     install(site, "broken-one", {names.ENFORCERS: {"another": "broken_one:Missing"}}, ENFORCERS)
 
     with pytest.raises(InputError, match="enforcer: another: "):
-        node_parts.chosen_enforcer(settings(enforcer="another"))
+        node_parts.candidates(settings(enforcer="another"))["another"]
     with pytest.raises(InputError, match="which disable-provider turns off"):
-        node_parts.chosen_enforcer(settings(enforcer="another", disable_provider="another"))
+        node_parts.candidates(settings(enforcer="another", disable_provider="another"))
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "raise RuntimeError", "x = "])
@@ -187,7 +187,7 @@ def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
     install(site, "broken-import", {names.ENFORCERS: {"another": "broken_import:Another"}}, code)
 
     with pytest.raises(InputError, match="enforcer: another: "):
-        node_parts.chosen_enforcer(settings(enforcer="another"))
+        node_parts.candidates(settings(enforcer="another"))["another"]
     with pytest.raises(InputError, match="enforcer: another: "):
         enforcer_kinds.enforces_hard("another")
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,8 +76,9 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "log_format": "console",
         "tflops_oversell_ratio": "150",
         "isolation": "hard",
-        # The only one with which every other setting can have another value than its default.
+        # The only named one with which every other setting can have another than its default.
         "enforcer": "tensor-fusion",
+        "enforcers": "mps",
         "preload": "env",
         "observe_use": "true",
         "overcommit_limits": "true",
@@ -103,8 +105,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
 
     assert chosen == given(env=by_variable) == given(config(tmp_path, by_file), env={})
     defaults = Settings(node_name="node-01")
-    same = [name for name in values if getattr(chosen, name) == getattr(defaults, name)]
-    assert same == ["enforcer"]
+    assert [name for name in values if getattr(chosen, name) == getattr(defaults, name)] == []
 
 
 def test_help_lists_each_flag_with_its_default_and_variable() -> None:
@@ -287,14 +288,62 @@ def test_device_nodes_come_from_the_configured_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("enforcer", "enforces_hard"), [("tensor-fusion", False), ("hami-core", True), ("mps", True)]
 )
-def test_node_offers_state_whether_the_enforcer_supports_hard_isolation(
+def test_named_enforcer_is_the_choice_there_or_not(
     tmp_path: Path, enforcer: str, *, enforces_hard: bool
 ) -> None:
-    (tmp_path / "boot_id").write_text("boot-1\n")
     settings = Settings(
-        node_name="node-01", enforcer=enforcer, boot_id_file=str(tmp_path / "boot_id")
+        node_name="node-01",
+        enforcer=enforcer,
+        kubelet_root=str(tmp_path),
+        tensor_fusion_root=str(tmp_path),
+        hami_core_library=str(tmp_path / "libvgpu.so"),
+        mps_pipes=str(tmp_path),
     )
+    chooser = node_parts.node_enforcer(settings)
 
-    node_offers = node_parts.node_facts(settings)
+    choice = chooser.of_new_claim()
 
-    assert (node_offers.enforcer, node_offers.enforces_hard) == (enforcer, enforces_hard)
+    assert (choice.enforcer, chooser.enforces_hard(choice)) == (enforcer, enforces_hard)
+    assert choice.lacking == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "candidates", "bridge"),
+    [
+        ({}, ("tensor-fusion", "hami-core", "mps"), "/var/lib/kubelet/device-plugins"),
+        ({"kubelet_root": "/k"}, ("tensor-fusion", "hami-core", "mps"), "/k/device-plugins"),
+        ({"enforcers": "mps,hami-core"}, ("mps", "hami-core"), ""),
+        ({"enforcer": "tensor-fusion"}, ("tensor-fusion",), ""),
+        ({"enforcer": "tensor-fusion", "hypervisor_sockets": "/s"}, ("tensor-fusion",), "/s"),
+        ({"enforcer": "none"}, ("none",), ""),
+        ({"simulated_gpus": "1xT4"}, ("tensor-fusion",), ""),
+        ({"simulated_gpus": "1xT4", "enforcer": "mps"}, ("mps",), ""),
+    ],
+)
+def test_candidates_and_the_bridge_to_the_hypervisor_follow_from_the_enforcer(
+    given: dict[str, Any], candidates: tuple[str, ...], bridge: str
+) -> None:
+    settings = Settings(node_name="node-01", **given)
+
+    assert (settings.candidates, settings.bridge_folder) == (candidates, bridge)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"enforcers": ""}, "enforcers: found '', expected names with commas"),
+        ({"enforcers": "mps,mpss"}, "enforcer: found 'mpss', expected one of"),
+        ({"enforcers": "mps,none"}, "enforcers: found none, expected"),
+        (
+            {"enforcer": "none", "require_enforcement": "true"},
+            "require-enforcement: found true and enforcer none, expected false",
+        ),
+        (
+            {"enforcers": "hami-core,mps", "vram_expand_to_host_mem": 50},
+            "enforcer: found hami-core, mps, which cannot expand",
+        ),
+    ],
+)
+def test_settings_that_leave_no_enforcer_are_refused(given: dict[str, Any], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        Settings(node_name="node-01", **given)

@@ -111,6 +111,33 @@ def test_selectors(existing: list[str], annotations: Any, expected: list[str]) -
     assert exactly(found)["capacity"]["requests"] == {"tflops": "100", "vram": "16Gi"}
 
 
+COMPUTE = 'device.attributes["tensor-fusion.ai.dra-driver"].?enforcesCompute.orValue(false)'
+MEMORY = 'device.attributes["tensor-fusion.ai.dra-driver"].?enforcesMemory.orValue(false)'
+
+
+@pytest.mark.parametrize(
+    ("annotations", "demand"),
+    [
+        (AMOUNTS, f"{COMPUTE} && {MEMORY}"),
+        ({"vram_limit": "16Gi"}, MEMORY),
+        ({"tflops_request": "100"}, COMPUTE),
+        ({**AMOUNTS, "dra_cel_expression": "1 == 1"}, f"{COMPUTE} && {MEMORY}"),
+        ({**AMOUNTS, "dedicated_gpu": "true"}, None),
+        ({**AMOUNTS, "isolation": "shared"}, None),
+    ],
+)
+def test_required_enforcement_selects_nodes_that_enforce_what_the_pod_limits(
+    annotations: Any, demand: str | None
+) -> None:
+    plain = filled(template_claim(), **annotations)
+    wanted = filled(template_claim(), require_enforcement="true", **annotations)
+
+    added = exactly(wanted)["selectors"][len(exactly(plain)["selectors"]) :]
+    assert added == ([{"cel": {"expression": demand}}] if demand else [])
+    assert filled(wanted, require_enforcement="true", **annotations) == wanted
+    assert filled(template_claim(), require_enforcement="false", **annotations) == plain
+
+
 def test_each_gpu_has_its_own_request_and_a_constraint_gives_them_different_cards() -> None:
     devices = filled(template_claim(), **AMOUNTS, gpu_count="4")["spec"]["devices"]
 
@@ -461,3 +488,23 @@ def test_text_cannot_break_out_of_its_literal() -> None:
 
 def test_quoted_text_stays_on_one_line() -> None:
     assert quoted('a\n"\\\u2028\x00é') == r'"a\U0000000a\"\\\U00002028\U00000000é"'
+
+
+@pytest.mark.parametrize(
+    ("shown", "is_selected"),
+    [
+        ({"enforcesCompute": True, "enforcesMemory": True}, True),
+        ({"enforcesCompute": True, "enforcesMemory": False}, False),
+        ({}, False),  # of a node plugin of an earlier release
+    ],
+)
+def test_device_whose_node_does_not_enforce_is_not_selected(
+    shown: Mapping[str, bool], *, is_selected: bool
+) -> None:
+    common = {key: each for key, each in A100.attributes.items() if not key.startswith("enforces")}
+    attributes = {**common, **{key: Attribute("bool", each) for key, each in shown.items()}}
+    expression = f"{COMPUTE} && {MEMORY}"
+
+    assert cel_evaluation.check_expression(expression) is None
+    device = replace(A100, attributes=attributes)
+    assert cel_evaluation.selector(expression).matches(device) is is_selected

@@ -136,6 +136,7 @@ def test_blank_expression_is_unset() -> None:
         ("vram_limit", "-1Gi", "found -1Gi, expected 0 or more"),
         ("inject_container", "main,,side", "found 'main,,side', expected names of containers"),
         ("dedicated_gpu", "1", "found '1', expected true or false"),
+        ("require_enforcement", "yes", "found 'yes', expected true or false"),
         ("dra_cel_expression", "device.attributes[", "1:"),
         ("dra_cel_expression", 'device.capacity["vram"] > 5', "1:"),
     ],

@@ -18,6 +18,7 @@ from tensorfusion_dra.core.claims.evidence import (
     SharedMemory,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.presence import Choice
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tests.support import markdown
@@ -315,11 +316,15 @@ def test_missing_file_or_silent_daemon_refuses_claims_where_limits_are_required(
 ) -> None:
     claim = soft() if evidence.hypervisor else CLAIM
 
-    found = presence.of_node_with_cure(claim.enforcer, evidence, is_required=True)
+    cure = presence.cure(claim.enforcer)
+    choice = Choice(
+        enforcer=claim.enforcer, verdict=presence.of_node(claim.enforcer, evidence), cure=cure
+    )
+    found = choice.with_cure(is_required=True)
 
     assert (found.state, found.reason) == (state, reason)
     is_missing = state is State.NOT_ENFORCED
-    assert (presence.cure(claim.enforcer) in found.text) is is_missing
+    assert (cure in found.text) is is_missing
     assert bool(presence.refusal(claim, evidence)) is is_missing
 
 
@@ -328,6 +333,7 @@ OF_NODES: Final = {
     verdicts.ENFORCER_ALIVE,
     verdicts.HYPERVISOR_MISSING,
     verdicts.LIBRARY_INSTALLED,
+    verdicts.NONE_FOUND,
 }
 """Reasons in verdicts about a node, which have no condition."""
 STATES: Final = {
@@ -339,6 +345,7 @@ STATES: Final = {
     verdicts.DEVICE_MISSING: State.NOT_ENFORCED,
     verdicts.LIMITS_DIFFER: State.NOT_ENFORCED,
     verdicts.LIMIT_EXCEEDED: State.NOT_ENFORCED,
+    verdicts.NO_ENFORCER: State.NOT_ENFORCED,
     verdicts.LIMITER_MISSING: State.NOT_ENFORCED,
     verdicts.DAEMON_SILENT: State.NOT_ENFORCED,
 }

@@ -74,6 +74,16 @@ class Enforcer(Protocol):
         ...
 
     @property
+    def enforces_compute(self) -> bool:
+        """True if all processes of a claim together are kept within its compute limits."""
+        ...
+
+    @property
+    def enforces_memory(self) -> bool:
+        """True if all processes of a claim together are kept within its memory limits."""
+        ...
+
+    @property
     def counts_by_pid(self) -> bool:
         """True if it tells processes apart by their PID in the container.
 

@@ -56,6 +56,8 @@ class HamiCore:
 
     name: ClassVar[str] = "hami-core"
     enforces_hard: ClassVar[bool] = True
+    enforces_compute: ClassVar[bool] = True
+    enforces_memory: ClassVar[bool] = True
     counts_by_pid: ClassVar[bool] = True
     expands_memory: ClassVar[bool] = False
     library: str

@@ -53,6 +53,9 @@ class Mps:
 
     name: ClassVar[str] = "mps"
     enforces_hard: ClassVar[bool] = True
+    # Each process is limited by itself, so a claim with two of them may use twice its limits.
+    enforces_compute: ClassVar[bool] = False
+    enforces_memory: ClassVar[bool] = False
     counts_by_pid: ClassVar[bool] = False
     expands_memory: ClassVar[bool] = False
     pipes: str = "/run/nvidia/mps/pipe"

@@ -49,6 +49,8 @@ class TensorFusion:
 
     name: ClassVar[str] = "tensor-fusion"
     enforces_hard: ClassVar[bool] = False
+    enforces_compute: ClassVar[bool] = True
+    enforces_memory: ClassVar[bool] = True
     counts_by_pid: ClassVar[bool] = False
     expands_memory: ClassVar[bool] = True
     root: str = "/run/tensor-fusion"

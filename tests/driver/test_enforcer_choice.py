@@ -1,0 +1,305 @@
+"""The enforcer that a node takes for new claims, as enforcers come and go."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+
+from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
+from tensorfusion_dra.core.claims.evidence import (
+    Daemon,
+    Evidence,
+    EvidencePaths,
+    FileEvidence,
+    NodeEvidence,
+    NodeEvidencePaths,
+)
+from tensorfusion_dra.core.claims.verdicts import State
+from tensorfusion_dra.core.devices.capacity import Oversubscription
+from tensorfusion_dra.core.devices.device import Enforcement
+from tensorfusion_dra.driver.enforcement_watch import NODE_CHECK_SECONDS, NodeEnforcer
+from tests.support import helm, markdown
+from tests.support.builders.devices import NODE
+from tests.support.ports import EventsInMemory
+from tests.support.prepared_node import (
+    GPU_0,
+    HAMI_CORE,
+    MPS,
+    TENSOR_FUSION,
+    Setup,
+    limits_document,
+    put_claim,
+    share_result,
+    use_real_cards,
+)
+
+PATHS: Final = {
+    "tensor-fusion": NodeEvidencePaths(
+        enforcer="tensor-fusion", files=("/run/tensor-fusion/libcuda_limiter.so",)
+    ),
+    "hami-core": NodeEvidencePaths(enforcer="hami-core", files=("/usr/local/vgpu/libvgpu.so.1",)),
+    "mps": NodeEvidencePaths(enforcer="mps", socket="/run/nvidia/mps/pipe/control"),
+    "none": NodeEvidencePaths(enforcer="none"),
+}
+KINDS: Final = {each.name: each for each in (TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
+ORDER: Final = ("tensor-fusion", "hami-core", "mps")
+EXPANDING: Final = replace(
+    NODE,
+    oversubscription=Oversubscription(
+        tflops_percent=100, host_memory_percent=50, host_disk_percent=0
+    ),
+)
+BOTH: Final = {"compute": True, "memory": True}
+
+
+class NodeWith:
+    """Evidence of a node with these enforcers and no other."""
+
+    def __init__(self) -> None:
+        self.present: set[str] = set()
+        self.read: list[str] = []
+
+    def of_claim(self, paths: EvidencePaths) -> Evidence:
+        raise AssertionError(paths)
+
+    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
+        self.read.append(paths.enforcer)
+        is_present = paths.enforcer in self.present
+        trouble = "" if is_present else "not found"
+        silent = "" if is_present else "No such file or directory"
+        return NodeEvidence(
+            read_at=0,
+            files=tuple(FileEvidence(path=file, trouble=trouble) for file in paths.files),
+            hypervisor="device plugin answers" if "tensor-fusion" in self.present else "",
+            daemon=Daemon(path=paths.socket, trouble=silent) if paths.socket else None,
+        )
+
+
+class Chooser:
+    """A chooser with a clock that a test moves."""
+
+    def __init__(self, *candidates: str, is_auto: bool = True, **more: Any) -> None:
+        self.seconds = 0.0
+        self.node = NodeWith()
+        self.events = EventsInMemory()
+        self.changes = 0
+        arguments: dict[str, Any] = {"paths": PATHS, "is_required": False, **more}
+        self.chooser = NodeEnforcer(
+            self.node,
+            {name: KINDS[name] for name in candidates or ORDER},
+            is_auto=is_auto,
+            now=lambda: datetime(2026, 3, 1, tzinfo=UTC),
+            clock=lambda: self.seconds,
+            **arguments,
+        )
+        self.chooser.on_change = self._changed
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def chosen(self, *present: str) -> str:
+        self.node.present = {*present}
+        return self.chooser.of_new_claim().enforcer
+
+    def check(self, *present: str) -> None:
+        self.node.present = {*present}
+        self.seconds += NODE_CHECK_SECONDS
+        self.chooser.check(self.events)
+
+
+@pytest.mark.parametrize(
+    ("present", "chosen"),
+    [
+        (("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
+        (("mps", "hami-core"), "hami-core"),
+        (("mps",), "mps"),
+        ((), "none"),
+    ],
+)
+def test_first_enforcer_that_is_there_is_chosen(present: tuple[str, ...], chosen: str) -> None:
+    assert Chooser().chosen(*present) == chosen
+
+
+def test_order_is_that_of_the_setting() -> None:
+    assert Chooser("mps", "hami-core").chosen("hami-core", "mps") == "mps"
+
+
+def test_living_enforcer_is_read_once_in_a_while_and_a_missing_one_at_each_prepare() -> None:
+    setup = Chooser("hami-core")
+
+    assert [setup.chosen() for _ in range(3)] == ["none"] * 3
+    assert len(setup.node.read) == 3
+    assert [setup.chosen("hami-core") for _ in range(3)] == ["hami-core"] * 3
+    assert len(setup.node.read) == 4
+    setup.seconds += 5
+    assert setup.chosen() == "none"
+    assert len(setup.node.read) == 5
+
+
+def test_text_of_a_bare_node_is_the_documented_one() -> None:
+    """It names what was looked for, the way to each enforcer, and `none`."""
+    page = markdown.text(helm.ROOT / "docs" / "install.md")
+    documented = page.partition("<!-- refusal:")[2].split("```")[1].removeprefix("text")
+
+    assert Chooser().chooser.of_new_claim().lacking == " ".join(documented.split())
+
+
+def test_devices_are_published_again_if_the_choice_changes() -> None:
+    setup = Chooser()
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
+
+    setup.check()
+    assert setup.changes == 0
+    assert setup.chosen("hami-core") == "hami-core"
+    assert setup.changes == 1
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
+    setup.check("hami-core")
+    assert setup.changes == 1
+    setup.check("mps", "tensor-fusion")
+    assert setup.changes == 2
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
+
+
+def test_mps_limits_each_process_by_itself_and_so_not_the_claim() -> None:
+    setup = Chooser("mps")
+    setup.chosen("mps")
+
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="mps")
+
+
+def test_pool_that_expands_memory_takes_only_enforcers_that_can() -> None:
+    setup = Chooser()
+    assert setup.chosen("hami-core") == "hami-core"
+
+    assert setup.chooser.of_devices(EXPANDING) == Enforcement(enforcer="none")
+    assert "hami-core (" not in setup.chooser.of_new_claim().lacking
+    assert setup.chosen("hami-core", "tensor-fusion") == "tensor-fusion"
+    assert setup.chooser.of_devices(NODE).enforcer == "tensor-fusion"
+
+
+def test_named_enforcer_is_chosen_there_or_not_and_not_read_at_a_prepare() -> None:
+    setup = Chooser("hami-core", is_auto=False)
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core")
+    setup.seconds += 10
+
+    choice = setup.chooser.of_new_claim()
+
+    assert (choice.enforcer, choice.lacking) == ("hami-core", "")
+    assert len(setup.node.read) == 1
+    setup.check("hami-core")
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
+
+
+def test_simulated_gpus_show_their_enforcer_and_nothing_is_read() -> None:
+    setup = Chooser("tensor-fusion", is_auto=False, paths={})
+
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
+    assert setup.node.read == []
+
+
+def test_minutely_check_reports_the_choice() -> None:
+    setup = Chooser()
+
+    setup.check()
+    setup.check()
+    missing = setup.chooser.current()
+    setup.check("mps")
+    found = setup.chooser.current()
+
+    assert missing is not None
+    assert found is not None
+    assert (missing.verdict.state, missing.verdict.reason) == (State.NOT_ENFORCED, "NoneFound")
+    (event,) = setup.events.written
+    assert missing.verdict.text in str(event)
+    assert "every claim for a part of a GPU waits" in missing.verdict.text
+    assert (
+        found.verdict.text == "enforcer mps: the MPS daemon answers at /run/nvidia/mps/pipe/control"
+    )
+
+
+def test_advisory_limits_are_said_without_an_event() -> None:
+    setup = Chooser("none", is_auto=False)
+
+    setup.check()
+
+    current = setup.chooser.current()
+    assert current is not None
+    assert (current.verdict.state, current.verdict.reason) == (State.NOT_ENFORCED, "NoEnforcer")
+    assert "claims are prepared, but nothing keeps them within their limits" in current.verdict.text
+    assert setup.events.written == []
+    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
+
+
+@pytest.fixture
+def bare(setup: Setup) -> Callable[..., Chooser]:
+    """Make a node with real cards that chooses among these enforcers, with none there."""
+
+    def made(*candidates: str, **more: Any) -> Chooser:
+        chooser = Chooser(*candidates, **more)
+        use_real_cards(setup)
+        setup.enforcers["none"] = KINDS["none"]
+        setup.use(node_enforcer=chooser.chooser)
+        return chooser
+
+    return made
+
+
+def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
+    setup: Setup, bare: Callable[..., Chooser]
+) -> None:
+    node = bare()
+    ref = put_claim(setup, "a", share_result())
+    hard = put_claim(setup, "b", share_result(), uid="uid-b")
+    setup.annotate(hard, **{"tensor-fusion.ai/isolation": "hard"})
+
+    assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().lacking}"
+    assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().lacking}"
+    assert setup.ledger.claims() == []
+    node.node.present = {"hami-core"}
+    assert setup.prepared(ref).enforcer == "hami-core"
+
+
+def test_prepared_claim_keeps_its_enforcer(setup: Setup, bare: Callable[..., Chooser]) -> None:
+    node = bare()
+    node.node.present = {"hami-core"}
+    first, second = (put_claim(setup, name, share_result(), uid=f"uid-{name}") for name in "ab")
+    setup.prepared(first)
+    spec = setup.spec_of(first)
+    node.seconds += 60
+    node.node.present = set()
+
+    assert setup.prepared(first).enforcer == "hami-core"
+    assert setup.spec_of(first) == spec
+    assert "found no enforcer" in setup.refused(second)
+
+
+WHOLE: Final = share_result(GPU_0, tflops="312", vram="80Gi")
+
+
+def test_whole_card_needs_no_enforcer(setup: Setup, bare: Callable[..., Chooser]) -> None:
+    bare()
+
+    record = setup.prepared(put_claim(setup, "a", WHOLE))
+
+    assert (record.enforcer, record.shares[0].limit) == ("none", None)
+
+
+def test_advisory_limits_are_told_to_containers_without_a_limiter(
+    setup: Setup, bare: Callable[..., Chooser]
+) -> None:
+    bare("none", is_auto=False)
+    ref = put_claim(setup, "a", share_result())
+
+    record = setup.prepared(ref)
+
+    spec = setup.spec_of(ref)
+    edits = [spec["containerEdits"], *(each["containerEdits"] for each in spec["devices"])]
+    env = dict(each.split("=", 1) for every in edits for each in every.get("env", ()))
+    assert (record.enforcer, record.shares[0].limit is None) == ("none", False)
+    assert env["TF_ISOLATION_MODE"] == "soft"
+    assert [name for name in env if "LIMIT" in name or name == "LD_PRELOAD"] == []
+    assert any(name.startswith("TENSOR_FUSION_SHARE_") for name in env)
+    assert limits_document(setup, ref)
+    assert "limiter" not in str(spec)
