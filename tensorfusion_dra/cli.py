@@ -45,6 +45,12 @@ VERBS: Final = (
         serves=True,
     ),
     Verb(
+        "memory-limits",
+        module="memory_limits",
+        help="set memory limits of containers by the NVIDIA driver, for the node plugin",
+        serves=True,
+    ),
+    Verb(
         "webhook",
         module="webhook.command",
         help="serve admission: create claims for pods and fill claims from annotations",

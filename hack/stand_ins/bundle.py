@@ -105,18 +105,18 @@ class Runc:
         self._cards: Final = cards
         self._runc: Final = runc
 
-    def run(self, container: Container, *words: str) -> Ended:
-        """Run a program in a container of its own until it ends."""
-        with self._started(container, words) as (_, process):
+    def run(self, container: Container, *words: str, **more: Any) -> Ended:
+        """Run a program in a container of its own until it ends; see _config() for `more`."""
+        with self._started(container, words, **more) as (_, process):
             return _ended(process)
 
     @contextmanager
-    def waiting(self, container: Container, *words: str) -> "Iterator[Waiting]":
+    def waiting(self, container: Container, *words: str, **more: Any) -> "Iterator[Waiting]":
         """Run `tenant` in a container; yield once it waits in its command `wait`.
 
         The container ends after the block.
         """
-        with self._started(container, ("tenant", *words)) as (name, process):
+        with self._started(container, ("tenant", *words), **more) as (name, process):
             printed: list[Mapping[str, Any]] = []
             while not printed or printed[-1]["command"] != "wait":
                 if process.stdout is None or not (line := process.stdout.readline()):
@@ -130,12 +130,12 @@ class Runc:
 
     @contextmanager
     def _started(
-        self, container: Container, words: Sequence[str]
+        self, container: Container, words: Sequence[str], **more: Any
     ) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
         name = f"stand-in-{uuid.uuid4().hex[:12]}"
         bundle = self._folder / name
         bundle.mkdir(parents=True)
-        (bundle / "config.json").write_text(json.dumps(self._config(container, words)))
+        (bundle / "config.json").write_text(json.dumps(self._config(container, words, **more)))
         with _process(self._command("run", "--bundle", str(bundle), name)) as process:
             try:
                 yield name, process
@@ -146,7 +146,15 @@ class Runc:
     def _command(self, *words: str) -> list[str]:
         return [self._runc, "--root", str(self._folder / "runc"), *words]
 
-    def _config(self, container: Container, words: Sequence[str]) -> Mapping[str, Any]:
+    def _config(
+        self,
+        container: Container,
+        words: Sequence[str],
+        *,
+        hooks: Mapping[str, Any] | None = None,
+        cgroup: str = "",
+    ) -> Mapping[str, Any]:
+        """Return the bundle's configuration, with hooks by name and a cgroup other than runc's."""
         nodes = [_node(each.path, Path(each.host_path)) for each in container.device_nodes]
         mounts = [
             {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -173,7 +181,9 @@ class Runc:
                 "noNewPrivileges": True,
             },
             "mounts": mounts,
+            "hooks": hooks or {},
             "linux": {
+                **({"cgroupsPath": cgroup} if cgroup else {}),
                 "namespaces": [{"type": each} for each in ("pid", "ipc", "mount", "uts")],
                 "devices": nodes,
             },

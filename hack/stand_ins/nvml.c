@@ -18,8 +18,11 @@
  *
  * The file <file>.open has the indices of the cards that the process keeps open.
  *
+ * Memory limits of cgroups are lines `<card> <hard> <cgroup>` of <file>.limits. `accounting` is dmem or
+ * misc; `group_used` are the bytes of each cgroup; `set_limits` and `get_limits` make a call fail.
+ *
  * With the query `threads` of the system, only that many threads may call; calls from others return
- * NVML_ERROR_UNKNOWN. -DOLD_DRIVER omits the functions that drivers before 510 lack, and -DNO_EVENTS
+ * NVML_ERROR_UNKNOWN. -DOLD_DRIVER omits the functions that drivers before 510 or 615 lack, and -DNO_EVENTS
  * those for events.
  *
  * Layouts and numbers: nvml.h.
@@ -44,6 +47,7 @@ enum {
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
     TIMEOUT = 10,
+    OPERATING_SYSTEM = 17,
     UNKNOWN = 999,
 };
 enum { MAX_THREADS = 16, MEMORY_V2 = 0x02000028, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
@@ -259,6 +263,17 @@ EXPORT Return nvmlDeviceGetHandleByIndex(unsigned index, Device *device)
     return nvmlDeviceGetHandleByIndex_v2(index, device);
 }
 
+EXPORT Return nvmlDeviceGetHandleByUUID(const char *uuid, Device *device)
+{
+    char found[MAX_ANSWER];
+
+    for (unsigned index = 0; index < counted; index++)
+        if (nvmlDeviceGetHandleByIndex_v2(index, device) == SUCCESS &&
+            ask(*device, "uuid", found) == SUCCESS && strcmp(found, uuid) == 0)
+            return SUCCESS;
+    return NOT_FOUND;
+}
+
 EXPORT Return nvmlDeviceGetIndex(Device device, unsigned *index)
 {
     for (int i = 0; i < machine.visible_count; i++)
@@ -282,6 +297,7 @@ TEXT(nvmlDeviceGetUUID, "uuid")
 TEXT(nvmlDeviceGetName, "name")
 NUMBER(nvmlDeviceGetMinorNumber, "minor")
 NUMBER(nvmlDeviceGetBrand, "brand")
+NUMBER(nvmlDeviceGetPersistenceMode, "persistence")
 #ifndef OLD_DRIVER
 NUMBER(nvmlDeviceGetArchitecture, "architecture")
 NUMBER(nvmlDeviceGetNumGpuCores, "cores")
@@ -488,4 +504,47 @@ EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *p
     return ask_values(device, "mig", "%u %u", current, pending);
 }
 
+typedef struct { const char *group; unsigned long long soft, hard, used; } Limits;
+_Static_assert(sizeof(Limits) == 32, "nvml.h; 24 without `used`, which only the getter has");
+
+static Return use_limits(Device device, const char *query, Limits *limits, int is_set)
+{
+    char answer[MAX_ANSWER] = "", path[4096], group[4096];
+    unsigned long long used = 0, total = 0, hard;
+    Return result = ask(device, "accounting", answer);
+    int index, is_misc = strcmp(answer, "misc") == 0, is_limited = is_set;
+    FILE *file;
+
+    ask_values(device, "group_used", "%llu", &used);
+    ask_values(device, "memory", "%llu", &total);
+    answer[0] = 0;
+    if (result != SUCCESS || (ask(device, query, answer), answer[0]))
+        return result != SUCCESS ? result : atoi(answer + 1);
+    snprintf(path, sizeof path, "%s.limits", machine_path());
+    file = fopen(path, "a+");
+    if (is_set && access(limits->group, F_OK) != 0)
+        result = OPERATING_SYSTEM;
+    else if (is_set && (limits->soft > limits->hard || (limits->hard > total && ~limits->hard) ||
+                        (limits->hard < used && is_misc)))
+        result = INVALID_ARGUMENT;
+    else if (is_set && limits->hard >= used) /* otherwise the kernel drops it */
+        fprintf(file, "%d %llu %s\n", device->index, limits->hard, limits->group);
+    while (!is_set && fscanf(file, "%d %llu %4095[^\n]\n", &index, &hard, group) == 3)
+        if (index == device->index && strcmp(group, limits->group) == 0) {
+            *limits = (Limits){limits->group, 0, hard, used};
+            is_limited = is_misc || ~hard;
+        }
+    fclose(file);
+    return is_limited ? result : is_misc ? NOT_SUPPORTED : NOT_FOUND;
+}
+
+EXPORT Return nvmlDeviceSetMemoryLimits_v1(Device device, Limits *limits)
+{
+    return use_limits(device, "set_limits", limits, 1);
+}
+
+EXPORT Return nvmlDeviceGetMemoryLimits_v1(Device device, Limits *limits)
+{
+    return use_limits(device, "get_limits", limits, 0);
+}
 #endif

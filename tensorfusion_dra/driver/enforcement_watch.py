@@ -35,6 +35,7 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Evidence,
     EvidencePaths,
@@ -279,7 +280,9 @@ class NodeEnforcer:
 
         With `auto` the choice itself says that one is there.
         """
-        if self._is_auto or not self._is_required:
+        # What the NVIDIA driver can limit is not seen from files.
+        is_asked = self._is_required or Nvidia.name in self._candidates
+        if self._is_auto or not is_asked:
             return None
         return next((self._evidence.of_node(paths) for paths in self._paths.values()), None)
 
@@ -342,9 +345,15 @@ class NodeEnforcer:
             if self._is_auto and self._expands and not enforcer.expands_memory:
                 continue
             paths = self._paths.get(name)
-            found = presence.of_node(name, self._evidence.of_node(paths)) if paths else _SIMULATED
+            evidence = self._evidence.of_node(paths) if paths else None
+            found = presence.of_node(name, evidence) if evidence else _SIMULATED
             if found.state is not State.NOT_ENFORCED or not self._is_auto:
-                choice = Choice(enforcer=name, verdict=found, cure=presence.cure(name))
+                choice = Choice(
+                    enforcer=name,
+                    verdict=found,
+                    cure=presence.cure(name),
+                    hints=evidence.daemon.hints if evidence and evidence.daemon else (),
+                )
                 break
             looked_for[name] = found
         else:
@@ -475,23 +484,32 @@ class EnforcementWatch:
         """Have everything checked now."""
         self._wakeup.wake()
 
-    def run(self, report: Callable[[PreparedClaim], object], events: Events) -> None:
+    def run(
+        self,
+        report: Callable[[PreparedClaim], object],
+        events: Events,
+        restore: Callable[[PreparedClaim], object] = lambda _: None,
+    ) -> None:
         """Check until stopped.
 
         Args:
             report: Has the status of a claim written.
             events: Of this loop's thread alone.
+            restore: Has lost limits of a claim set again.
         """
         announcer = EnforcementAnnouncer(events)
         while self._wakeup.next_round():
             if self._node is not None:
                 self._node.check(events)
-            self.check(report, announcer)
+            self.check(report, announcer, restore)
             announcer.write_events()
             self._wakeup.wait(CHECK_SECONDS)
 
     def check(
-        self, report: Callable[[PreparedClaim], object], announcer: EnforcementAnnouncer
+        self,
+        report: Callable[[PreparedClaim], object],
+        announcer: EnforcementAnnouncer,
+        restore: Callable[[PreparedClaim], object] = lambda _: None,
     ) -> None:
         """Check every claim once, and report what changed."""
         with self._lock:
@@ -499,6 +517,7 @@ class EnforcementWatch:
         read: dict[str, Evidence] = {}  # by paths: a daemon is asked once for all of its claims
         for each in watched:
             claim, paths = each.claim, str(each.paths)
+            restore(claim)
             if paths not in read:
                 read[paths] = self._evidence.of_claim(each.paths)
             found = self._verdicts(each, read[paths])
@@ -517,7 +536,7 @@ class EnforcementWatch:
         claim = watched.claim
         with self._lock:
             every = ((each.claim, each.paths) for each in self._watched.values())
-            beside = verdicts.beside(claim, watched.paths.shared_memory, every)
+            beside = verdicts.beside(claim, watched.paths, every)
         is_new = self._clock() - watched.limits_since < verdicts.STARTING_SECONDS
         return verdicts.of_claim(
             claim,

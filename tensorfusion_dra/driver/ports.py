@@ -1,6 +1,6 @@
 """Interfaces to API server, machine, cards, enforcers: what the driver calls, and each promise."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
@@ -369,6 +369,28 @@ class DriverFiles(Protocol):
 
         Raises:
             RetryableError: A library without which no CUDA program starts is missing.
+        """
+        ...
+
+
+class MemoryLimits(Protocol):
+    """Setter of memory limits that the NVIDIA driver keeps for the cgroups of pods."""
+
+    def set(self, pod_uid: str, limits: Mapping[str, int]) -> Sequence[str]:
+        """Set a pod's limits in bytes by GPU UUID; return the cards that had another limit.
+
+        Each is read back. A limit of NO_LIMIT is removed, also if the pod has no cgroup any more.
+
+        Raises:
+            RetryableError: A limit is not as wanted now; the text has card, cgroup and cause.
+        """
+        ...
+
+    def get(self, pod_uid: str, gpu_uuids: Iterable[str]) -> Mapping[str, tuple[int, int] | str]:
+        """Return limit and use of a pod in bytes by GPU UUID, or why a card's cannot be read.
+
+        Raises:
+            RetryableError: The pod has no cgroup, or the container memory-limits does not answer.
         """
         ...
 

@@ -11,7 +11,8 @@ A prepare takes these steps, each of which is a stage in log and metrics:
 5. In one transaction of the ledger, decide by admit(), a pure function on all of this, and put
    its record (admit, flush).
 6. Write its files, and those of claims whose limits changed in favour of it (write).
-7. Have Tensor Fusion's hypervisor keep the limits, if it is this node's enforcer (register).
+7. Have Tensor Fusion's hypervisor or the NVIDIA driver keep the limits, if it is the enforcer
+   (register).
 8. Report the newest record for the claim's status; if it changed meanwhile, write its files again.
 
 The record is the truth, and the files follow from it: after a crash between steps 5 and 6, recovery
@@ -33,6 +34,7 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
@@ -42,6 +44,7 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
+from tensorfusion_dra.driver.pod_limits import PodLimits
 from tensorfusion_dra.driver.ports import Claims, Pods
 from tensorfusion_dra.driver.share_policies import (
     ClaimPods,
@@ -73,6 +76,7 @@ class Preparer:
         status: StatusReporter,
         operations: Operations,
         enforcer: NodeEnforcer,
+        pod_limits: PodLimits | None = None,
         workers: Workers | None = None,
     ) -> None:
         """Prepare nothing yet.
@@ -81,6 +85,7 @@ class Preparer:
             pods: None if the driver has no permission to read pods.
             limit_changes: Recomputes the limits of the other claims on a claim's cards.
             enforcer: Chooses the enforcer of new claims.
+            pod_limits: Has the NVIDIA driver keep limits; None without NVIDIA cards.
             workers: The bridge to Tensor Fusion's hypervisor; None without one.
         """
         self._claims, self._pods = claims_at_server, pods
@@ -89,6 +94,7 @@ class Preparer:
         self._share_policies, self._neighbours = share_policies, neighbours
         self._limit_changes, self._status = limit_changes, status
         self._operations, self._enforcer, self._workers = operations, enforcer, workers
+        self._pod_limits = pod_limits
         self._locks = ClaimLocks()
         self._refused = Event()
 
@@ -299,10 +305,13 @@ class Preparer:
         return current
 
     def _register(self, record: PreparedClaim, deadline: float) -> None:
-        """Return once the hypervisor keeps the claim's limits, where it is the one to keep them.
+        """Return once hypervisor or NVIDIA driver keep the claim's limits, where they are to.
 
         If it fails, the record stays, and the kubelet's next call comes here again.
         """
+        if self._pod_limits is not None and record.enforcer == Nvidia.name:
+            operations.enter(Stage.REGISTER)
+            self._pod_limits.set(record)
         if self._workers is None:
             return
         operations.enter(Stage.REGISTER)
@@ -376,6 +385,8 @@ class Preparer:
             if self._workers is not None:
                 same = self._limit_changes.of_same_pods(transaction, record)
                 self._workers.release(record, [each for each in same if each.ref.uid != ref.uid])
+            if self._pod_limits is not None:
+                self._pod_limits.release(transaction, record)
             self._files.remove(
                 ref.uid,
                 record,

@@ -50,6 +50,7 @@ class UseWatch:
         prepared: Callable[[], Sequence[PreparedClaim]],
         claims_at_server: Claims,
         *,
+        counted: Callable[[PreparedClaim], Mapping[tuple[str, str], int]] = lambda _: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Observe nothing yet.
@@ -58,11 +59,14 @@ class UseWatch:
             processes: Of all cards.
             prepared: Returns all prepared claims.
             claims_at_server: Read for the pods that came to a claim later.
+            counted: Returns the memory that the NVIDIA driver counts for the claim's pod, in bytes
+                by pod UID and GPU UUID; nothing where it counts none.
             clock: In seconds, for the time of the next write of a status.
         """
         self._processes = processes
         self._prepared = prepared
         self._claims = claims_at_server
+        self._counted_by_driver = counted
         self._clock = clock
         self._wakeup = Wakeup()
         # Of run()'s thread alone:
@@ -138,9 +142,21 @@ class UseWatch:
             FatalError: The NVIDIA driver was replaced.
         """
         prepared = [claim for claim in self._prepared() if claim.shares]
-        cards = self._processes.processes()
+        exact = {
+            key: each for claim in prepared for key, each in self._counted_by_driver(claim).items()
+        }
+        cards: Mapping[str, Sequence[Process]] = {}
+        trouble = ""
+        try:
+            cards = self._processes.processes()
+        except RetryableError as error:
+            if not exact:
+                raise
+            trouble = str(error)
         are_known = self._find_late_pods(prepared, cards)
-        found = self._current = use.of_node(prepared, cards, pods=self._late_pods)
+        found = self._current = use.of_node(
+            prepared, cards, pods=self._late_pods, exact=exact, trouble=trouble
+        )
         before = self._over
         self._over = {claim.ref.uid: self._counted(claim) for claim in prepared}
         if _are_over(before) != _are_over(self._over):

@@ -4,11 +4,12 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     Evidence,
@@ -18,8 +19,10 @@ from tensorfusion_dra.core.claims.evidence import (
     NodeEvidencePaths,
     SharedMemory,
 )
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcement import hami_cache
 from tensorfusion_dra.enforcement.hypervisor import shared_memory
+from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
 from tensorfusion_dra.state import unix_sockets
 
 _ELF: Final = b"\x7fELF"
@@ -40,13 +43,21 @@ class EvidenceReader:
 
     def of_claim(self, paths: EvidencePaths) -> Evidence:
         memory = _memory(paths) if paths.shared_memory else None
+        daemon = _daemon(paths.socket)
+        by_card: Mapping[str, tuple[int, int] | str] = {}
+        if daemon is not None and paths.limited_pod:
+            try:
+                by_card = MemoryLimits(daemon.path).get(paths.limited_pod, paths.gpu_uuids)
+            except RetryableError as error:
+                daemon = replace(daemon, trouble=str(error))
         return Evidence(
             # After the reading of the heartbeat, so that it is not in the future.
             read_at=self._now(),
             files=tuple(map(_file, paths.files)),
             shared_memory=memory,
             caches={request: hami_cache.read(path) for request, path in paths.caches.items()},
-            daemon=_daemon(paths.socket),
+            daemon=daemon,
+            memory=by_card,
         )
 
     def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
@@ -56,12 +67,16 @@ class EvidenceReader:
                 hypervisor = sign
                 break
             asked.append(f"{sign}: {trouble}")
+        daemon = _daemon(paths.socket)
+        if daemon is not None and paths.enforcer == Nvidia.name:
+            trouble, hints = MemoryLimits(daemon.path).check()
+            daemon = replace(daemon, trouble=trouble, hints=hints)
         return NodeEvidence(
             read_at=self._now(),
             files=tuple(map(_file, paths.files)),
             hypervisor=hypervisor,
             asked=tuple(asked),
-            daemon=_daemon(paths.socket),
+            daemon=daemon,
         )
 
 

@@ -53,6 +53,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
         **MPS_DAEMON,
         "mps": {"daemon": {"enabled": True}, "exclusiveProcess": True},
     },
+    "nvidia-limits": {"settings": {"enforcer": "nvidia"}},
     "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
     "monitoring": {"monitoring": {"enabled": True}},
     "webhook": WEBHOOK,

@@ -162,7 +162,7 @@ def test_device_class_has_the_name_that_claims_use() -> None:
 def containers_of(name: str, variant: str) -> dict[str, Document]:
     """Return the containers of a DaemonSet by name."""
     pod = one(helm.render(VARIANTS[variant]), "DaemonSet", name)["spec"]["template"]["spec"]
-    return {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
+    return {each["name"]: each for each in (*pod.get("initContainers", ()), *pod["containers"])}
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,20 @@ def test_only_mounts_of_folders_for_containers_are_privileged(
     for each in privileged:
         assert [mount["mountPropagation"] for mount in each["volumeMounts"]] == ["Bidirectional"]
         assert each["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_memory_limits_are_set_by_a_privileged_container_and_not_by_the_node_plugin() -> None:
+    found = containers_of("tensorfusion-dra-node-plugin", "nvidia-limits")
+
+    assert {name: each["securityContext"].get("privileged") for name, each in found.items()} == {
+        "node-plugin": None,
+        "memory-limits": True,
+    }
+    assert found["memory-limits"]["args"] == ["memory-limits"]
+    mounts = {name: {m["mountPath"] for m in each["volumeMounts"]} for name, each in found.items()}
+    assert "/sys/fs/cgroup" in mounts["memory-limits"] - mounts["node-plugin"]
+    assert "ports" not in found["memory-limits"]
+    assert "memory-limits" not in containers_of("tensorfusion-dra-node-plugin", "nvidia")
 
 
 def test_mps_daemon_has_the_capabilities_that_it_needs_and_no_more() -> None:

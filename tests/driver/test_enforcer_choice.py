@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
+from tensorfusion_dra.core.claims.enforcers.kinds import DEFAULT_ORDER, NoEnforcer
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     Evidence,
@@ -36,6 +37,9 @@ from tests.support.prepared_node import (
 )
 
 PATHS: Final = {
+    "nvidia": NodeEvidencePaths(
+        enforcer="nvidia", socket="/run/tensor-fusion/nvidia/memory-limits/socket"
+    ),
     "tensor-fusion": NodeEvidencePaths(
         enforcer="tensor-fusion", files=("/run/tensor-fusion/libcuda_limiter.so",)
     ),
@@ -43,8 +47,8 @@ PATHS: Final = {
     "mps": NodeEvidencePaths(enforcer="mps", socket="/run/nvidia/mps/pipe/control"),
     "none": NodeEvidencePaths(enforcer="none"),
 }
-KINDS: Final = {each.name: each for each in (TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
-ORDER: Final = ("tensor-fusion", "hami-core", "mps")
+KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
+ORDER: Final = DEFAULT_ORDER.split(",")
 EXPANDING: Final = replace(
     NODE,
     oversubscription=Oversubscription(
@@ -69,6 +73,8 @@ class NodeWith:
         is_present = paths.enforcer in self.present
         trouble = "" if is_present else "not found"
         silent = "" if is_present else "No such file or directory"
+        if paths.enforcer == "nvidia" and silent:
+            silent = f"{paths.socket}: found {silent}, expected the container memory-limits"
         return NodeEvidence(
             read_at=0,
             files=tuple(FileEvidence(path=file, trouble=trouble) for file in paths.files),
@@ -112,6 +118,7 @@ class Chooser:
 @pytest.mark.parametrize(
     ("present", "chosen"),
     [
+        (("nvidia", "mps"), "nvidia"),
         (("tensor-fusion", "hami-core", "mps"), "tensor-fusion"),
         (("mps", "hami-core"), "hami-core"),
         (("mps",), "mps"),

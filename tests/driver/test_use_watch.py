@@ -33,9 +33,19 @@ class Setup:
         self.fetched: list[str] = []
         self.late_pods: Sequence[str] = ()
         self.trouble: Exception | None = None
-        self.watch = UseWatch(self, lambda: self.claims, self, clock=lambda: self.seconds)
+        self.unreadable = ""
+        self.counted: Mapping[tuple[str, str], int] = {}
+        self.watch = UseWatch(
+            self,
+            lambda: self.claims,
+            self,
+            counted=lambda _: self.counted,
+            clock=lambda: self.seconds,
+        )
 
     def processes(self) -> Mapping[str, Sequence[Process]]:
+        if self.unreadable:
+            raise RetryableError(self.unreadable)
         return self.cards
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
@@ -210,6 +220,19 @@ def test_claim_that_is_gone_is_no_reason_to_read_again(setup: Setup) -> None:
     setup.check(times=3)
 
     assert len(setup.fetched) == 1
+
+
+def test_use_that_the_driver_counts_is_known_without_processes(setup: Setup) -> None:
+    setup.unreadable = "no such PID namespace"
+    setup.counted = {(POD.uid, "GPU-0"): 21 * GIB}
+
+    setup.check(times=2)
+
+    current = setup.watch.current()
+    (first, second) = current.shares[CLAIM.ref.uid]
+    assert first is not None
+    assert (first.vram_bytes, second, current.trouble) == (21 * GIB, None, "no such PID namespace")
+    assert setup.watch.excess(CLAIM)[0].startswith("GPU-0: found 21Gi of memory in use")
 
 
 def test_trouble_is_logged_once_and_shown(setup: Setup) -> None:

@@ -6,7 +6,7 @@ import weakref
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
@@ -43,6 +43,9 @@ from tests.support.ports import (
     PodsInMemory,
 )
 from tests.support.waiting import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from tensorfusion_dra.driver.pod_limits import PodLimits
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
@@ -114,6 +117,7 @@ class Setup:
         self.status = StatusReporter(NoStatus())
         self.operations = Operations()
         self.workers = workers
+        self.pod_limits: PodLimits | None = None
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
@@ -134,6 +138,7 @@ class Setup:
             share_policies=SharePolicyReader(isolation=Isolation.SOFT),
             neighbours=NeighbourReader(rules=self.rules),
             limit_changes=self.limit_changes(catalog),
+            pod_limits=self.pod_limits,
             workers=self.workers,
             status=self.status,
             operations=self.operations,

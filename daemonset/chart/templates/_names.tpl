@@ -80,7 +80,7 @@ service:
 {{- define "enforcers" -}}
 {{- /* Every enforcer that may get a node's claims, with commas. */ -}}
 {{- $named := include "enforcer" . }}
-{{- if eq $named "auto" }}{{ .Values.settings.enforcers | default "tensor-fusion,hami-core,mps" }}{{ else }}{{ $named }}{{ end }}
+{{- if eq $named "auto" }}{{ .Values.settings.enforcers | default "nvidia,tensor-fusion,hami-core,mps" }}{{ else }}{{ $named }}{{ end }}
 {{- end }}
 
 {{- define "hypervisor-sockets" -}}

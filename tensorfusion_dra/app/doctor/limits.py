@@ -97,6 +97,10 @@ def alive(context: Context) -> Iterator[Finding]:
     if not settings.simulated_gpus:
         choice = _choice(settings)
         yield life(choice, is_required=settings.require_enforcement == "true")
+        for hint in choice.hints:
+            subject, _, rest = hint.partition(": ")
+            text, _, expected = rest.partition(", expected ")
+            yield warning(subject, text, expected=expected, cure=_SEE)
 
 
 def _choice(settings: Settings) -> Choice:

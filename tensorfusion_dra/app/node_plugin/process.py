@@ -47,6 +47,7 @@ from tensorfusion_dra.driver.node_observer import (
     RecentOperations,
 )
 from tensorfusion_dra.driver.operations import Operations
+from tensorfusion_dra.driver.pod_limits import PodLimits
 from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
@@ -57,6 +58,7 @@ from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement.evidence import EvidenceReader
+from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
@@ -170,7 +172,10 @@ class NodePlugin:
         self._calls = CallsInFlight()
         reads = RetriedReads()
         claims = Claims(self._resource_api, reads=reads)
-        self._use = UseWatch(discovery, self._ledger.claims, claims)
+        self._pod_limits = PodLimits(
+            MemoryLimits(node_parts.memory_limits_socket(settings)), self._ledger
+        )
+        self._use = UseWatch(discovery, self._ledger.claims, claims, counted=self._pod_limits.used)
         self._enforcement = EnforcementWatch(
             EvidenceReader(),
             enforcers,
@@ -209,6 +214,7 @@ class NodePlugin:
             status=self._status,
             operations=Operations((self._recent, self._metrics.operations)),
             enforcer=node_enforcer,
+            pod_limits=self._pod_limits,
             workers=workers,
         )
         self._slices = Slices(self._resource_api, node_name=settings.node_name)
@@ -307,7 +313,12 @@ class NodePlugin:
         supervisor.own("health-announcer", announcer)
         supervisor.own("limit-changes", self._limit_changes)
         supervisor.on_stop(self._enforcement.stop)
-        watch_limits = partial(self._enforcement.run, self._status.report_changed, self._events())
+        watch_limits = partial(
+            self._enforcement.run,
+            self._status.report_changed,
+            self._events(),
+            self._pod_limits.restore,
+        )
         supervisor.run("enforcement", watch_limits)
         if settings.observe_use == "true":
             supervisor.on_stop(self._use.stop)

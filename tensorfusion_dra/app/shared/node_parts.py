@@ -15,6 +15,7 @@ from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS, NoEnforcer
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
 from tensorfusion_dra.core.claims.lending import LendingRules
@@ -132,6 +133,11 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
         claims_root=f"{folder}/claims",
         values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)},
     )
+
+
+def memory_limits_socket(settings: Settings) -> str:
+    """Return the socket of the container memory-limits."""
+    return Nvidia.from_settings(_enforcer_settings(settings, Nvidia.name)).socket
 
 
 def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeFactsReader:
@@ -284,7 +290,7 @@ def verdicts_now(
     found = []
     for claim, place in zip(claims, paths, strict=True):
         every = zip(claims, paths, strict=True)
-        beside = verdicts.beside(claim, place.shared_memory, every)
+        beside = verdicts.beside(claim, place, every)
         evidence = reader.of_claim(place)
         is_new = evidence.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
         found.append(

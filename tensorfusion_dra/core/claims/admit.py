@@ -46,6 +46,7 @@ from tensorfusion_dra.core.claims import (
     presence,
 )
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.evidence import NodeEvidence
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.plan import Plan
@@ -163,7 +164,8 @@ def admit(
     if any(share.limit for share in record.shares):
         trouble = trouble or facts.lacking
     if not trouble and evidence and (dead := presence.refusal(record, evidence)):
-        trouble = f"nothing would enforce its limits (require-enforcement): {dead}"
+        why = "" if record.enforcer == Nvidia.name else " (require-enforcement)"
+        trouble = f"nothing would enforce its limits{why}: {dead}"
     if trouble:
         unlimited = isolation.without_limits(record, facts.devices)
         if unlimited is None:

@@ -146,6 +146,8 @@ def _request_edits(edits: Edits) -> dict[str, Any]:
     found: dict[str, Any] = {"env": [f"{name}={value}" for name, value in edits.env.items()]}
     if edits.mounts:
         found["mounts"] = [mount.as_cdi() for mount in edits.mounts]
+    if edits.hooks:
+        found["hooks"] = [hook.as_cdi() for hook in edits.hooks]
     return found
 
 

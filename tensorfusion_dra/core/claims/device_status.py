@@ -111,6 +111,8 @@ def _entry(
     }
     if current is not None:
         found = current.verdict
+        if found.limits:
+            entry["data"]["enforcement"] = found.limits_json()
         entry["conditions"].append(
             _condition(
                 CONDITION_ENFORCED,

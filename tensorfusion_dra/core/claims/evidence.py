@@ -19,7 +19,9 @@ class EvidencePaths:
         shared_memory: File in which Tensor Fusion's hypervisor keeps the limits of the pod.
         registered_folder: File that names the folder with which the pod was registered.
         caches: Files in which HAMi-core counts, by request.
-        socket: Control socket of the MPS daemon.
+        socket: Control socket of the MPS daemon, or that of the container memory-limits.
+        limited_pod: UID of the pod whose cgroup the NVIDIA driver limits.
+        gpu_uuids: The cards on which it does.
     """
 
     files: tuple[str, ...] = ()
@@ -27,6 +29,8 @@ class EvidencePaths:
     registered_folder: str = ""
     caches: Mapping[str, str] = field(default_factory=dict)
     socket: str = ""
+    limited_pod: str = ""
+    gpu_uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +95,13 @@ class Daemon:
     """The control socket of a daemon.
 
     Attributes:
-        trouble: Why it accepts no connection; "" if it does.
+        trouble: Why it accepts no connection, or cannot work; "" if it does.
+        hints: What else it found wrong.
     """
 
     path: str
     trouble: str = ""
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +110,11 @@ class Evidence:
 
     Attributes:
         read_at: Time of the reading, in seconds since 1970.
+        memory: Limit and use of the pod in bytes by GPU UUID, or why a card's cannot be read.
     """
 
     read_at: float
+    memory: Mapping[str, tuple[int, int] | str] = field(default_factory=dict)
     files: tuple[FileEvidence, ...] = ()
     shared_memory: SharedMemory | None = None
     caches: Mapping[str, Cache] = field(default_factory=dict)

@@ -14,13 +14,14 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidence
+from tensorfusion_dra.core.claims.evidence import Daemon, EvidencePaths, NodeEvidence
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State, Verdict, verdict_of_record
 from tensorfusion_dra.core.errors import ClaimError
 
-_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
+_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
 _HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled=true"
 _CURES: Final = {
     TensorFusion.name: "run Tensor Fusion's hypervisor on this node, which puts its limiter there "
@@ -29,6 +30,8 @@ _CURES: Final = {
     "hami-core-library)",
     Mps.name: "run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled=true)",
     NoEnforcer.name: "leave out setting enforcer",
+    Nvidia.name: "run NVIDIA driver 615 or later on this node and the container memory-limits "
+    "(chart value nvidia.memoryLimits=true)",
 }
 _ANOTHER: Final = "or choose another enforcer (setting enforcer"
 _WHOLE: Final = "claims for whole cards need none"
@@ -42,11 +45,13 @@ class Choice:
         enforcer: Its name; ``none`` if `auto` found none.
         verdict: About this node.
         cure: What to do about a bad verdict.
+        hints: What else its evidence says.
     """
 
     enforcer: str
     verdict: Verdict
     cure: str
+    hints: tuple[str, ...] = ()
 
     @property
     def lacking(self) -> str:
@@ -108,15 +113,8 @@ def of_node(enforcer: str, evidence: NodeEvidence) -> Verdict:
         return verdicts.not_enforced(verdicts.LIMITER_MISSING, missing[0])
     if enforcer == TensorFusion.name:
         return _of_hypervisor(evidence)
-    if enforcer == Mps.name and evidence.daemon is not None:
-        if evidence.daemon.trouble:
-            return verdicts.not_enforced(
-                verdicts.DAEMON_SILENT,
-                f"no MPS daemon answers at {evidence.daemon.path}: {evidence.daemon.trouble}",
-            )
-        return verdicts.enforced(
-            verdicts.ENFORCER_ALIVE, f"the MPS daemon answers at {evidence.daemon.path}"
-        )
+    if enforcer in {Mps.name, Nvidia.name} and evidence.daemon is not None:
+        return _of_daemon(enforcer, evidence.daemon)
     if enforcer not in _OWN:
         return _of_another(enforcer, evidence)
     return verdicts.unknown(
@@ -179,6 +177,20 @@ def _of_hypervisor(evidence: NodeEvidence) -> Verdict:
     return verdicts.not_enforced(
         verdicts.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(evidence.asked)})"
     )
+
+
+def _of_daemon(enforcer: str, daemon: Daemon) -> Verdict:
+    if enforcer == Nvidia.name:
+        if daemon.trouble:
+            return verdicts.not_enforced(verdicts.DRIVER_CANNOT_LIMIT, daemon.trouble)
+        return verdicts.enforced(
+            verdicts.ENFORCER_ALIVE, "the NVIDIA driver set and returned limits for a cgroup"
+        )
+    if daemon.trouble:
+        return verdicts.not_enforced(
+            verdicts.DAEMON_SILENT, f"no MPS daemon answers at {daemon.path}: {daemon.trouble}"
+        )
+    return verdicts.enforced(verdicts.ENFORCER_ALIVE, f"the MPS daemon answers at {daemon.path}")
 
 
 def _of_another(enforcer: str, evidence: NodeEvidence) -> Verdict:

@@ -162,6 +162,7 @@ def of_node(
     cards: Mapping[str, Sequence[Process]],
     *,
     pods: Mapping[str, Collection[str]],
+    exact: Mapping[tuple[str, str], int] | None = None,
     trouble: str = "",
 ) -> NodeUse:
     """Return who uses the cards.
@@ -170,8 +171,12 @@ def of_node(
         claims: All prepared claims.
         cards: The processes by GPU UUID.
         pods: UIDs of further pods of a claim by its UID: those that came after it was prepared.
+        exact: Memory in bytes by pod UID and GPU UUID where the NVIDIA driver counts it by pod, in
+            place of the sum over processes.
         trouble: Why some of it is not known.
     """
+    counted = exact or {}
+    cards = {**{uuid: () for _, uuid in counted}, **cards}
     parts: dict[str, list[Used | None]] = {}
     tenants: dict[tuple[str, str], list[tuple[str, int, PreparedShare]]] = {}
     for claim in claims:
@@ -187,13 +192,16 @@ def of_node(
         for process in processes:
             pod = process.container.pod_uid if process.container else ""
             by_pod.setdefault(pod if (pod, uuid) in tenants else "", []).append(process)
+        by_pod |= {pod: by_pod.get(pod, []) for pod, card in counted if card == uuid}
         if others := by_pod.pop("", None):
             foreign[uuid] = _sum(others)
             texts[uuid] = _text(others)
         for pod, own in by_pod.items():
             owners = tenants[pod, uuid]
-            limits = [share.limit for _, _, share in owners]
-            for (uid, index, _), part in zip(owners, _divided(_sum(own), limits), strict=True):
+            used = _sum(own)
+            used = replace(used, vram_bytes=counted.get((pod, uuid), used.vram_bytes))
+            parts_of_pod = _divided(used, [share.limit for _, _, share in owners])
+            for (uid, index, _), part in zip(owners, parts_of_pod, strict=True):
                 parts[uid][index] = _added(parts[uid][index] or Used(), part)
     return NodeUse(shares=parts, foreign=foreign, foreign_text=texts, trouble=trouble)
 

@@ -20,16 +20,17 @@ hypervisor dies: NotEnforced (HeartbeatStale). It returns: Enforced.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
+from tensorfusion_dra.core.claims.enforcers import enforcer, limiters, nvidia
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import Cache, Evidence, EvidencePaths, SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
@@ -50,6 +51,7 @@ class State(StrEnum):
 
 LIMITER_ACTIVE: Final = "LimiterActive"
 NO_LIMIT: Final = "NoLimit"
+LIMIT_IN_DRIVER: Final = "LimitInDriver"
 
 SHARED_MEMORY_MISSING: Final = "SharedMemoryMissing"
 SHARED_MEMORY_REPLACED: Final = "SharedMemoryReplaced"
@@ -60,11 +62,13 @@ LIMIT_EXCEEDED: Final = "LimitExceeded"
 LIMITER_MISSING: Final = "LimiterMissing"
 DAEMON_SILENT: Final = "DaemonSilent"
 NO_ENFORCER: Final = "NoEnforcer"
+DRIVER_CANNOT_LIMIT: Final = "DriverCannotLimit"
 
 STARTING: Final = "Starting"
 NO_PROCESS: Final = "NoProcessYet"
 LIMITER_IN_IMAGE: Final = "LimiterInImage"
 CLIENTS_HIDDEN: Final = "ClientsNotVisible"
+COMPUTE_NOT_LIMITED: Final = "ComputeNotLimited"
 SIMULATED: Final = "SimulatedGPU"
 UNREADABLE: Final = "SignsUnreadable"
 UNKNOWN_ENFORCER: Final = "UnknownEnforcer"
@@ -77,6 +81,10 @@ NONE_FOUND: Final = "NoneFound"
 ADVISORY: Final = "limits are advisory: the administrator chose enforcer=none"
 
 
+_ORDER: Final = (State.ENFORCED, State.UNKNOWN, State.NOT_ENFORCED)
+_LIMITS: Final = ("memory", "compute")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Whether the limits of one share hold.
@@ -84,19 +92,35 @@ class Verdict:
     Attributes:
         reason: In CamelCase, for programs; one of the constants of this module.
         text: What was seen and, if there is something to do, what.
+        limits: State and reason of the limit of `memory` and of `compute`, if they are judged
+            apart; then the verdict is the worse of both. Otherwise it holds for each of them.
     """
 
     state: State
     reason: str
     text: str
+    limits: Mapping[str, tuple[State, str]] = field(default_factory=dict)
 
     def is_same(self, other: "Verdict") -> bool:
-        """Return True if state and reason are equal; texts differ in ages and counts."""
-        return (self.state, self.reason) == (other.state, other.reason)
+        """Return True if states and reasons are equal; texts differ in ages and counts."""
+        return (self.state, self.reason, self.limits) == (other.state, other.reason, other.limits)
 
     def as_json(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
-        return {"state": self.state.value, "reason": self.reason, "message": self.text}
+        return {
+            "state": self.state.value,
+            "reason": self.reason,
+            "message": self.text,
+            "limits": self.limits_json(),
+        }
+
+    def limits_json(self) -> dict[str, dict[str, str]]:
+        """Return state and reason of each limit as JSON."""
+        whole = dict.fromkeys(_LIMITS, (self.state, self.reason))
+        return {
+            name: {"state": state.value, "reason": reason}
+            for name, (state, reason) in (self.limits or whole).items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +155,34 @@ class CurrentVerdict:
         """
         return cls(
             verdict=Verdict(
-                state=State(kept["state"]), reason=str(kept["reason"]), text=str(kept["message"])
+                state=State(kept["state"]),
+                reason=str(kept["reason"]),
+                text=str(kept["message"]),
+                limits=_limits_from_json(kept),
             ),
             since=datetime.fromisoformat(str(kept["since"])),
         )
 
 
+def _limits_from_json(kept: Mapping[str, Any]) -> Mapping[str, tuple[State, str]]:
+    """Return the limits of a verdict; none if both are as the whole, or from an older release."""
+    found = {
+        name: (State(each["state"]), str(each["reason"]))
+        for name, each in kept.get("limits", {}).items()
+    }
+    return found if len({*found.values()}) > 1 else {}
+
+
+def of_limits(memory: Verdict, compute: Verdict) -> Verdict:
+    """Return the verdict about a share whose limits are judged apart: the worse of both."""
+    found = max(memory, compute, key=lambda each: _ORDER.index(each.state))
+    both = {_LIMITS[0]: (memory.state, memory.reason), _LIMITS[1]: (compute.state, compute.reason)}
+    return replace(found, text=f"memory: {memory.text}; compute: {compute.text}", limits=both)
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """Return the first verdict of the worst state; None if there are none."""
-    order = (State.ENFORCED, State.UNKNOWN, State.NOT_ENFORCED)
-    return max(verdicts, key=lambda each: order.index(each.state), default=None)
+    return max(verdicts, key=lambda each: _ORDER.index(each.state), default=None)
 
 
 def enforced(reason: str, text: str) -> Verdict:
@@ -159,7 +201,7 @@ def unknown(reason: str, text: str) -> Verdict:
 
 
 _WHOLE_PERCENT: Final = 100
-_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name})
+_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
 STARTING_SECONDS: Final = 30.0
 """Time after new limits in which missing evidence means nothing yet. The hypervisor itself tries
 for 30 seconds to make a pod's shared memory."""
@@ -220,21 +262,23 @@ def of_claim(
 
 
 def beside(
-    claim: PreparedClaim, shared_memory: str, every: Iterable[tuple[PreparedClaim, EvidencePaths]]
+    claim: PreparedClaim,
+    paths: EvidencePaths,
+    every: Iterable[tuple[PreparedClaim, EvidencePaths]],
 ) -> list[PreparedClaim]:
-    """Return the other claims whose limits are in the same shared memory: those of the same pod.
+    """Return the other claims whose limits are in the same place: those of the same pod.
 
     Args:
         claim: The claim.
-        shared_memory: Its path; "" for none, which no claim shares.
+        paths: Its paths; without shared memory or limited pod, no claim shares its place.
         every: All claims of the node with their paths, this one included.
     """
-    if not shared_memory:
+    if not paths.shared_memory and not paths.limited_pod:
         return []
     return [
         other
-        for other, paths in every
-        if paths.shared_memory == shared_memory
+        for other, others in every
+        if (others.shared_memory, others.limited_pod) == (paths.shared_memory, paths.limited_pod)
         and other.ref.uid != claim.ref.uid
         and other.pods[:1] == claim.pods[:1]  # and not of an earlier pod of this name
     ]
@@ -281,6 +325,8 @@ def _by_evidence(
     if claim.enforcer == HamiCore.name:
         of_request = enforcer.enforced(claim)[share.request]
         return _of_hami_core(share.request, limiters.limits(of_request), evidence)
+    if claim.enforcer == Nvidia.name:
+        return _of_nvidia(claim, share, evidence, beside)
     return _of_mps(evidence)
 
 
@@ -361,6 +407,36 @@ def _of_mps(evidence: Evidence) -> Verdict:
         f"the MPS daemon answers at {daemon.path}; whether the container's processes are its "
         "clients only its tool shows: run get_client_list in nvidia-cuda-mps-control on the node",
     )
+
+
+def _of_nvidia(
+    claim: PreparedClaim,
+    share: PreparedShare,
+    evidence: Evidence,
+    beside: tuple[PreparedClaim, ...],
+) -> Verdict:
+    """Return the verdict about one card of a pod that the NVIDIA driver limits."""
+    expected = nvidia.memory_limits((claim, *beside))[share.gpu_uuid]
+    found = evidence.memory.get(share.gpu_uuid)
+    if found is None:
+        silent = evidence.daemon.trouble if evidence.daemon else "its limit was not looked for"
+        memory = unknown(UNREADABLE, silent)
+    elif isinstance(found, str):
+        memory = not_enforced(LIMITS_DIFFER, found)
+    elif found[0] > expected:
+        text = f"found a limit of {found[0]} bytes, expected {expected}; the driver sets it again"
+        memory = not_enforced(LIMITS_DIFFER, text)
+    else:
+        text = f"the NVIDIA driver keeps the pod at {found[0]} bytes, of which it uses {found[1]}"
+        memory = enforced(LIMIT_IN_DRIVER, text)
+    compute = enforced(NO_LIMIT, "all of the card")
+    if share.limit is not None and share.limit.sm_percent < _WHOLE_PERCENT:
+        compute = unknown(
+            COMPUTE_NOT_LIMITED,
+            f"nothing keeps the container at {share.limit.sm_percent} percent: the card divides "
+            "its time equally among those that are busy",
+        )
+    return of_limits(memory, compute)
 
 
 FRESH_SECONDS: Final = 5.0

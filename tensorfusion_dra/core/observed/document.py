@@ -187,6 +187,7 @@ def _enforcement(current: CurrentVerdict | None) -> Json | None:
         "state": current.verdict.state.value,
         "reason": _text(current.verdict.reason),
         "message": _text(current.verdict.text),
+        "limits": current.verdict.limits_json(),
         "since": _moment(current.since),
     }
 

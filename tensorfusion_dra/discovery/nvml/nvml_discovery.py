@@ -46,7 +46,7 @@ _VERSION_MISMATCH: Final = "NVML_ERROR_LIB_RM_VERSION_MISMATCH"
 _UNINITIALIZED: Final = "NVML_ERROR_UNINITIALIZED"
 
 # Errors that concern NVML as a whole, even as the answer to a query about one card.
-_UNAVAILABLE: Final = frozenset({_DRIVER_NOT_LOADED, _VERSION_MISMATCH, _UNINITIALIZED})
+UNAVAILABLE: Final = frozenset({_DRIVER_NOT_LOADED, _VERSION_MISMATCH, _UNINITIALIZED})
 
 _WAITED_FOR: Final = {
     _DRIVER_NOT_LOADED: "the NVIDIA kernel driver to be loaded",
@@ -296,8 +296,8 @@ class _Reader:
             with self._tracked(query):
                 return function(*args)
         except pynvml.NVMLError as error:
-            refusal = Refusal(_ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}"))
-            if refusal.error in _UNAVAILABLE:
+            refusal = Refusal(error_name(error))
+            if refusal.error in UNAVAILABLE:
                 raise self._unavailable(query, refusal) from error
             return refusal
         except UnicodeDecodeError:
@@ -337,12 +337,32 @@ class _Reader:
         return self._loaded
 
 
+def error_name(error: pynvml.NVMLError) -> str:
+    """Return the name of an error as nvml.h has it."""
+    return _ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}")
+
+
+def load(library: Path | None, driver_root: Path) -> ctypes.CDLL:
+    """Load NVML, make pynvml call it, and return it.
+
+    Args:
+        library: Its path; None searches for it.
+        driver_root: Searched before the loader's path.
+
+    Raises:
+        RetryableError: It cannot be loaded; the text has the reasons.
+    """
+    calls = _loaded_library(_candidates(library, driver_root)).calls
+    pynvml.nvmlLib = calls
+    return calls
+
+
 def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
     """Return total and reserved memory; drivers before 510 do not report the reserved part."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(card, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:
-        refusal = Refusal(_ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}"))
+        refusal = Refusal(error_name(error))
         return int(pynvml.nvmlDeviceGetMemoryInfo(card).total), refusal
     return int(memory.total), int(memory.reserved)
 

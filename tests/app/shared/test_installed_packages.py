@@ -152,7 +152,7 @@ def test_name_of_an_installed_enforcer_is_accepted(site: Path) -> None:
 def test_unknown_name_is_an_error_that_lists_all(site: Path) -> None:
     install(site, "another-one", {names.ENFORCERS: {"another": "another_one:Another"}}, ENFORCERS)
 
-    with pytest.raises(InputError, match="tensor-fusion, hami-core, mps, none, another"):
+    with pytest.raises(InputError, match="nvidia, tensor-fusion, hami-core, mps, none, another"):
         settings(enforcer="anotherr")
 
 

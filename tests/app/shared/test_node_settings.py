@@ -310,8 +310,12 @@ def test_named_enforcer_is_the_choice_there_or_not(
 @pytest.mark.parametrize(
     ("given", "candidates", "bridge"),
     [
-        ({}, ("tensor-fusion", "hami-core", "mps"), "/var/lib/kubelet/device-plugins"),
-        ({"kubelet_root": "/k"}, ("tensor-fusion", "hami-core", "mps"), "/k/device-plugins"),
+        ({}, ("nvidia", "tensor-fusion", "hami-core", "mps"), "/var/lib/kubelet/device-plugins"),
+        (
+            {"kubelet_root": "/k"},
+            ("nvidia", "tensor-fusion", "hami-core", "mps"),
+            "/k/device-plugins",
+        ),
         ({"enforcers": "mps,hami-core"}, ("mps", "hami-core"), ""),
         ({"enforcer": "tensor-fusion"}, ("tensor-fusion",), ""),
         ({"enforcer": "tensor-fusion", "hypervisor_sockets": "/s"}, ("tensor-fusion",), "/s"),

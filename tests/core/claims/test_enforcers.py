@@ -2,10 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pytest
 
+from tensorfusion_dra.core.claims import cdi
+from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import (
     Edits,
     Enforcer,
@@ -16,13 +19,14 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import cdi_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tests.support.builders.prepared_claims import (
     admin_share,
@@ -396,3 +400,57 @@ def test_claim_without_a_pod_has_a_folder_of_its_own() -> None:
     assert edits(TENSOR_FUSION, orphan).mounts[1].host_path == folder
     assert TENSOR_FUSION.needs(orphan).folders == (Folder(path=folder, mode=0o755),)
     assert "POD_NAME" not in edits(TENSOR_FUSION, orphan).env
+
+
+def test_nvidia_limits_each_container_by_a_hook_before_it_starts() -> None:
+    claim = prepared_claim(
+        prepared_share(0, limit(30, 16)),
+        prepared_share(1, limit(30, 8)),
+        prepared_share(1, limit(30, 4), request="small"),
+        prepared_share(2, request="small"),
+        enforcer="nvidia",
+    )
+
+    uuids = [share.gpu_uuid for share in claim.shares]
+    found = [edits(Nvidia(), claim, request) for request in ("gpu", "small")]
+
+    assert [each.env for each in found] == [{"TF_ISOLATION_MODE": "soft"}] * 2
+    assert [hook.as_cdi() for each in found for hook in each.hooks] == [
+        {
+            "hookName": "createRuntime",
+            "path": "/bin/sh",
+            "args": [
+                *("sh", "/run/tensor-fusion/nvidia/hook.sh"),
+                *("/run/tensor-fusion/nvidia/memory-limits", claim.pods[0].uid, wanted),
+            ],
+            "timeout": 15,
+        }
+        for wanted in (
+            f"{uuids[0]}={16 * GIB},{uuids[1]}={12 * GIB}",
+            f"{uuids[1]}={12 * GIB}",
+        )
+    ]
+    spec = cdi.spec(claim, Nvidia())
+    assert spec is not None
+    assert spec["cdiVersion"] == "0.3.0"
+    cdi_rules.check(spec)
+    needs = Nvidia().needs(claim)
+    assert needs.sockets == ("/run/tensor-fusion/nvidia/memory-limits/socket",)
+    assert [each.path for each in needs.texts] == ["/run/tensor-fusion/nvidia/hook.sh"]
+
+
+def test_nvidia_refuses_a_claim_of_several_pods() -> None:
+    pods = tuple(PodRef(namespace="team-a", name=name, uid=name) for name in "ab")
+    claim = replace(ONE, enforcer="nvidia", pods=pods)
+
+    with pytest.raises(ClaimError, match="found 2 pods, expected one: enforcer nvidia limits the"):
+        Nvidia().needs(claim)
+
+
+@pytest.mark.parametrize("claim", [SIMULATED, UNLIMITED])
+def test_nvidia_needs_nothing_without_limits_on_real_cards(claim: PreparedClaim) -> None:
+    claim = replace(claim, enforcer="nvidia")
+
+    assert Nvidia().needs(claim) == Needs()
+    assert Nvidia().evidence_paths(claim) == EvidencePaths()
+    assert edits(Nvidia(), claim).hooks == ()

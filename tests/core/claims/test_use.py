@@ -185,6 +185,23 @@ def test_several_shares_of_one_pod_on_a_card_are_filled_in_order() -> None:
     assert (second.vram_bytes, second.sm_percent) == (3 * GIB, 15)
 
 
+def test_memory_that_the_driver_counts_by_pod_needs_no_processes() -> None:
+    claim = named("a", prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)), pod="a")
+    exact = {("uid-a", "GPU-0"): 5 * GIB, ("uid-a", "GPU-1"): 0}
+
+    with_processes = use.of_node(
+        [claim], {"GPU-0": [process(1, "a", 4, percent=10)]}, pods={}, exact=exact
+    )
+    without = use.of_node([claim], {}, pods={}, exact=exact)
+
+    (first, second) = with_processes.shares["uid-a"]
+    assert first is not None
+    assert (first.vram_bytes, first.sm_percent, first.processes) == (5 * GIB, 10, 1)
+    assert second == Used()
+    assert without.shares["uid-a"] == [Used(vram_bytes=5 * GIB), Used()]
+    assert without.foreign == {}
+
+
 def test_use_of_a_card_that_does_not_say_it_is_unknown() -> None:
     claim = named("a", prepared_share(0, limit(50, 20)), pod="a")
 

@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import presence, verdicts
+from tensorfusion_dra.core.claims import device_status, presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.evidence import (
     Cache,
     Daemon,
@@ -19,8 +21,9 @@ from tensorfusion_dra.core.claims.evidence import (
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.presence import Choice
-from tensorfusion_dra.core.claims.verdicts import State, Verdict
+from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support import markdown
 from tests.support.builders.prepared_claims import (
     admin_share,
@@ -223,8 +226,66 @@ def test_claims_of_the_same_shared_memory_are_beside_each_other_whatever_object_
     paths, others = EvidencePaths(shared_memory="/shm"), EvidencePaths(shared_memory="/other")
     every = [(first, paths), (second, paths), (third, others)]
 
-    assert verdicts.beside(replace(first), "/shm", every) == [second]
-    assert verdicts.beside(first, "", [(second, EvidencePaths())]) == []
+    assert verdicts.beside(replace(first), paths, every) == [second]
+    assert verdicts.beside(first, EvidencePaths(), [(second, EvidencePaths())]) == []
+
+
+def limited(percent: int = 25, **found: Any) -> tuple[PreparedClaim, Evidence]:
+    claim = soft(prepared_share(0, limit(percent, 20)), enforcer="nvidia")
+    card = claim.shares[0].gpu_uuid
+    memory = dict.fromkeys([card], found["read"]) if found else {}
+    silent = Daemon(path="/socket", trouble="" if found else "nobody listens")
+    return claim, replace(NOTHING, memory=memory, daemon=silent)
+
+
+COMPUTE: Final = (State.UNKNOWN, "ComputeNotLimited")
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "limits"),
+    [
+        (limited(read=(20 * GIB, 5)), State.UNKNOWN, ((State.ENFORCED, "LimitInDriver"), COMPUTE)),
+        (
+            limited(100, read=(20 * GIB, 5)),
+            State.ENFORCED,
+            ((State.ENFORCED, "LimitInDriver"), (State.ENFORCED, "NoLimit")),
+        ),
+        (
+            limited(read=(20 * GIB + 1, 5)),
+            State.NOT_ENFORCED,
+            ((State.NOT_ENFORCED, "LimitsDiffer"), COMPUTE),
+        ),
+        (
+            limited(read="found no memory limit"),
+            State.NOT_ENFORCED,
+            ((State.NOT_ENFORCED, "LimitsDiffer"), COMPUTE),
+        ),
+        (limited(), State.UNKNOWN, ((State.UNKNOWN, "SignsUnreadable"), COMPUTE)),
+    ],
+)
+def test_memory_and_compute_under_the_nvidia_driver_are_judged_apart(
+    given: tuple[PreparedClaim, Evidence], state: State, limits: tuple[tuple[State, str], ...]
+) -> None:
+    (found,) = verdicts.of_claim(*given, is_new=False)
+
+    assert (found.state, tuple(found.limits.values())) == (state, limits)
+    kept = CurrentVerdict(verdict=found, since=datetime(2026, 1, 1, tzinfo=UTC))
+    again = CurrentVerdict.from_json(kept.as_json())
+    assert again.verdict.is_same(found)
+    ready = {given[0].shares[0].device: Readiness(since=kept.since)}
+    (entry,) = device_status.status(given[0], ready, [kept])
+    assert entry["data"]["enforcement"] == found.limits_json()
+
+
+def test_limit_of_a_pod_is_that_of_its_claims_together() -> None:
+    claim, evidence = limited(read=(40 * GIB, 5))
+    other = replace(claim, ref=replace(claim.ref, uid="uid-b"))
+
+    (alone,) = verdicts.of_claim(claim, evidence, is_new=False)
+    (beside,) = verdicts.of_claim(claim, evidence, is_new=False, beside=[other])
+
+    assert alone.reason == "LimitsDiffer"
+    assert beside.limits["memory"] == (State.ENFORCED, "LimitInDriver")
 
 
 def test_each_share_has_its_own_verdict() -> None:
@@ -330,6 +391,7 @@ def test_missing_file_or_silent_daemon_refuses_claims_where_limits_are_required(
 
 PAGE: Final = markdown.text(ROOT / "docs" / "limits.md")
 OF_NODES: Final = {
+    verdicts.DRIVER_CANNOT_LIMIT,
     verdicts.ENFORCER_ALIVE,
     verdicts.HYPERVISOR_MISSING,
     verdicts.LIBRARY_INSTALLED,
@@ -338,6 +400,7 @@ OF_NODES: Final = {
 """Reasons in verdicts about a node, which have no condition."""
 STATES: Final = {
     verdicts.LIMITER_ACTIVE: State.ENFORCED,
+    verdicts.LIMIT_IN_DRIVER: State.ENFORCED,
     verdicts.NO_LIMIT: State.ENFORCED,
     verdicts.SHARED_MEMORY_MISSING: State.NOT_ENFORCED,
     verdicts.SHARED_MEMORY_REPLACED: State.NOT_ENFORCED,

@@ -316,6 +316,10 @@ def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
             "state": "NotEnforced",
             "reason": "HeartbeatStale",
             "message": "the last heartbeat of the hypervisor is 96 s old; start it again",
+            "limits": {
+                limit: {"state": "NotEnforced", "reason": "HeartbeatStale"}
+                for limit in ("memory", "compute")
+            },
             "since": "2026-03-14T03:11:08.000+00:00",
         },
         "used": {

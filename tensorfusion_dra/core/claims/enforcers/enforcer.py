@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
@@ -30,15 +30,42 @@ class TextFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A program of the host that the container runtime runs; a failure ends the container.
+
+    Attributes:
+        name: When it runs, such as createRuntime: before the container's first process.
+        path: The program on the host.
+        args: Its arguments, the first of which is its name.
+    """
+
+    name: str
+    path: str
+    args: tuple[str, ...]
+    timeout_seconds: int
+
+    def as_cdi(self) -> dict[str, Any]:
+        """Return the hook as a CDI spec has it."""
+        return {
+            "hookName": self.name,
+            "path": self.path,
+            "args": list(self.args),
+            "timeout": self.timeout_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
     """Additions to the containers of one request.
 
     Attributes:
         env: An empty value overrides a variable of the image or the pod.
+        hooks: Only of the driver's own enforcers.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

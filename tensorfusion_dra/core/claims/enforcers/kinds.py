@@ -13,6 +13,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
 )
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -54,7 +55,13 @@ class NoEnforcer:
         return Edits(env={names.ENV_ISOLATION_MODE: shares[0].isolation.value})
 
 
-_OWN: Final[tuple[type[EnforcerKind], ...]] = (TensorFusion, HamiCore, Mps, NoEnforcer)
+_OWN: Final[tuple[type[EnforcerKind], ...]] = (
+    Nvidia,
+    TensorFusion,
+    HamiCore,
+    Mps,
+    NoEnforcer,
+)
 KINDS: Final[Mapping[str, type[EnforcerKind]]] = {kind.name: kind for kind in _OWN}
-DEFAULT_ORDER: Final = ",".join((TensorFusion.name, HamiCore.name, Mps.name))
+DEFAULT_ORDER: Final = ",".join((Nvidia.name, TensorFusion.name, HamiCore.name, Mps.name))
 """Default of the setting `enforcers`."""

@@ -1,0 +1,156 @@
+"""The verb `memory-limits`: set memory limits of cgroups for the node plugin and for hooks.
+
+It needs what the node plugin does without: all capabilities, and the host's cgroups to write to. So
+it is a container of its own, serves only root, and takes the UID of a pod rather than a path: it
+finds the cgroup below kubepods itself.
+
+The node plugin asks over a socket (enforcement/memory_limits.py). The hooks of containers, which
+are shell scripts, write a line into a pipe and wait for a file (core/claims/enforcers/nvidia.py).
+"""
+
+import argparse
+import json
+import os
+import select
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from tensorfusion_dra.app.shared import logging, node_settings
+from tensorfusion_dra.core.claims.enforcers import nvidia
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.discovery.nvml.memory_limits import MemoryLimits
+from tensorfusion_dra.runtime.supervisor import Supervisor
+from tensorfusion_dra.state import atomic
+
+log = structlog.get_logger()
+
+_POLL_SECONDS: Final = 0.5
+_CLIENT_SECONDS: Final = 2.0
+_MOST_BYTES: Final = 1 << 16
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `memory-limits` and the node plugin's settings."""
+    parser.add_argument(
+        "--every-container",
+        action="store_true",
+        help="limit a container's cgroup also where it has no dmem.max; two containers of one "
+        "claim may then use its memory twice",
+    )
+    node_settings.add_flags(parser)
+
+
+def run(flags: argparse.Namespace) -> int:
+    """Serve until stopped; return the exit code.
+
+    Raises:
+        InputError: A setting cannot be used.
+    """
+    settings = node_settings.from_flags(flags, os.environ)
+    logging.configure(level=settings.log_level, form=settings.log_format)
+    os.umask(0o077)
+    limits = MemoryLimits(
+        Path(settings.nvml_library) if settings.nvml_library else None,
+        Path(settings.driver_root),
+        every_container=flags.every_container,
+    )
+    folder = Path(settings.tensor_fusion_root) / nvidia.Nvidia.name / nvidia.FOLDER
+    supervisor = Supervisor()
+    supervisor.stop_on_signals()
+    with supervisor:
+        server = Server(limits, folder)
+        log.info("serving", path=str(folder))
+        supervisor.run("memory-limits", lambda: server.run(supervisor))
+        cause = supervisor.wait()
+    log.info("stopped", error=str(cause) if cause else None)
+    return 1 if cause else 0
+
+
+class Server:
+    """Server of a socket and a pipe, in one thread."""
+
+    def __init__(self, limits: MemoryLimits, folder: Path) -> None:
+        """Bind the socket in place of that of an earlier process, and open the pipe.
+
+        Raises:
+            OSError: A file cannot be created.
+        """
+        self._limits = limits
+        self._folder = folder
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX)
+        bound = folder / f".{nvidia.SOCKET}.{os.getpid()}"
+        bound.unlink(missing_ok=True)
+        self._listener.bind(str(bound))
+        bound.chmod(0o600)
+        self._listener.listen()
+        bound.replace(folder / nvidia.SOCKET)  # an instance that still runs keeps its own socket
+        with suppress(FileExistsError):
+            os.mkfifo(folder / nvidia.REQUESTS, 0o600)
+        # For writing too: otherwise the pipe would be at its end between two hooks.
+        self._pipe = os.open(folder / nvidia.REQUESTS, os.O_RDWR | os.O_NONBLOCK)
+
+    def run(self, supervisor: Supervisor) -> None:
+        """Answer until stopped.
+
+        Raises:
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
+        """
+        with self._listener, os.fdopen(self._pipe):
+            while not supervisor.stopping.is_set():
+                every = [self._listener.fileno(), self._pipe]
+                ready, _, _ = select.select(every, [], [], _POLL_SECONDS)
+                if self._listener.fileno() in ready:
+                    connection, _ = self._listener.accept()
+                    with connection, suppress(OSError):
+                        self._serve(connection)
+                if self._pipe in ready:
+                    # Lines are whole: the kernel does not split a write of less than a page.
+                    for line in os.read(self._pipe, _MOST_BYTES).decode().splitlines():
+                        self._serve_hook(line)
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(_CLIENT_SECONDS)
+        with connection.makefile("rw", encoding="utf-8") as stream:
+            line = stream.readline(_MOST_BYTES)
+            if not line:
+                return  # the node plugin only tried whether a process listens
+            answer: dict[str, Any] = {}
+            try:
+                answer["found"] = self._answer(json.loads(line))
+            except (RetryableError, FatalError, ValueError, KeyError, OSError) as error:
+                answer["error"] = str(error)
+                if isinstance(error, FatalError):
+                    raise
+            finally:
+                stream.write(json.dumps(answer) + "\n")
+
+    def _answer(self, request: dict[str, Any]) -> Any:
+        if request["verb"] == "set":
+            return self._limits.set(request["pod"], request["limits"])
+        if request["verb"] == "get":
+            return self._limits.get(request["pod"], request["gpus"])
+        return self._limits.check()
+
+    def _serve_hook(self, line: str) -> None:
+        pid, pod_uid, wanted, cgroup = line.split(maxsplit=3)
+        limits = {uuid: int(amount) for uuid, _, amount in _pairs(wanted)}
+        text = "ok"
+        try:
+            self._limits.set_container(pod_uid, cgroup, limits)
+        except (RetryableError, FatalError, OSError) as error:
+            text = str(error)
+            if isinstance(error, FatalError):
+                raise
+        finally:
+            log.info("container_limited", path=cgroup, error=None if text == "ok" else text)
+            answer = self._folder / f"{int(pid)}.answer"
+            atomic.write(answer, text.encode(), mode=0o600, durable=False)
+
+
+def _pairs(text: str) -> list[tuple[str, str, str]]:
+    return [each.partition("=") for each in text.split(",")]

@@ -1,0 +1,307 @@
+"""Memory limits that the NVIDIA driver keeps for cgroups, from release 615 on.
+
+A limit is of one cgroup on one card. The driver refuses an allocation of the cgroup's processes
+that would pass the limit, and the process lives on. A limit of a pod's cgroup holds for all of its
+containers together. A limit of a container's own cgroup is what programs in it see as the card's
+memory.
+
+Two things make an answer of NVML unsafe to believe, so each limit is read back and compared. The
+kernel may drop a limit below the present use without an error. And NVML has one code
+(NOT_SUPPORTED) for a driver that cannot limit and for a cgroup that has no limit yet: only setting
+one tells them apart.
+
+The soft limit is always 0. The driver adds soft limits to the cgroups above, and a cgroup that is
+removed leaves its part there.
+
+Source: nvml.h of CUDA 13.4; Multi-Process Service guide, release 615, MPS v3 Memory Partitioning;
+open-gpu-kernel-modules 615.71.09, mem_mgr/memacct.c.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+from tensorfusion_dra.core.claims.enforcers.nvidia import NO_LIMIT
+from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.discovery.nvml import nvml_discovery
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+_DRIVER: Final = 615
+_SYMBOLS: Final = ("nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1")
+_SCRATCH: Final = "tensorfusion-dra-check"
+_POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,63}")
+_TEXTS: Final = {
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: "found a limit that it refuses, expected at most the "
+    "card's memory",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "found no accounting of this cgroup's memory on this card, "
+    "expected a kernel with CONFIG_CGROUP_DMEM or CONFIG_CGROUP_MISC, NVIDIA's open kernel "
+    "modules, and MIG off",
+    pynvml.NVML_ERROR_NO_PERMISSION: "found too few rights, expected root with CAP_SYS_ADMIN in "
+    "the host's user namespace",
+    pynvml.NVML_ERROR_NOT_FOUND: "found no limits of this cgroup, expected one with dmem.max",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "found no such function in NVML, expected NVIDIA driver "
+    f"{_DRIVER} or later",
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: "found that it cannot open the cgroup, expected the host's "
+    "cgroup2 at /sys/fs/cgroup",
+}
+
+
+class MemoryLimits:
+    """Memory limits of the pods of this node; for one thread.
+
+    NVML stays initialised between calls, because the limits of a card without persistence mode
+    vanish when its last user closes it.
+    """
+
+    def __init__(
+        self,
+        library: Path | None,
+        driver_root: Path,
+        *,
+        cgroups: Path = CGROUPS,
+        every_container: bool = False,
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            library: Path of libnvidia-ml.so.1; None searches for it.
+            driver_root: Searched before the loader's path.
+            cgroups: Where the host's cgroup2 is mounted.
+            every_container: True to limit a container's cgroup also where it has no dmem.max.
+        """
+        self._library, self._driver_root = library, driver_root
+        self._cgroups, self._every_container = cgroups, every_container
+        self._calls: Any = None
+
+    def check(self) -> Sequence[str]:
+        """Return what keeps this node from limiting memory, then what is wrong with single cards.
+
+        The first text is "" if nothing does.
+
+        Raises:
+            FatalError: See set().
+        """
+        try:
+            self._open()
+            version = pynvml.nvmlSystemGetDriverVersion()
+            if int(version.partition(".")[0]) < _DRIVER:
+                return (f"NVIDIA driver: found {version}, expected {_DRIVER} or later",)
+            for name in _SYMBOLS:
+                if not hasattr(self._calls, name):
+                    return (f"NVML: {name}: {_TEXTS[pynvml.NVML_ERROR_FUNCTION_NOT_FOUND]}",)
+            if not (self._cgroups / "cgroup.controllers").is_file():
+                return (f"{self._cgroups}: found no cgroup2, expected the host's",)
+            return self._check_cards()
+        except (RetryableError, OSError, pynvml.NVMLError) as error:
+            return (str(error),)
+
+    def set(self, pod_uid: str, limits: Mapping[str, int]) -> Sequence[str]:
+        """Set the limits of a pod's cgroup where they differ, and read them back.
+
+        Args:
+            pod_uid: The pod. If it has no cgroup, there is no limit to remove either.
+            limits: Bytes by GPU UUID; NO_LIMIT removes one.
+
+        Returns:
+            The cards whose limit was another one.
+
+        Raises:
+            RetryableError: A limit is not as wanted now; the text has card, cgroup and cause.
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
+        """
+        if all(limit == NO_LIMIT for limit in limits.values()):
+            with suppress(_NoCgroupError):
+                return self._set(self._pod(pod_uid), limits)
+            return ()
+        return self._set(self._pod(pod_uid), limits)
+
+    def set_container(self, pod_uid: str, cgroup: str, limits: Mapping[str, int]) -> None:
+        """Set the limits of the cgroup of a container that is about to start.
+
+        A container's limit is only set where the kernel holds the pod's limit beside it, that is
+        where the container's cgroup has dmem.max. Elsewhere it would replace the pod's limit, and
+        two containers could use twice the claim's memory. There the pod's limits are compared.
+
+        Args:
+            pod_uid: Its pod.
+            cgroup: As in /proc/<pid>/cgroup of the host.
+            limits: Bytes by GPU UUID.
+
+        Raises:
+            RetryableError: As in set(), or the cgroup is not of this pod.
+            FatalError: See set().
+        """
+        pod = self._pod(pod_uid)
+        container = self._cgroups / cgroup.lstrip("/")
+        if pod not in container.parents or ".." in container.parts:
+            raise RetryableError(
+                f"cgroup {cgroup}: found a container outside pod {pod_uid}, expected one of this "
+                "pod: a claim with memory limits by the NVIDIA driver belongs to one pod"
+            )
+        if self._every_container or (container / "dmem.max").exists():
+            self._set(container, limits)
+            return
+        for gpu_uuid in limits:
+            limit, _ = self._get(pod, gpu_uuid)
+            if limit == NO_LIMIT:
+                raise RetryableError(f"{gpu_uuid}: {pod}: found no memory limit, expected one")
+
+    def get(self, pod_uid: str, gpu_uuids: Iterable[str]) -> Mapping[str, tuple[int, int] | str]:
+        """Return limit and use of a pod in bytes by GPU UUID, or why a card's cannot be read.
+
+        Raises:
+            RetryableError: The pod has no cgroup, or NVML cannot be used.
+            FatalError: See set().
+        """
+        pod = self._pod(pod_uid)
+        found: dict[str, tuple[int, int] | str] = {}
+        for gpu_uuid in gpu_uuids:
+            try:
+                found[gpu_uuid] = self._get(pod, gpu_uuid)
+            except RetryableError as error:
+                found[gpu_uuid] = str(error)
+        return found
+
+    def _check_cards(self) -> Sequence[str]:
+        """Set and read a limit of an own cgroup on each card; return as check() does."""
+        scratch = next(self._kubepods()) / _SCRATCH
+        scratch.mkdir(exist_ok=True)
+        refused, hints = [], []
+        count = pynvml.nvmlDeviceGetCount()
+        try:
+            for index in range(count):
+                card = pynvml.nvmlDeviceGetHandleByIndex(index)
+                gpu_uuid = pynvml.nvmlDeviceGetUUID(card)
+                if _mode(pynvml.nvmlDeviceGetMigMode, card) == 1:
+                    refused.append(f"{gpu_uuid}: MIG mode: found on, expected off")
+                    continue
+                try:
+                    self._set_one(scratch, gpu_uuid, NO_LIMIT)
+                except RetryableError as error:
+                    refused.append(str(error))
+                if _mode(pynvml.nvmlDeviceGetPersistenceMode, card) == 0:
+                    hints.append(
+                        f"{gpu_uuid}: persistence mode: found off, expected on: limits vanish when "
+                        "the card's last user closes it; run nvidia-persistenced"
+                    )
+        finally:
+            scratch.rmdir()
+        if count == len(refused):
+            return (refused[0] if refused else "NVML: found no card, expected one",)
+        return ("", *refused, *hints)
+
+    def _set(self, cgroup: Path, limits: Mapping[str, int]) -> Sequence[str]:
+        changed = []
+        for gpu_uuid, limit in limits.items():
+            with suppress(RetryableError):  # maybe there is no limit yet
+                if self._get(cgroup, gpu_uuid)[0] == limit:
+                    continue
+            self._set_one(cgroup, gpu_uuid, limit)
+            changed.append(gpu_uuid)
+        return changed
+
+    def _set_one(self, cgroup: Path, gpu_uuid: str, limit: int) -> None:
+        given = pynvml.c_nvmlSetMemoryLimits_v1_t(str(cgroup).encode(), 0, limit)
+        with self._call(cgroup, gpu_uuid, "set") as card:
+            pynvml.nvmlDeviceSetMemoryLimits_v1(card, given)
+        try:
+            found, used = self._get(cgroup, gpu_uuid)
+        except _NoLimitError:
+            if limit == NO_LIMIT:
+                return
+            raise
+        if found != limit:
+            raise RetryableError(
+                f"{gpu_uuid}: memory limit of {cgroup}: found {found} bytes after it was set, "
+                f"expected {limit}; {used} bytes are in use"
+            )
+
+    def _get(self, cgroup: Path, gpu_uuid: str) -> tuple[int, int]:
+        found = pynvml.c_nvmlGetMemoryLimits_v1_t(str(cgroup).encode(), 0, 0, 0)
+        with self._call(cgroup, gpu_uuid, "get") as card:
+            pynvml.nvmlDeviceGetMemoryLimits_v1(card, found)
+        return int(found.hardLimit), int(found.currentUsed)
+
+    @contextmanager
+    def _call(self, cgroup: Path, gpu_uuid: str, verb: str) -> Iterator[Any]:
+        """Open NVML and the card for one call; translate its errors."""
+        try:
+            self._open()
+            yield pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid)
+        except pynvml.NVMLError as error:
+            name = nvml_discovery.error_name(error)
+            cause = _TEXTS.get(error.value, "found an error that NVML does not explain")
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND and verb == "get":
+                text = f"{gpu_uuid}: {cgroup}: found no memory limit, expected one"
+                raise _NoLimitError(text) from error
+            text = f"{gpu_uuid}: {verb} memory limit of {cgroup}: {name}: {cause}"
+            if name in nvml_discovery.UNAVAILABLE:
+                raise FatalError(text) from error
+            raise RetryableError(text) from error
+
+    def _open(self) -> None:
+        """Load and initialise NVML unless it is.
+
+        Raises:
+            RetryableError: It cannot be used yet.
+        """
+        if self._calls is not None:
+            return
+        calls = nvml_discovery.load(self._library, self._driver_root)
+        try:
+            pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
+        except pynvml.NVMLError as error:
+            raise RetryableError(f"NVML: {nvml_discovery.error_name(error)}") from error
+        self._calls = calls
+
+    def _kubepods(self) -> Iterator[Path]:
+        """Yield the cgroups above those of all pods; kind's kubelet has its own one level lower.
+
+        Raises:
+            RetryableError: There are none.
+        """
+        found = False
+        for pattern in ("*kubepods*", "*/*kubepods*"):
+            for path in sorted(self._cgroups.glob(pattern)):
+                found = True
+                yield path
+        if not found:
+            raise _NoCgroupError(f"{self._cgroups}: found no cgroup kubepods, expected one")
+
+    def _pod(self, pod_uid: str) -> Path:
+        """Return the cgroup of a pod, made by the kubelet with systemd or without, in any QoS.
+
+        Raises:
+            RetryableError: There is none.
+        """
+        if _POD_UID.fullmatch(pod_uid) is None:
+            raise RetryableError(f"pod {pod_uid!r}: expected a UID")
+        names = (f"pod{pod_uid}", f"*-pod{pod_uid.replace('-', '_')}.slice")
+        for above in self._kubepods():
+            for name in names:
+                for found in (*above.glob(name), *above.glob(f"*/{name}")):
+                    return found
+        raise _NoCgroupError(
+            f"pod {pod_uid}: found no cgroup below kubepods in {self._cgroups}, expected one"
+        )
+
+
+class _NoCgroupError(RetryableError):
+    """The cgroup is not there."""
+
+
+class _NoLimitError(RetryableError):
+    """The cgroup has no limit on the card."""
+
+
+def _mode(function: Any, card: Any) -> int | None:
+    """Return a card's current mode; None if it has none."""
+    try:
+        answer = function(card)
+    except pynvml.NVMLError:
+        return None
+    return int(answer[0] if isinstance(answer, list) else answer)

@@ -1,0 +1,252 @@
+"""Memory limits by the NVIDIA driver, against the stand-in for NVML and folders for cgroups."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stand_ins import libraries
+from tensorfusion_dra.core.claims.enforcers.nvidia import NO_LIMIT
+from tests.discovery.nvml.nvml_machine import answers, card, uuid
+from tests.support import forks
+
+POD = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+SLICE = POD.replace("-", "_")
+GIB = 2**30
+NEW = {"driver": "615.71.09"}
+FORMS = [
+    f"kubepods.slice/kubepods-pod{SLICE}.slice",
+    f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice",
+    f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{SLICE}.slice",
+    f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+    f"kubelet-kubepods-burstable-pod{SLICE}.slice",
+    f"kubepods/pod{POD}",
+    f"kubepods/burstable/pod{POD}",
+    f"kubelet/kubepods/besteffort/pod{POD}",
+]
+
+
+@dataclass
+class Node:
+    """A machine with cards and cgroups; the limits of its driver outlive a process."""
+
+    folder: Path
+    library: Path
+
+    def __post_init__(self) -> None:
+        self.cgroups = self.folder / "cgroup"
+        self.pod = self.cgroups / FORMS[1]
+        self.pod.mkdir(parents=True)
+        (self.cgroups / "cgroup.controllers").touch()
+        self.answers_file = self.folder / "answers"
+
+    def run(self, first: str, *steps: list[Any]) -> list[Any]:
+        self.answers_file.write_text(first, encoding="utf-8")
+        script = {"library": str(self.library), "cgroups": str(self.cgroups), "steps": steps}
+        child = forks.run(
+            module="tests.discovery.nvml.limits_child",
+            stdin=json.dumps(script).encode(),
+            environment={**os.environ, libraries.VARIABLE: str(self.answers_file)},
+        )
+        assert child.returncode == 0, child.stderr
+        printed: list[Any] = json.loads(child.stdout)
+        return printed
+
+
+@pytest.fixture
+def node(tmp_path: Path, library: Path) -> Node:
+    return Node(tmp_path, library)
+
+
+def machine(*cards: dict[str, str], **system: str) -> str:
+    return answers(*(cards or (limiting(),)), **{**NEW, **system})
+
+
+def limiting(index: int = 0, accounting: str = "dmem", **more: str) -> dict[str, str]:
+    return card(index, accounting=accounting, persistence="1", **more)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("accounting", ["dmem", "misc"])
+def test_limit_is_set_on_the_cgroup_of_the_pod_and_read_back(
+    node: Node, form: str, accounting: str
+) -> None:
+    node.pod.rmdir()
+    folder = node.cgroups / form
+    folder.mkdir(parents=True, exist_ok=True)
+
+    set_, again, got, removed, none = node.run(
+        machine(limiting(accounting=accounting)),
+        ["set", POD, {uuid(0): 20 * GIB}],
+        ["set", POD, {uuid(0): 20 * GIB}],
+        ["get", POD, [uuid(0)]],
+        ["set", POD, {uuid(0): NO_LIMIT}],
+        ["get", POD, [uuid(0)]],
+    )
+
+    assert (set_, again, removed) == ([uuid(0)], [], [uuid(0)])
+    assert got == {uuid(0): [20 * GIB, 0]}
+    without = f"{uuid(0)}: {folder}: found no memory limit, expected one"
+    assert none[uuid(0)] == (without if accounting == "dmem" else [NO_LIMIT, 0])
+    book = node.answers_file.with_name("answers.limits").read_text()
+    assert book == f"0 {20 * GIB} {folder}\n0 {NO_LIMIT} {folder}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("2", "INVALID_ARGUMENT: found a limit that it refuses, expected at most the card's"),
+        ("3", "NOT_SUPPORTED: found no accounting of this cgroup's memory on this card, expected"),
+        ("4", "NO_PERMISSION: found too few rights, expected root with CAP_SYS_ADMIN"),
+        ("13", "FUNCTION_NOT_FOUND: found no such function in NVML, expected NVIDIA driver 615"),
+        ("17", "OPERATING_SYSTEM: found that it cannot open the cgroup, expected the host's"),
+        ("999", "UNKNOWN: found an error that NVML does not explain"),
+    ],
+)
+@pytest.mark.parametrize("call", ["set", "get"])
+def test_every_code_of_nvml_is_an_error_and_never_no_limit(
+    node: Node, call: str, code: str, text: str
+) -> None:
+    refusing = limiting() | {f"{call}_limits": f"!{code}"}
+
+    set_, got = node.run(machine(refusing), ["set", POD, {uuid(0): GIB}], ["get", POD, [uuid(0)]])
+
+    expected = f"{uuid(0)}: {call} memory limit of {node.pod}: NVML_ERROR_{text}"
+    assert set_.startswith(f"RetryableError: {expected}")
+    assert got[uuid(0)].startswith(expected) == (call == "get")
+
+
+def test_cgroup_that_nvml_does_not_account_is_an_error_and_never_no_limit(node: Node) -> None:
+    found = node.run(
+        machine(limiting(set_limits="!6")),
+        ["set", POD, {uuid(0): GIB}],
+        ["set", POD, {uuid(0): NO_LIMIT}],
+    )
+
+    text = f"{uuid(0)}: set memory limit of {node.pod}: NVML_ERROR_NOT_FOUND: found no limits of "
+    assert all(each.startswith(f"RetryableError: {text}") for each in found)
+
+
+def test_misc_refuses_and_dmem_drops_a_limit_below_the_use(node: Node) -> None:
+    both = [limiting(0, "misc", group_used=str(4 * GIB)), limiting(1, group_used=str(4 * GIB))]
+    steps = [["set", POD, {uuid(index): GIB}] for index in (0, 1)]
+    before = [["set", POD, {uuid(index): 8 * GIB}] for index in (0, 1)]
+
+    *_, misc, dmem, kept = node.run(
+        machine(*both), *before, *steps, ["get", POD, [uuid(0), uuid(1)]]
+    )
+
+    assert "NVML_ERROR_INVALID_ARGUMENT" in misc
+    assert dmem == (
+        f"RetryableError: {uuid(1)}: memory limit of {node.pod}: found {8 * GIB} bytes after it "
+        f"was set, expected {GIB}; {4 * GIB} bytes are in use"
+    )
+    assert kept == {uuid(index): [8 * GIB, 4 * GIB] for index in (0, 1)}
+
+
+def test_limits_above_the_card_and_of_missing_pods_are_refused(node: Node) -> None:
+    above, gone, cleared, path = node.run(
+        machine(),
+        ["set", POD, {uuid(0): 81 * GIB}],
+        ["set", "no-pod", {uuid(0): GIB}],
+        ["set", "no-pod", {uuid(0): NO_LIMIT}],
+        ["set", "../..", {uuid(0): GIB}],
+    )
+
+    assert "INVALID_ARGUMENT" in above
+    assert gone == (
+        "_NoCgroupError: pod no-pod: found no cgroup below kubepods in "
+        f"{node.cgroups}, expected one"
+    )
+    assert cleared == []
+    assert path == "RetryableError: pod '../..': expected a UID"
+
+
+def test_node_that_can_limit_has_no_trouble_but_hints(node: Node) -> None:
+    off = limiting(1, "dmem") | {"persistence": "0"}
+    mig = limiting(2) | {"mig": "1 1"}
+
+    (found,) = node.run(machine(limiting(), off, mig), ["check"])
+
+    assert found[0] == ""
+    assert found[1] == f"{uuid(2)}: MIG mode: found on, expected off"
+    assert found[2].startswith(
+        f"{uuid(1)}: persistence mode: found off, expected on: limits vanish"
+    )
+    assert len(found) == 3
+    assert not (node.cgroups / "kubepods.slice" / "tensorfusion-dra-check").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (machine(driver="580.95.05"), "NVIDIA driver: found 580.95.05, expected 615 or later"),
+        (machine(init="!9"), "NVML: NVML_ERROR_DRIVER_NOT_LOADED"),
+        (machine(limiting() | {"mig": "1 1"}), f"{uuid(0)}: MIG mode: found on, expected off"),
+        (machine(card(0)), "NVML_ERROR_NOT_SUPPORTED: found no accounting of this cgroup's"),
+        (machine(limiting(set_limits="!4")), "NVML_ERROR_NO_PERMISSION: found too few rights"),
+    ],
+)
+def test_node_that_cannot_limit_says_why(node: Node, text: str, found: str) -> None:
+    (trouble,) = node.run(text, ["check"])
+
+    assert len(trouble) == 1
+    assert found in trouble[0]
+
+
+def test_check_needs_the_functions_cgroup2_and_kubepods(
+    node: Node, old_library: Path, library: Path
+) -> None:
+    node.library = old_library
+    (symbols,) = node.run(machine(), ["check"])
+    node.library = library
+    node.pod.rmdir()
+    node.pod.parent.rmdir()
+    (node.cgroups / "kubepods.slice").rmdir()
+    (kubepods,) = node.run(machine(), ["check"])
+    (node.cgroups / "cgroup.controllers").unlink()
+    (cgroup2,) = node.run(machine(), ["check"])
+
+    assert symbols[0].startswith("NVML: nvmlDeviceSetMemoryLimits_v1: found no such function")
+    assert kubepods == [f"{node.cgroups}: found no cgroup kubepods, expected one"]
+    assert cgroup2 == [f"{node.cgroups}: found no cgroup2, expected the host's"]
+
+
+def test_container_gets_its_own_limit_only_where_the_pods_holds_beside_it(node: Node) -> None:
+    plain, counted = node.pod / "plain", node.pod / "counted"
+    for folder in (plain, counted):
+        folder.mkdir()
+    (counted / "dmem.max").touch()
+    limits = {uuid(0): 8 * GIB}
+    at = {folder: f"/{folder.relative_to(node.cgroups)}" for folder in (plain, counted)}
+
+    unlimited, _, without, with_, other, climbing = node.run(
+        machine(),
+        ["set_container", POD, at[plain], limits],
+        ["set", POD, limits],
+        ["set_container", POD, at[plain], limits],
+        ["set_container", POD, at[counted], limits],
+        ["set_container", POD, "/kubepods.slice/other", limits],
+        ["set_container", POD, f"{at[plain]}/../../other", limits],
+    )
+
+    assert unlimited.endswith(f"{node.pod}: found no memory limit, expected one")
+    assert (without, with_) == (None, None)
+    for refused in (other, climbing):
+        assert "found a container outside pod" in refused
+    book = node.answers_file.with_name("answers.limits").read_text().splitlines()
+    assert book == [f"0 {8 * GIB} {node.pod}", f"0 {8 * GIB} {counted}"]
+
+
+def test_driver_that_was_replaced_ends_the_process(node: Node) -> None:
+    first, lost = node.run(
+        machine(),
+        ["set", POD, {uuid(0): GIB}],
+        ["set", POD, {uuid(0): 2 * GIB}],
+    )[:1] + node.run(machine(limiting(get_limits="!18")), ["set", POD, {uuid(0): 3 * GIB}])
+
+    assert first == [uuid(0)]
+    assert lost.startswith("FatalError: ")
