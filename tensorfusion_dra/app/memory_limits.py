@@ -131,7 +131,7 @@ class Server:
 
     def _answer(self, request: dict[str, Any]) -> Any:
         if request["verb"] == "set":
-            return self._limits.set(request["pod"], request["limits"])
+            return self._limits.set(request["pod"], request["limits"], request["beside"])
         if request["verb"] == "get":
             return self._limits.get(request["pod"], request["gpus"])
         return self._limits.check()

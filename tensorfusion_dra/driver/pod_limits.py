@@ -3,9 +3,13 @@
 A pod's limit on a card is the sum of its recorded claims. It is set in a transaction of the ledger,
 so that of two claims of one pod the later one sees both. The limits end with the NVIDIA driver's
 module and with the machine, so each check of the watch over limits sets them again.
+
+The records say at once what each claim may use, and the NVIDIA driver follows when it can: what was
+lent to a pod cannot be taken back while the pod uses it. Until then no limit on this card grows, so
+a claim that was to have this memory waits in its prepare.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
@@ -39,14 +43,23 @@ class PodLimits:
             current = transaction.get(claim.ref.uid)
             if current is None:
                 return ()
-            wanted = nvidia.memory_limits(_of_pod(transaction, current))
-            return self._memory.set(_pod_uid(current), wanted)
+            pods = _by_pod(transaction.claims())
+            mine = pods.pop(_pod_uid(current))
+            return self._memory.set(
+                _pod_uid(current),
+                mine,
+                {
+                    pod: on_same
+                    for pod, limits in pods.items()
+                    if (on_same := {uuid: limits[uuid] for uuid in limits.keys() & mine.keys()})
+                },
+            )
 
     def restore(self, claim: PreparedClaim) -> None:
-        """Set limits again that the NVIDIA driver has lost."""
+        """Set limits again that the NVIDIA driver has lost, and those that could not change yet."""
         try:
             if changed := self.set(claim):
-                log.warning("memory_limits_restored", claim=str(claim.ref), devices=list(changed))
+                log.info("memory_limits_set", claim=str(claim.ref), devices=list(changed))
         except RetryableError as error:
             if self._throttle.is_new(str(error), key=claim.ref.uid):
                 log.warning("memory_limits_failed", claim=str(claim.ref), error=str(error))
@@ -71,16 +84,21 @@ class PodLimits:
         mine = nvidia.memory_limits([claim])
         if not mine:
             return
-        others = [each for each in _of_pod(transaction, claim) if each.ref.uid != claim.ref.uid]
-        wanted = {**dict.fromkeys(mine, nvidia.NO_LIMIT), **nvidia.memory_limits(others)}
+        pod = _pod_uid(claim)
+        others = (each for each in transaction.claims() if each.ref.uid != claim.ref.uid)
+        wanted = {**dict.fromkeys(mine, nvidia.NO_LIMIT), **_by_pod(others).get(pod, {})}
         try:
-            self._memory.set(_pod_uid(claim), wanted)
+            self._memory.set(pod, wanted, {})
         except RetryableError as error:
             log.warning("memory_limits_not_removed", claim=str(claim.ref), error=str(error))
 
 
-def _of_pod(transaction: Transaction, claim: PreparedClaim) -> list[PreparedClaim]:
-    return [each for each in transaction.claims() if _pod_uid(each) == _pod_uid(claim)]
+def _by_pod(claims: Iterable[PreparedClaim]) -> dict[str, Mapping[str, int]]:
+    """Return the limits of each pod, by its UID."""
+    of_pods: dict[str, list[PreparedClaim]] = {}
+    for claim in claims:
+        of_pods.setdefault(_pod_uid(claim), []).append(claim)
+    return {pod: nvidia.memory_limits(own) for pod, own in of_pods.items()}
 
 
 def _pod_uid(claim: PreparedClaim) -> str:

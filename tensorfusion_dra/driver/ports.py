@@ -376,10 +376,18 @@ class DriverFiles(Protocol):
 class MemoryLimits(Protocol):
     """Setter of memory limits that the NVIDIA driver keeps for the cgroups of pods."""
 
-    def set(self, pod_uid: str, limits: Mapping[str, int]) -> Sequence[str]:
-        """Set a pod's limits in bytes by GPU UUID; return the cards that had another limit.
+    def set(
+        self, pod_uid: str, limits: Mapping[str, int], beside: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[str]:
+        """Set limits of pods in bytes by GPU UUID; return the cards on which the pod had another.
 
         Each is read back. A limit of NO_LIMIT is removed, also if the pod has no cgroup any more.
+        Limits are lowered first, and raised only if each of them could be lowered.
+
+        Args:
+            pod_uid: The pod.
+            limits: Its limits.
+            beside: Limits of the other pods on these cards, by UID.
 
         Raises:
             RetryableError: A limit is not as wanted now; the text has card, cgroup and cause.

@@ -128,17 +128,17 @@ class SharePolicyReader:
 class NeighbourReader:
     """Reader of the claims that share a container with a claim.
 
-    Enforcers that set limits by environment variables cannot keep two claims of one container apart
-    (core/admission/pod_containers.py explains why), so admit() refuses the second one. The pods
-    are read before the ledger's transaction, because the API server may be slow.
+    Some enforcers cannot keep two claims of one container apart (core/admission/pod_containers.py
+    explains why), so admit() refuses the second one. The pods are read before the ledger's
+    transaction, because the API server may be slow.
 
     Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a` is
     prepared. For `b` this returns `a`, and `b` is refused. If only the container `log` used `b`,
     this would return nothing, and both would be prepared.
 
     Attributes:
-        rules: Say in which isolations an enforcer sets limits by environment variables, and whether
-            it needs one PID namespace for the containers of a request.
+        rules: Say in which isolations an enforcer mixes the limits of two claims, and whether it
+            needs one PID namespace for the containers of a request.
     """
 
     rules: LendingRules
@@ -153,7 +153,7 @@ class NeighbourReader:
     ) -> ContainerNeighbours:
         """Return the claims that share a container with this claim, as its pods list them.
 
-        No pod is read if none of the claim's limits is set by environment variables.
+        No pod is read if the enforcer can tell the claim from others in a container.
 
         Args:
             claim: As allocated.
@@ -165,8 +165,7 @@ class NeighbourReader:
             ClaimError: Several containers of a pod would have the whole limit each.
             RetryableError: A pod cannot be read now.
         """
-        fixed = self.rules.fixed(enforcer)
-        if not any(each.isolation in fixed for each in policies):
+        if not any(self.rules.mixes(enforcer, each.isolation) for each in policies):
             return ContainerNeighbours()
         if not pods.can_be_read:
             return ContainerNeighbours(is_known=False)

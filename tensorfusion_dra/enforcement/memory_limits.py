@@ -2,9 +2,10 @@
 
 Each connection has one request and one answer, each a line of JSON:
 
-    {"verb": "set", "pod": UID, "limits": {GPU UUID: bytes}}    the cards that had another limit
-    {"verb": "get", "pod": UID, "gpus": [GPU UUID]}             limit and use, or a text, by card
-    {"verb": "check"}                                           texts, see check()
+    {"verb": "set", "pod": UID, "limits": {GPU UUID: bytes}, "beside": {UID: {GPU UUID: bytes}}}
+                                                       the cards on which the pod had another limit
+    {"verb": "get", "pod": UID, "gpus": [GPU UUID]}    limit and use, or a text, by card
+    {"verb": "check"}                                  texts, see check()
 
 An answer has these as `found`, or `error` with a text.
 """
@@ -31,8 +32,10 @@ class MemoryLimits:
         """
         self._path = path
 
-    def set(self, pod_uid: str, limits: Mapping[str, int]) -> Sequence[str]:
-        changed: Sequence[str] = self._ask(verb="set", pod=pod_uid, limits=limits)
+    def set(
+        self, pod_uid: str, limits: Mapping[str, int], beside: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[str]:
+        changed: Sequence[str] = self._ask(verb="set", pod=pod_uid, limits=limits, beside=beside)
         return changed
 
     def get(self, pod_uid: str, gpu_uuids: Iterable[str]) -> Mapping[str, tuple[int, int] | str]:

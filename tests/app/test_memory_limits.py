@@ -27,16 +27,20 @@ class Limits:
 
     def __init__(self) -> None:
         self.found: dict[str, int] = {}
+        self.beside: Mapping[str, Mapping[str, int]] = {}
         self.containers: list[tuple[str, Mapping[str, int]]] = []
         self.fault: Exception | None = None
 
     def check(self) -> list[str]:
         return ["", HINT]
 
-    def set(self, pod: str, limits: Mapping[str, int]) -> list[str]:
+    def set(
+        self, pod: str, limits: Mapping[str, int], beside: Mapping[str, Mapping[str, int]]
+    ) -> list[str]:
         if self.fault:
             raise self.fault
         self.found |= limits
+        self.beside = beside
         return [*limits]
 
     def get(self, pod: str, gpus: list[str]) -> dict[str, Any]:
@@ -78,12 +82,13 @@ def test_node_plugin_sets_reads_and_checks_over_a_socket_of_root(
     path = str(folder / nvidia.SOCKET)
     client = MemoryLimits(path)
 
-    assert client.set("uid-p", {"GPU-0": 7}) == ["GPU-0"]
+    assert client.set("uid-p", {"GPU-0": 7}, {"uid-q": {"GPU-0": 8}}) == ["GPU-0"]
+    assert limits.beside == {"uid-q": {"GPU-0": 8}}
     assert client.get("uid-p", ["GPU-0", "GPU-1"]) == {"GPU-0": (7, 5), "GPU-1": "none"}
     assert client.check() == ("", (HINT,))
     limits.fault = RetryableError("found 5 bytes, expected 4")
     with pytest.raises(RetryableError, match="found 5 bytes, expected 4"):
-        client.set("uid-p", {"GPU-0": 7})
+        client.set("uid-p", {"GPU-0": 7}, {})
     modes = [stat.S_IMODE(each.stat().st_mode) for each in (folder / "socket", folder / "requests")]
     assert modes == [0o600, 0o600]
     reader = EvidenceReader()
@@ -100,7 +105,7 @@ def test_replaced_driver_is_answered_and_ends_the_process(limits: Limits, tmp_pa
         server = Server(cast("Any", limits), Path(made))
         supervisor.run("server", lambda: server.run(supervisor))
         with pytest.raises(RetryableError, match="VERSION_MISMATCH"):
-            MemoryLimits(f"{made}/socket").set("uid-p", {"GPU-0": 7})
+            MemoryLimits(f"{made}/socket").set("uid-p", {"GPU-0": 7}, {})
         assert isinstance(supervisor.wait(), FatalError)
 
 

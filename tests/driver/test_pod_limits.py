@@ -29,11 +29,12 @@ from tests.support.prepared_node import (
 
 
 class DriverInMemory:
-    """Limits by pod and card; it may be away."""
+    """Limits by pod and card; it may be away, and lowers no limit of a pod that is busy."""
 
     def __init__(self) -> None:
         self.limits: dict[str, dict[str, int]] = {}
         self.trouble = ""
+        self.busy = ""
 
     def get(self, pod_uid: str, gpu_uuids: Iterable[str]) -> Mapping[str, tuple[int, int] | str]:
         if self.trouble:
@@ -41,12 +42,18 @@ class DriverInMemory:
         own = self.limits[pod_uid]
         return {uuid: (own[uuid], 5) if uuid in own else "no limit" for uuid in gpu_uuids}
 
-    def set(self, pod_uid: str, limits: Mapping[str, int]) -> Sequence[str]:
+    def set(
+        self, pod_uid: str, limits: Mapping[str, int], beside: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[str]:
         if self.trouble:
             raise RetryableError(self.trouble)
-        own = self.limits.setdefault(pod_uid, {})
+        own = self.limits.get(pod_uid, {})
         changed = [uuid for uuid, limit in limits.items() if own.get(uuid) != limit]
-        own.update(limits)
+        pods = {**beside, pod_uid: limits}
+        if self.busy in pods and self.limits.get(self.busy, {}) not in ({}, pods[self.busy]):
+            raise RetryableError(f"pod {self.busy}: still uses memory that was lent to it")
+        for pod, wanted in pods.items():
+            self.limits.setdefault(pod, {}).update(wanted)
         return changed
 
 
@@ -74,8 +81,11 @@ class Node(Setup):
         self.use()
         use_real_cards(self)
 
-    def put(self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0) -> ClaimRef:
+    def put(
+        self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0, **limits: str
+    ) -> ClaimRef:
         claim = stored_claim(name, share_result(device, vram=vram))
+        claim["metadata"]["annotations"] = limits
         claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": pod}]
         return self.claims.put(claim)
 
@@ -160,3 +170,32 @@ def test_parts_of_cards_wait_for_a_driver_that_can_limit_and_whole_cards_run(nod
     assert "hami-core needs only a library on each node" in text
     assert whole.shares[0].limit is None
     assert node.driver.limits == {}
+
+
+def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
+    lent = {"tensor-fusion.ai/vram-limit": "60Gi"}
+    borrower = node.prepared(node.put("a", "20Gi", **lent))
+    card = borrower.shares[0].gpu_uuid
+    node.driver.busy = "p"
+
+    waiting = node.put("b", "30Gi", pod="q")
+
+    assert node.refused(waiting) == "pod p: still uses memory that was lent to it"
+    node.setter.restore(borrower)  # logged
+    assert node.driver.limits == {"p": {card: 60 * GIB}}
+
+    node.driver.busy = ""
+    node.prepared(waiting)
+    assert node.driver.limits == {"p": {card: 50 * GIB}, "q": {card: 30 * GIB}}
+
+    node.unprepare(waiting)
+    node.setter.restore(borrower)
+    assert node.driver.limits == {"p": {card: 60 * GIB}, "q": {card: NO_LIMIT}}
+
+
+def test_hard_isolation_lends_nothing(node: Node) -> None:
+    wanted = {"tensor-fusion.ai/vram-limit": "60Gi", "tensor-fusion.ai/isolation": "hard"}
+
+    node.prepared(node.put("a", "20Gi", **wanted))
+
+    assert [*node.driver.limits["p"].values()] == [20 * GIB]

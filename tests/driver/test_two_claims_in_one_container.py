@@ -72,7 +72,7 @@ def test_second_claim_of_a_container_is_refused_with_the_first_claim_and_a_remed
     setup.prepared(first)
     assert setup.refused(second) == (
         "claim default/b: found claim default/a in the same container, expected one claim for "
-        "each container: limits by variables cannot tell two claims apart; ask for its GPUs in "
+        "each container: its enforcer cannot tell two claims apart; ask for its GPUs in "
         "one claim with several requests"
     )
     assert setup.spec_of(second) is None

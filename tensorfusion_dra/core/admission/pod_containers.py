@@ -7,7 +7,8 @@ variable of each name wins, so a card can end up with the limit of the other cla
 
 CDI adds variables for each request of a claim, not for each container. Numbering the cards across
 claims would therefore not help: a container that uses only one of the claims counts its cards from
-0. So a container may use at most one claim, and a second one is refused.
+0. So a container may use at most one claim, and a second one is refused. The same is true of an
+enforcer that limits the container's one cgroup.
 
 Example: container `train` names claims `a` and `b`, container `log` names `b`. `a` is prepared,
 `b` is refused. If only `log` named `b`, both would be prepared.

@@ -342,7 +342,7 @@ def _is_provided(name: str) -> bool:
     return name not in names.CAPACITIES
 
 
-_WHY: Final = "limits by variables cannot tell two claims apart"
+_WHY: Final = "its enforcer cannot tell two claims apart"
 
 
 def _check_neighbours(
@@ -353,10 +353,10 @@ def _check_neighbours(
 ) -> None:
     """Check that no prepared claim shares a container with this one, so that limits would mix.
 
-    Enforcers that set limits by environment variables cannot keep two claims of one container
-    apart (core/admission/pod_containers.py explains why). So of two such claims, the one that is
-    prepared second is refused. Without the permission to read pods, every prepared claim of the
-    same pod counts as a claim of the same container.
+    Enforcers that set limits by environment variables, or on the container's cgroup, cannot keep
+    two claims of one container apart (core/admission/pod_containers.py explains why). So of two
+    such claims, the one that is prepared second is refused. Without the permission to read pods,
+    every prepared claim of the same pod counts as a claim of the same container.
 
     Raises:
         ClaimError: A prepared claim does, or may do so because pods cannot be read.
@@ -364,11 +364,11 @@ def _check_neighbours(
     if neighbours.is_known and not neighbours.names:
         return
     pods = {pod.uid for pod in claim.pods}
-    is_fixed = _sets_limits_by_environment(claim, rules)
+    mixes = _mixes(claim, rules)
     for other in recorded:
         if other.ref.namespace != claim.ref.namespace or not other.shares:
             continue
-        if not is_fixed and not _sets_limits_by_environment(other, rules):
+        if not mixes and not _mixes(other, rules):
             continue
         text = f"claim {claim.ref}: found claim {other.ref} "
         if neighbours.is_known and other.ref.name in neighbours.names:
@@ -384,12 +384,14 @@ def _check_neighbours(
             )
 
 
-def _sets_limits_by_environment(claim: PreparedClaim, rules: LendingRules) -> bool:
-    """Return True if a container of the claim gets a limit from its environment variables.
+def _mixes(claim: PreparedClaim, rules: LendingRules) -> bool:
+    """Return True if the claim's limits would mix with those of another claim in a container.
 
     Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
     """
-    return any(share.limit and rules.is_fixed(claim, share) for share in claim.shares)
+    return any(
+        share.limit and rules.mixes(claim.enforcer, share.isolation) for share in claim.shares
+    )
 
 
 def _check_folders(

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field, replace
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
@@ -64,6 +65,13 @@ class LendingRules:
         """
         known = self.enforcers.get(enforcer)
         return frozenset(Isolation) if known is None else known.fixed
+
+    def mixes(self, enforcer: str, isolation: Isolation) -> bool:
+        """Return True if limits of two claims cannot be told apart in one container.
+
+        Either its environment has them, or its one cgroup.
+        """
+        return isolation in self.fixed(enforcer) or enforcer == Nvidia.name
 
     def counts_by_pid(self, enforcer: str) -> bool:
         """Return True if this enforcer tells processes apart by their PID in the container."""

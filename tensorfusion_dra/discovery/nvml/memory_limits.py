@@ -13,6 +13,15 @@ one tells them apart.
 The soft limit is always 0. The driver adds soft limits to the cgroups above, and a cgroup that is
 removed leaves its part there.
 
+Limits change while processes run: what is lent to one pod is taken back for another. A limit cannot
+be lowered below the present use, and nobody is ended for it. So on each card limits are lowered
+first, and raised only if each of them could be lowered; otherwise the limits together would exceed
+the card.
+
+Example: a card has 80Gi; pod A may use 60Gi and uses 52Gi. Pod B comes with a request of 30Gi, so A
+is to have 50Gi. It gets 52Gi, the least that is possible, and B gets an error. Once A has freed
+2Gi, the same call lowers A to 50Gi and then gives B 30Gi.
+
 Source: nvml.h of CUDA 13.4; Multi-Process Service guide, release 615, MPS v3 Memory Partitioning;
 open-gpu-kernel-modules 615.71.09, mem_mgr/memacct.c.
 """
@@ -99,32 +108,47 @@ class MemoryLimits:
         except (RetryableError, OSError, pynvml.NVMLError) as error:
             return (str(error),)
 
-    def set(self, pod_uid: str, limits: Mapping[str, int]) -> Sequence[str]:
-        """Set the limits of a pod's cgroup where they differ, and read them back.
+    def set(
+        self, pod_uid: str, limits: Mapping[str, int], beside: Mapping[str, Mapping[str, int]]
+    ) -> Sequence[str]:
+        """Set the limits of pods' cgroups where they differ, lower ones first; read them back.
 
         Args:
             pod_uid: The pod. If it has no cgroup, there is no limit to remove either.
             limits: Bytes by GPU UUID; NO_LIMIT removes one.
+            beside: Limits of the other pods on these cards, by UID.
 
         Returns:
-            The cards whose limit was another one.
+            The cards on which the pod had another limit. If there is none, no other pod is looked
+            at.
 
         Raises:
             RetryableError: A limit is not as wanted now; the text has card, cgroup and cause.
             FatalError: The NVIDIA driver was replaced; only a new process can load its library.
         """
-        if all(limit == NO_LIMIT for limit in limits.values()):
-            with suppress(_NoCgroupError):
-                return self._set(self._pod(pod_uid), limits)
+        try:
+            steps = self._steps(pod_uid, limits)
+        except _NoCgroupError:
+            if any(limit != NO_LIMIT for limit in limits.values()):
+                raise
             return ()
-        return self._set(self._pod(pod_uid), limits)
+        if not steps:
+            return ()
+        changed = [gpu_uuid for _, gpu_uuid, _, _ in steps]
+        for other, wanted in beside.items():
+            with suppress(_NoCgroupError):  # nothing of that pod runs
+                steps += self._steps(other, wanted)
+        steps.sort(key=lambda step: step[3] == NO_LIMIT or step[2] > step[3])
+        for step in steps:
+            self._change(*step)
+        return changed
 
     def set_container(self, pod_uid: str, cgroup: str, limits: Mapping[str, int]) -> None:
         """Set the limits of the cgroup of a container that is about to start.
 
         A container's limit is only set where the kernel holds the pod's limit beside it, that is
         where the container's cgroup has dmem.max. Elsewhere it would replace the pod's limit, and
-        two containers could use twice the claim's memory. There the pod's limits are compared.
+        two containers could use twice the claim's memory. There the pod's limit has to be set.
 
         Args:
             pod_uid: Its pod.
@@ -142,13 +166,13 @@ class MemoryLimits:
                 f"cgroup {cgroup}: found a container outside pod {pod_uid}, expected one of this "
                 "pod: a claim with memory limits by the NVIDIA driver belongs to one pod"
             )
-        if self._every_container or (container / "dmem.max").exists():
-            self._set(container, limits)
-            return
-        for gpu_uuid in limits:
-            limit, _ = self._get(pod, gpu_uuid)
-            if limit == NO_LIMIT:
+        has_own = self._every_container or (container / "dmem.max").exists()
+        for gpu_uuid, limit in limits.items():
+            of_pod, _ = self._get(pod, gpu_uuid)
+            if of_pod == NO_LIMIT:
                 raise RetryableError(f"{gpu_uuid}: {pod}: found no memory limit, expected one")
+            if has_own:  # the pod's may have been lowered since the container's spec was written
+                self._set_one(container, gpu_uuid, min(limit, of_pod))
 
     def get(self, pod_uid: str, gpu_uuids: Iterable[str]) -> Mapping[str, tuple[int, int] | str]:
         """Return limit and use of a pod in bytes by GPU UUID, or why a card's cannot be read.
@@ -194,15 +218,48 @@ class MemoryLimits:
             return (refused[0] if refused else "NVML: found no card, expected one",)
         return ("", *refused, *hints)
 
-    def _set(self, cgroup: Path, limits: Mapping[str, int]) -> Sequence[str]:
-        changed = []
-        for gpu_uuid, limit in limits.items():
-            with suppress(RetryableError):  # maybe there is no limit yet
-                if self._get(cgroup, gpu_uuid)[0] == limit:
-                    continue
-            self._set_one(cgroup, gpu_uuid, limit)
-            changed.append(gpu_uuid)
-        return changed
+    def _steps(self, pod_uid: str, limits: Mapping[str, int]) -> list[tuple[Path, str, int, int]]:
+        """Return what has to change: cgroup, GPU UUID, limit, present limit."""
+        pod = self._pod(pod_uid)
+        found = [(pod, uuid, limit, self._present(pod, uuid)) for uuid, limit in limits.items()]
+        return [step for step in found if step[2] != step[3]]
+
+    def _change(self, pod: Path, gpu_uuid: str, limit: int, present: int) -> None:
+        """Change a pod's limit; lower it to what is in use if it cannot be lowered further.
+
+        Raises:
+            RetryableError: It is not as wanted now.
+        """
+        try:
+            self._set_pod(pod, gpu_uuid, limit, present)
+        except RetryableError as error:
+            used = self._get(pod, gpu_uuid)[1] if limit < present < NO_LIMIT else 0
+            if used <= limit:
+                raise
+            with suppress(RetryableError):
+                self._set_pod(pod, gpu_uuid, used, present)
+            raise RetryableError(
+                f"{gpu_uuid}: {pod}: found {used} bytes in use, expected at most {limit}: this "
+                "pod still uses memory that was lent to it"
+            ) from error
+
+    def _set_pod(self, pod: Path, gpu_uuid: str, limit: int, present: int) -> None:
+        """Set a pod's limit, and that of its containers with the same limit.
+
+        A container whose limit is another one uses one of several claims of the pod.
+        """
+        self._set_one(pod, gpu_uuid, limit)
+        if {limit, present} & {0, NO_LIMIT}:
+            return
+        for container in pod.glob("*/**/"):
+            if self._present(container, gpu_uuid) == present:
+                self._set_one(container, gpu_uuid, limit)
+
+    def _present(self, cgroup: Path, gpu_uuid: str) -> int:
+        """Return the present limit; 0 if there is none yet, or none that can be read."""
+        with suppress(RetryableError):
+            return self._get(cgroup, gpu_uuid)[0]
+        return 0
 
     def _set_one(self, cgroup: Path, gpu_uuid: str, limit: int) -> None:
         given = pynvml.c_nvmlSetMemoryLimits_v1_t(str(cgroup).encode(), 0, limit)

@@ -80,10 +80,10 @@ def test_limit_is_set_on_the_cgroup_of_the_pod_and_read_back(
 
     set_, again, got, removed, none = node.run(
         machine(limiting(accounting=accounting)),
-        ["set", POD, {uuid(0): 20 * GIB}],
-        ["set", POD, {uuid(0): 20 * GIB}],
+        ["set", POD, {uuid(0): 20 * GIB}, {}],
+        ["set", POD, {uuid(0): 20 * GIB}, {}],
         ["get", POD, [uuid(0)]],
-        ["set", POD, {uuid(0): NO_LIMIT}],
+        ["set", POD, {uuid(0): NO_LIMIT}, {}],
         ["get", POD, [uuid(0)]],
     )
 
@@ -112,7 +112,9 @@ def test_every_code_of_nvml_is_an_error_and_never_no_limit(
 ) -> None:
     refusing = limiting() | {f"{call}_limits": f"!{code}"}
 
-    set_, got = node.run(machine(refusing), ["set", POD, {uuid(0): GIB}], ["get", POD, [uuid(0)]])
+    set_, got = node.run(
+        machine(refusing), ["set", POD, {uuid(0): GIB}, {}], ["get", POD, [uuid(0)]]
+    )
 
     expected = f"{uuid(0)}: {call} memory limit of {node.pod}: NVML_ERROR_{text}"
     assert set_.startswith(f"RetryableError: {expected}")
@@ -122,38 +124,59 @@ def test_every_code_of_nvml_is_an_error_and_never_no_limit(
 def test_cgroup_that_nvml_does_not_account_is_an_error_and_never_no_limit(node: Node) -> None:
     found = node.run(
         machine(limiting(set_limits="!6")),
-        ["set", POD, {uuid(0): GIB}],
-        ["set", POD, {uuid(0): NO_LIMIT}],
+        ["set", POD, {uuid(0): GIB}, {}],
+        ["set", POD, {uuid(0): NO_LIMIT}, {}],
     )
 
     text = f"{uuid(0)}: set memory limit of {node.pod}: NVML_ERROR_NOT_FOUND: found no limits of "
     assert all(each.startswith(f"RetryableError: {text}") for each in found)
 
 
-def test_misc_refuses_and_dmem_drops_a_limit_below_the_use(node: Node) -> None:
+def test_limit_that_cannot_be_lowered_below_the_use_is_lowered_to_it(node: Node) -> None:
     both = [limiting(0, "misc", group_used=str(4 * GIB)), limiting(1, group_used=str(4 * GIB))]
-    steps = [["set", POD, {uuid(index): GIB}] for index in (0, 1)]
-    before = [["set", POD, {uuid(index): 8 * GIB}] for index in (0, 1)]
+    steps = [["set", POD, {uuid(index): GIB}, {}] for index in (0, 1)]
+    before = [["set", POD, {uuid(index): 8 * GIB}, {}] for index in (0, 1)]
 
     *_, misc, dmem, kept = node.run(
         machine(*both), *before, *steps, ["get", POD, [uuid(0), uuid(1)]]
     )
 
-    assert "NVML_ERROR_INVALID_ARGUMENT" in misc
-    assert dmem == (
-        f"RetryableError: {uuid(1)}: memory limit of {node.pod}: found {8 * GIB} bytes after it "
-        f"was set, expected {GIB}; {4 * GIB} bytes are in use"
+    for index, found in enumerate((misc, dmem)):
+        assert found == (
+            f"RetryableError: {uuid(index)}: {node.pod}: found {4 * GIB} bytes in use, expected "
+            f"at most {GIB}: this pod still uses memory that was lent to it"
+        )
+    assert kept == {uuid(index): [4 * GIB, 4 * GIB] for index in (0, 1)}
+
+
+def test_no_limit_grows_before_others_on_the_card_were_lowered(node: Node) -> None:
+    lender = node.pod.with_name(node.pod.name.replace("1b4e28ba", "2b4e28ba"))
+    lender.mkdir()
+    gone, other = "3" + POD[1:], "2" + POD[1:]
+    book = node.answers_file.with_name("answers.limits")
+    swap = ["set", other, {uuid(0): 52 * GIB}, {POD: {uuid(0): 28 * GIB}, gone: {uuid(0): GIB}}]
+
+    node.run(machine(), ["set", POD, {uuid(0): 60 * GIB}, {}])
+    waiting, same = node.run(
+        machine(limiting(group_used=str(50 * GIB))),
+        swap,
+        ["set", POD, {uuid(0): 50 * GIB}, {other: {uuid(0): 70 * GIB}}],
     )
-    assert kept == {uuid(index): [8 * GIB, 4 * GIB] for index in (0, 1)}
+    (set_,) = node.run(machine(), swap)
+
+    assert f"{node.pod}: found {50 * GIB} bytes in use, expected at most {28 * GIB}" in waiting
+    assert (same, set_) == ([], [uuid(0)])
+    steps = [(60, node.pod), (50, node.pod), (28, node.pod), (52, lender)]
+    assert book.read_text().splitlines() == [f"0 {size * GIB} {pod}" for size, pod in steps]
 
 
 def test_limits_above_the_card_and_of_missing_pods_are_refused(node: Node) -> None:
     above, gone, cleared, path = node.run(
         machine(),
-        ["set", POD, {uuid(0): 81 * GIB}],
-        ["set", "no-pod", {uuid(0): GIB}],
-        ["set", "no-pod", {uuid(0): NO_LIMIT}],
-        ["set", "../..", {uuid(0): GIB}],
+        ["set", POD, {uuid(0): 81 * GIB}, {}],
+        ["set", "no-pod", {uuid(0): GIB}, {}],
+        ["set", "no-pod", {uuid(0): NO_LIMIT}, {}],
+        ["set", "../..", {uuid(0): GIB}, {}],
     )
 
     assert "INVALID_ARGUMENT" in above
@@ -226,7 +249,7 @@ def test_container_gets_its_own_limit_only_where_the_pods_holds_beside_it(node: 
     unlimited, _, without, with_, other, climbing = node.run(
         machine(),
         ["set_container", POD, at[plain], limits],
-        ["set", POD, limits],
+        ["set", POD, limits, {}],
         ["set_container", POD, at[plain], limits],
         ["set_container", POD, at[counted], limits],
         ["set_container", POD, "/kubepods.slice/other", limits],
@@ -237,16 +260,28 @@ def test_container_gets_its_own_limit_only_where_the_pods_holds_beside_it(node: 
     assert (without, with_) == (None, None)
     for refused in (other, climbing):
         assert "found a container outside pod" in refused
-    book = node.answers_file.with_name("answers.limits").read_text().splitlines()
-    assert book == [f"0 {8 * GIB} {node.pod}", f"0 {8 * GIB} {counted}"]
+    book = node.answers_file.with_name("answers.limits")
+    assert book.read_text().splitlines() == [f"0 {8 * GIB} {each}" for each in (node.pod, counted)]
+
+    node.run(
+        machine(),
+        ["set", POD, {uuid(0): 12 * GIB}, {}],  # more is lent to the claim
+        ["set_container", POD, at[counted], {uuid(0): 20 * GIB}],  # a spec from before a change
+        ["set", POD, {uuid(0): NO_LIMIT}, {}],
+    )
+    more = [(12, node.pod), (12, counted), (12, counted)]
+    assert book.read_text().splitlines()[2:] == [
+        *(f"0 {size * GIB} {folder}" for size, folder in more),
+        f"0 {NO_LIMIT} {node.pod}",
+    ]
 
 
 def test_driver_that_was_replaced_ends_the_process(node: Node) -> None:
     first, lost = node.run(
         machine(),
-        ["set", POD, {uuid(0): GIB}],
-        ["set", POD, {uuid(0): 2 * GIB}],
-    )[:1] + node.run(machine(limiting(get_limits="!18")), ["set", POD, {uuid(0): 3 * GIB}])
+        ["set", POD, {uuid(0): GIB}, {}],
+        ["set", POD, {uuid(0): 2 * GIB}, {}],
+    )[:1] + node.run(machine(limiting(get_limits="!18")), ["set", POD, {uuid(0): 3 * GIB}, {}])
 
     assert first == [uuid(0)]
     assert lost.startswith("FatalError: ")

@@ -12,7 +12,8 @@ root on the host with CAP_SYS_ADMIN, which the node plugin does not have; the co
 A claim belongs to one pod: the kubelet does not call the driver for a second one, whose cgroup
 would stay without a limit. The hook refuses containers of another pod.
 
-Compute is not limited. Limits are not lent: memory in use cannot be taken back.
+Compute is not limited. Memory is lent in isolation `soft`: limits change while containers run, but
+the NVIDIA driver lowers none below the present use (driver/pod_limits.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +88,7 @@ class Nvidia:
     counts_by_pid: ClassVar[bool] = False
     expands_memory: ClassVar[bool] = False
     root: str = "/run/tensor-fusion/nvidia"
-    fixed: frozenset[Isolation] = frozenset(Isolation)
+    fixed: frozenset[Isolation] = frozenset({Isolation.HARD})
     claims_root: str = ""
 
     @classmethod
