@@ -146,7 +146,8 @@ class EnforcementAnnouncer:
     """Writer of log lines and Events on pods about limits, for one thread.
 
     A warning remains until the limits are seen to hold. So a hypervisor that restarts causes one
-    pair of Events for each pod, whatever states lie between them.
+    pair of Events for each pod, whatever states lie between them. Advisory limits cause none: the
+    administrator chose them.
     """
 
     def __init__(self, events: Events) -> None:
@@ -156,7 +157,7 @@ class EnforcementAnnouncer:
     def announce(self, watched: WatchedLimits) -> None:
         """Log it and queue an Event if the limits hold no longer, or hold again."""
         found = watched.worst()
-        if found is None or found.state is State.UNKNOWN:
+        if found is None or found.state is State.UNKNOWN or found.reason == verdicts.NO_ENFORCER:
             return
         is_warning = found.state is State.NOT_ENFORCED
         if is_warning == watched.is_warned:

@@ -13,6 +13,7 @@ from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
 from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.evidence import (
@@ -273,6 +274,17 @@ def test_dead_hypervisor_is_logged_and_told_to_the_pod(setup: Setup) -> None:
     assert text.startswith("claim a: /run/tensor-fusion/shm/team-a/trainer-0/shm: the last heartbe")
     assert [reason for reason, _ in setup.events.noted] == ["LimitsEnforced"]
     assert setup.events.pods == [POD, POD]
+
+
+def test_advisory_limits_are_in_the_status_and_no_event_on_the_pod(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, {"none": NoEnforcer()})
+    claim = replace(CLAIM, enforcer="none")
+    setup.prepare(claim)
+
+    setup.check(60)
+
+    assert setup.states(claim) == ["NotEnforced NoEnforcer"]
+    assert setup.told() == (0, 0, 0)
 
 
 def test_enforcer_that_comes_and_goes_is_reported_twice_a_minute(setup: Setup) -> None:
