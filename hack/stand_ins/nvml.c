@@ -19,7 +19,12 @@
  * The file <file>.open has the indices of the cards that the process keeps open.
  *
  * Memory limits of cgroups are lines `<card> <hard> <cgroup>` of <file>.limits. `accounting` is dmem or
- * misc; `group_used` are the bytes of each cgroup; `set_limits` and `get_limits` make a call fail.
+ * misc; `group_used` are the bytes of each cgroup, to which <file>.used adds lines `<card> <bytes>
+ * <cgroup>` for this cgroup and those above; `set_limits` and `get_limits` make a call fail. A limit below
+ * the use is refused by misc and silently dropped by dmem.
+ *
+ * Processes are also lines `<card> <list> <pid> <number>` of <file>.processes. A list is compute, graphics
+ * or mps, with bytes, or utilization, with percent; a query of that name makes its call fail.
  *
  * With the query `threads` of the system, only that many threads may call; calls from others return
  * NVML_ERROR_UNKNOWN. -DOLD_DRIVER omits the functions that drivers before 510 or 615 lack, and -DNO_EVENTS
@@ -50,7 +55,7 @@ enum {
     OPERATING_SYSTEM = 17,
     UNKNOWN = 999,
 };
-enum { MAX_THREADS = 16, MEMORY_V2 = 0x02000028, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
+enum { MAX_THREADS = 16, MAX_LISTED = 1024, MEMORY_V2 = 0x02000028, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
 #define EXPORT __attribute__((visibility("default")))
 
 typedef int Return;
@@ -64,6 +69,7 @@ typedef struct {
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned pid; unsigned long long bytes; } ProcessInfo;
+typedef struct { unsigned pid; unsigned long long number; unsigned instance, compute; } ProcessInfoV3;
 typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; } Sample;
 
 typedef struct {
@@ -103,13 +109,19 @@ static int is_known_thread(void)
     return 0;
 }
 
-static void write_open(void)
+/* Opens the file <file>.<name>. */
+static FILE *open_book(const char *name, const char *mode)
 {
     char path[4096];
-    FILE *file;
 
-    snprintf(path, sizeof path, "%s.open", machine_path());
-    file = fopen(path, "w");
+    snprintf(path, sizeof path, "%s.%s", machine_path(), name);
+    return fopen(path, mode);
+}
+
+static void write_open(void)
+{
+    FILE *file = open_book("open", "w");
+
     for (int i = 0; file && i < MAX_CARDS; i++)
         if (is_open[i])
             fprintf(file, "%d ", i);
@@ -147,10 +159,10 @@ static Return ask(Device device, const char *query, char *answer)
 /* The result of a query that only makes a call fail; without a line the call succeeds. */
 static Return failure(Device device, const char *query)
 {
-    char answer[MAX_ANSWER];
+    char answer[MAX_ANSWER] = "";
     Return result = ask(device, query, answer);
 
-    return result == NOT_SUPPORTED ? SUCCESS : result;
+    return result == NOT_SUPPORTED && !answer[0] ? SUCCESS : result;
 }
 
 static Return ask_text(Device device, const char *query, char *text, unsigned length)
@@ -382,15 +394,51 @@ EXPORT Return nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *room
     return had < count ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
+static Return list(Device device, const char *query, unsigned *room, ProcessInfoV3 *infos)
+{
+    FILE *file = open_book("processes", "r");
+    ProcessInfoV3 info = {.instance = ~0u, .compute = ~0u};
+    Return result = failure(device, query);
+    unsigned count = 0;
+    char name[32];
+    int index;
+
+    while (file && fscanf(file, "%d %31s %u %llu\n", &index, name, &info.pid, &info.number) == 4)
+        if (index == device->index && strcmp(name, query) == 0 && count++ < *room)
+            infos[count - 1] = info;
+    if (file)
+        fclose(file);
+    if (result == SUCCESS && *room < count)
+        result = INSUFFICIENT_SIZE;
+    *room = count;
+    return result;
+}
+
+#ifndef OLD_DRIVER
+#define LIST(function, query)                                                            \
+    EXPORT Return function(Device device, unsigned *room, ProcessInfoV3 *infos)           \
+    {                                                                                    \
+        return list(device, query, room, infos);                                         \
+    }
+LIST(nvmlDeviceGetComputeRunningProcesses_v3, "compute")
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics")
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps")
+#endif
+
 EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, unsigned *room,
                                               unsigned long long last_seen_us)
 {
-    unsigned count = 0;
+    ProcessInfoV3 listed[MAX_LISTED];
+    unsigned count = 0, more = MAX_LISTED;
+    Return result = list(device, "utilization", &more, listed);
 
-    if (!samples) {
-        *room = MAX_PROCESSES;
-        return INSUFFICIENT_SIZE;
+    if (result != SUCCESS || !samples) {
+        *room = MAX_PROCESSES + more;
+        return result != SUCCESS ? result : INSUFFICIENT_SIZE;
     }
+    for (; count < more && count < *room; count++)
+        samples[count] = (Sample){listed[count].pid, machine_now_ns() / 1000,
+                                  (unsigned)listed[count].number, 0, 0, 0};
     if (machine_lock(&machine, 0)) {
         for (int i = 0; i < MAX_PROCESSES && count < *room; i++) {
             const Process *process = &machine.state->processes[i];
@@ -410,13 +458,10 @@ EXPORT Return nvmlDeviceGetProcessUtilization(Device device, Sample *samples, un
 /* Lines that are in the file already are past events. */
 EXPORT Return nvmlEventSetCreate(EventSet *set)
 {
-    char path[4096];
-
     if (!started)
         return UNINITIALIZED;
-    snprintf(path, sizeof path, "%s.events", machine_path());
     *set = calloc(1, sizeof **set);
-    (*set)->file = fopen(path, "r");
+    (*set)->file = open_book("events", "r");
     if ((*set)->file)
         fseek((*set)->file, 0, SEEK_END);
     return SUCCESS;
@@ -507,21 +552,35 @@ EXPORT Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *p
 typedef struct { const char *group; unsigned long long soft, hard, used; } Limits;
 _Static_assert(sizeof(Limits) == 32, "nvml.h; 24 without `used`, which only the getter has");
 
+static unsigned long long group_used(Device device, const char *group)
+{
+    FILE *file = open_book("used", "r");
+    unsigned long long used = 0, bytes;
+    char line[4096];
+    int index;
+
+    ask_values(device, "group_used", "%llu", &used);
+    while (file && fscanf(file, "%d %llu %4095[^\n]\n", &index, &bytes, line) == 3)
+        if (index == device->index && strncmp(line, group, strlen(group)) == 0 &&
+            strchr("/", line[strlen(group)]))
+            used += bytes;
+    if (file)
+        fclose(file);
+    return used;
+}
+
 static Return use_limits(Device device, const char *query, Limits *limits, int is_set)
 {
-    char answer[MAX_ANSWER] = "", path[4096], group[4096];
-    unsigned long long used = 0, total = 0, hard;
+    char answer[MAX_ANSWER] = "", group[4096];
+    unsigned long long used = group_used(device, limits->group), total = 0, hard;
     Return result = ask(device, "accounting", answer);
     int index, is_misc = strcmp(answer, "misc") == 0, is_limited = is_set;
     FILE *file;
 
-    ask_values(device, "group_used", "%llu", &used);
     ask_values(device, "memory", "%llu", &total);
-    answer[0] = 0;
-    if (result != SUCCESS || (ask(device, query, answer), answer[0]))
-        return result != SUCCESS ? result : atoi(answer + 1);
-    snprintf(path, sizeof path, "%s.limits", machine_path());
-    file = fopen(path, "a+");
+    if (result != SUCCESS || (result = failure(device, query)) != SUCCESS)
+        return result;
+    file = open_book("limits", "a+");
     if (is_set && access(limits->group, F_OK) != 0)
         result = OPERATING_SYSTEM;
     else if (is_set && (limits->soft > limits->hard || (limits->hard > total && ~limits->hard) ||

@@ -132,41 +132,56 @@ def test_cgroup_that_nvml_does_not_account_is_an_error_and_never_no_limit(node: 
     assert all(each.startswith(f"RetryableError: {text}") for each in found)
 
 
-def test_limit_that_cannot_be_lowered_below_the_use_is_lowered_to_it(node: Node) -> None:
-    both = [limiting(0, "misc", group_used=str(4 * GIB)), limiting(1, group_used=str(4 * GIB))]
-    steps = [["set", POD, {uuid(index): GIB}, {}] for index in (0, 1)]
-    before = [["set", POD, {uuid(index): 8 * GIB}, {}] for index in (0, 1)]
+@pytest.mark.parametrize("accounting", ["misc", "dmem"])
+def test_limit_goes_down_to_the_use_and_further_once_the_use_falls(
+    node: Node, accounting: str
+) -> None:
+    container = node.pod / "container"
+    container.mkdir()
+    book = str(node.answers_file.with_name("answers.used"))
+    lower = ["set", POD, {uuid(0): GIB}, {}]
 
-    *_, misc, dmem, kept = node.run(
-        machine(*both), *before, *steps, ["get", POD, [uuid(0), uuid(1)]]
+    _, _, lowered, kept, _, again, got = node.run(
+        machine(limiting(accounting=accounting)),
+        ["set", POD, {uuid(0): 8 * GIB}, {}],
+        ["write", book, f"0 {3 * GIB} {container}\n0 {GIB} {node.pod}\n1 {GIB} {node.pod}\n"],
+        lower,
+        ["get", POD, [uuid(0)]],
+        ["write", book, f"0 {GIB} {container}\n0 {GIB} {node.pod}-other\n"],
+        lower,
+        ["get", POD, [uuid(0)]],
     )
 
-    for index, found in enumerate((misc, dmem)):
-        assert found == (
-            f"RetryableError: {uuid(index)}: {node.pod}: found {4 * GIB} bytes in use, expected "
-            f"at most {GIB}: this pod still uses memory that was lent to it"
-        )
-    assert kept == {uuid(index): [4 * GIB, 4 * GIB] for index in (0, 1)}
+    assert lowered == (
+        f"RetryableError: {uuid(0)}: {node.pod}: found {4 * GIB} bytes in use, expected at most "
+        f"{GIB}: this pod still uses memory that was lent to it"
+    )
+    assert kept == {uuid(0): [4 * GIB, 4 * GIB]}
+    assert again == [uuid(0)]
+    assert got == {uuid(0): [GIB, GIB]}
 
 
 def test_no_limit_grows_before_others_on_the_card_were_lowered(node: Node) -> None:
-    lender = node.pod.with_name(node.pod.name.replace("1b4e28ba", "2b4e28ba"))
-    lender.mkdir()
+    later = node.pod.with_name(node.pod.name.replace("1b4e28ba", "2b4e28ba"))
+    later.mkdir()
     gone, other = "3" + POD[1:], "2" + POD[1:]
     book = node.answers_file.with_name("answers.limits")
+    used = str(node.answers_file.with_name("answers.used"))
     swap = ["set", other, {uuid(0): 52 * GIB}, {POD: {uuid(0): 28 * GIB}, gone: {uuid(0): GIB}}]
 
-    node.run(machine(), ["set", POD, {uuid(0): 60 * GIB}, {}])
-    waiting, same = node.run(
-        machine(limiting(group_used=str(50 * GIB))),
+    _, _, waiting, same, _, set_ = node.run(
+        machine(),
+        ["set", POD, {uuid(0): 60 * GIB}, {}],
+        ["write", used, f"0 {50 * GIB} {node.pod}\n"],
         swap,
         ["set", POD, {uuid(0): 50 * GIB}, {other: {uuid(0): 70 * GIB}}],
+        ["write", used, ""],
+        swap,
     )
-    (set_,) = node.run(machine(), swap)
 
     assert f"{node.pod}: found {50 * GIB} bytes in use, expected at most {28 * GIB}" in waiting
     assert (same, set_) == ([], [uuid(0)])
-    steps = [(60, node.pod), (50, node.pod), (28, node.pod), (52, lender)]
+    steps = [(60, node.pod), (50, node.pod), (28, node.pod), (52, later)]
     assert book.read_text().splitlines() == [f"0 {size * GIB} {pod}" for size, pod in steps]
 
 

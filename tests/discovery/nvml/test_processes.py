@@ -197,7 +197,10 @@ def test_pid_namespace_of_its_own_is_refused(node: Node, found: str) -> None:
         node.reader.check()
 
 
-def test_library_without_the_calls_costs_the_use_and_not_the_cards(machine: Machine) -> None:
+def test_library_without_the_calls_costs_the_use_and_not_the_cards(
+    machine: Machine, old_library: Path
+) -> None:
+    machine.library = old_library
     node = Node(machine.folder / "proc")
     node.start(7)
 
@@ -205,3 +208,35 @@ def test_library_without_the_calls_costs_the_use_and_not_the_cards(machine: Mach
 
     assert found == {}
     assert len(inventory["gpus"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kept"),
+    [
+        ({}, {"vram": True, "percent": True, "graphics": True}),
+        ({"graphics": "!3", "mps": "!4"}, {"vram": True, "percent": True, "graphics": False}),
+        ({"utilization": "!4"}, {"vram": True, "percent": False, "graphics": True}),
+    ],
+)
+def test_500_processes_of_the_compiled_library_keep_what_no_call_refuses(
+    machine: Machine, refusal: dict[str, str], kept: dict[str, bool]
+) -> None:
+    node = Node(machine.folder / "proc")
+    pids = range(1, 501)
+    for pid in pids[:-1]:  # the last one has ended meanwhile
+        node.start(pid)
+    node.start(501, pod="", name="Xorg")
+    lines = [f"0 compute {pid} {pid * 1000}" for pid in pids]
+    lines += [f"0 utilization {pid} {pid % 100}" for pid in pids]
+    lines += ["0 mps 1 900", "0 graphics 501 50", "1 compute 1 5"]
+    machine.folder.joinpath("answers.processes").write_text("\n".join(lines), encoding="ascii")
+    refusing = [card(0, **refusal), card(1, compute="!3", graphics="!3", mps="!4")]
+
+    (found,) = machine.run(answers(*refusing), ["processes"])
+
+    (of_card,) = found.values()
+    assert [(each["pid"], each["vram_bytes"], each["sm_percent"]) for each in of_card] == [
+        *((pid, pid * 1000, pid % 100 * kept["percent"]) for pid in pids[:-1]),
+        *([(501, 50, 0)] * kept["graphics"]),
+    ]
+    assert of_card[0]["container"] == {"pod_uid": UID, "id": ID}
