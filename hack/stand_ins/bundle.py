@@ -4,12 +4,14 @@ The image is a folder with a shell, `env` and the program `tenant`, and what the
 edits, a container gets only the folder of the stand-ins' cards.
 """
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import stat
 import subprocess
+import tarfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from typing import Any, Final
 from dra_simulator.runtime import Container
 from stand_ins.libraries import PATH_IN_CONTAINER
 
-_PROGRAMS: Final = ("/bin/sh", "/usr/bin/env", "/bin/cat")
+_PROGRAMS: Final = ("/bin/sh", "/usr/bin/env", "/bin/cat", "/bin/sleep")
 _LOADED: Final = re.compile(r"(/\S+) \(0x")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RUN_SECONDS: Final = 300
@@ -78,6 +80,27 @@ class Image:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
         file.chmod(mode)
+
+    def archive(self, file: Path, name: str) -> Path:
+        """Write the image as `docker save` does; without a command its containers sleep."""
+        layer, config = file.with_suffix(".layer"), file.with_suffix(".config")
+        with tarfile.open(layer, "w") as tar:
+            tar.add(self.root, arcname=".")
+        digest = hashlib.sha256(layer.read_bytes()).hexdigest()
+        content = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Entrypoint": ["sleep", "3600"], "Env": [f"PATH={_PATH}"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+        config.write_text(json.dumps(content))
+        entry = {"Config": config.name, "RepoTags": [name], "Layers": [layer.name]}
+        manifest = file.with_name("manifest.json")
+        manifest.write_text(json.dumps([entry]))
+        with tarfile.open(file, "w") as tar:
+            for each in (layer, config, manifest):
+                tar.add(each, arcname=each.name)
+        return file
 
     def _copy(self, file: Path) -> None:
         target = self.root / file.relative_to("/")
@@ -182,6 +205,7 @@ class Runc:
             },
             "mounts": mounts,
             "hooks": hooks or {},
+            "annotations": {"run.oci.hooks.stderr": "/dev/stderr"},  # crun drops it otherwise
             "linux": {
                 **({"cgroupsPath": cgroup} if cgroup else {}),
                 "namespaces": [{"type": each} for each in ("pid", "ipc", "mount", "uts")],
