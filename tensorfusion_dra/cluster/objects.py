@@ -1,7 +1,7 @@
 """Single objects at the API server: ResourceClaims and their status, Pods, and the Node."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import (
@@ -15,10 +15,12 @@ from tensorfusion_dra.cluster.api import (
 )
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError
 
+_PAGE: Final = "500"
 _WAIT_SECONDS: Final = 10.0
 _RIGHT_STATUS: Final = "patch on resourceclaims/status"
 _RIGHT_DRIVER: Final = (
@@ -52,6 +54,20 @@ class Claims:
             wait_seconds=wait_seconds,
         )
 
+    def listed(self) -> Iterator[Mapping[str, Any]]:
+        page: Mapping[str, str] = {}
+        while True:
+            found = self._resource_api.api.call(
+                "GET",
+                self._resource_api.claims(),
+                query={"limit": _PAGE, **page},
+                right="list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0",
+            )
+            yield from found.get("items") or ()
+            if not (token := metadata(found).get("continue")):
+                return
+            page = {"continue": str(token)}
+
     def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
         ends = time.monotonic() + wait_seconds
         self._resource_api.version(wait_seconds=wait_seconds)
@@ -71,8 +87,9 @@ class Claims:
 class ClaimStatus:
     """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
 
-    def __init__(self, resource_api: ResourceApi) -> None:
+    def __init__(self, resource_api: ResourceApi, *, manager: str = names.FIELD_MANAGER) -> None:
         self._resource_api = resource_api
+        self._manager = manager
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Apply the device entries to the claim's status; see ports.ClaimStatus.
@@ -91,7 +108,7 @@ class ClaimStatus:
             self._resource_api.api.call(
                 "PATCH",
                 f"{self._resource_api.claim(ref.namespace, ref.name)}/status",
-                query={"fieldManager": names.FIELD_MANAGER, "force": "true"},
+                query={"fieldManager": self._manager, "force": "true"},
                 body=body,
                 content_type=APPLY,
                 wait_seconds=_WAIT_SECONDS,
@@ -119,12 +136,9 @@ class ClaimStatus:
             raise
         allocation = (stored.get("status") or {}).get("allocation") or {}
         results = (allocation.get("devices") or {}).get("results") or []
-        allocated = {_key(result) for result in results}
-        return stored["metadata"]["uid"] == ref.uid and {_key(d) for d in devices} <= allocated
-
-
-def _key(device: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(device.get(name) for name in ("driver", "pool", "device", "shareID"))
+        allocated = set(map(device_status.key, results))
+        written = set(map(device_status.key, devices))
+        return stored["metadata"]["uid"] == ref.uid and written <= allocated
 
 
 _PODS: Final = "/api/v1/pods"

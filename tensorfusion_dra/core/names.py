@@ -42,6 +42,8 @@ EVENT_SLICES_CONTESTED: Final = "ResourceSlicesContested"
 
 FIELD_MANAGER: Final = "tensorfusion-dra"
 """Name of this driver in managedFields."""
+BINDING_MANAGER: Final = "tensorfusion-dra-binding"
+"""Name for binding conditions, which have to outlast the status that prepared claims get."""
 
 EVENT_LEDGER_QUARANTINED: Final = "LedgerQuarantined"
 """Reason of the Event on the Node for a damaged ledger that was moved and rebuilt."""
@@ -106,6 +108,12 @@ selectors accept Running, and Tensor Fusion's own accept Running or Pending."""
 
 TAINT_UNHEALTHY: Final = "tensor-fusion.ai/unhealthy"
 """Key of the taint of an unhealthy device; its value is the reason."""
+TAINT_ENFORCER_MISSING: Final = "tensor-fusion.ai/enforcer-missing"
+"""Key of the taint of the devices of a node whose enforcer stayed away for too long."""
+
+# Conditions of a device in a claim's status, for which the scheduler waits (KEP-5007).
+BINDING_READY: Final = "tensor-fusion.ai/enforcer-ready"
+BINDING_FAILED: Final = "tensor-fusion.ai/enforcer-missing"
 
 # Capacities of the user guide, section 5.3.
 CAPACITY_TFLOPS: Final = "tflops"

@@ -209,6 +209,11 @@ class NodeEnforcer:
     Event on the Node; write another one only after the enforcer was back. That limits are advisory
     is no Event: the administrator chose it.
 
+    With a wait (enforcer-wait-seconds), a missing enforcer shows on the devices as well, if parts
+    of cards would be refused for it. First they carry a binding condition: pods get this node and
+    wait at the scheduler. After the wait they carry a taint instead: pods get other nodes.
+    BindingConditions (binding_conditions.py) ends the wait of claims.
+
     Example: a bare node has the choice `none`, and pods with a part of a card wait. HAMi-core's
     library is installed: the kubelet's next prepare, or the next check, chooses `hami-core`, and
     the devices are published again with this name.
@@ -223,6 +228,7 @@ class NodeEnforcer:
         is_auto: bool,
         is_required: bool,
         is_needed: bool = True,
+        wait_seconds: float = 0.0,
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -236,6 +242,8 @@ class NodeEnforcer:
             is_required: True if claims wait for signs of life (require-enforcement).
             is_needed: False if shares in the default isolation need no enforcer: then none is
                 missed.
+            wait_seconds: How long the devices carry a binding condition once the enforcer is
+                missing; 0 to show nothing but its attributes.
             now: Returns the wall clock's time.
             clock: In seconds, for the age of evidence and the time of the next check.
         """
@@ -245,6 +253,7 @@ class NodeEnforcer:
         self._is_auto = is_auto
         self._is_required = is_required
         self._is_needed = is_needed
+        self._wait_seconds = wait_seconds
         self._now = now
         self._clock = clock
         self._check_at = -math.inf
@@ -252,15 +261,23 @@ class NodeEnforcer:
         self._choice: Choice | None = None
         self._current: CurrentVerdict | None = None
         self._read_at = -math.inf
+        self._shown: Enforcement | None = None
+        self._absent_since: tuple[float, datetime] | None = None  # on both clocks
         self._expands = False
         self._is_missing = False
         self._pending = ""  # text of an Event that is not written yet
         self.on_change: Callable[[], None] = lambda: None
         """Called, from any thread, when what the devices show of the enforcer has changed."""
+        self.was_awaited = True
+        """Set, by any thread, while pods wait at the scheduler; perhaps by the process before."""
 
     def current(self) -> CurrentVerdict | None:
         """Return the current verdict; None before the first check."""
         return self._current
+
+    def shown(self) -> Enforcement | None:
+        """Return what the devices show, as last read; None before the first reading."""
+        return self._shown
 
     def of_new_claim(self) -> Choice:
         """Return the choice for a claim that is prepared now."""
@@ -295,11 +312,11 @@ class NodeEnforcer:
         """
         ratios = node.oversubscription
         expands = ratios is not None and ratios.expands_memory
-        known = self._choice
+        known = self._shown
         if known is None or expands != self._expands:
             self._expands = expands
-            known = self._read()
-        return self._shown(known)
+            known = self._show(self._read())
+        return known
 
     def check(self, events: Events) -> None:
         """Check the evidence if it is time, and write the Event that is due.
@@ -307,7 +324,7 @@ class NodeEnforcer:
         Args:
             events: Of the caller's thread alone.
         """
-        if self._clock() >= self._check_at:
+        if self._clock() >= self._check_at or self._absent_since is not None:
             self._check_at = self._clock() + NODE_CHECK_SECONDS
             choice = self._choose()
             if self._is_needed:
@@ -335,8 +352,8 @@ class NodeEnforcer:
 
     def _choose(self) -> Choice:
         """Read the evidence anew; have the devices published again if they show something else."""
-        before, choice = self._choice, self._read()
-        if before is not None and self._shown(before) != self._shown(choice):
+        before, choice = self._shown, self._read()
+        if self._show(choice) != before and before is not None:
             self.on_change()
         return choice
 
@@ -364,15 +381,23 @@ class NodeEnforcer:
         self._choice, self._read_at = choice, self._clock()
         return choice
 
-    def _shown(self, choice: Choice) -> Enforcement:
-        chosen = self._candidates.get(choice.enforcer)
-        if chosen is None or choice.verdict.state is State.NOT_ENFORCED:
-            return Enforcement(enforcer=choice.enforcer)
-        return Enforcement(
-            enforcer=choice.enforcer,
-            compute=chosen.enforces_compute,
-            memory=chosen.enforces_memory,
-        )
+    def _show(self, choice: Choice) -> Enforcement:
+        """Make the choice what the devices show, and return that."""
+        shown = Enforcement(enforcer=choice.enforcer)
+        chosen, found = self._candidates.get(choice.enforcer), choice.verdict
+        is_absent = found.state is State.NOT_ENFORCED
+        if chosen is not None and not is_absent:
+            shown = replace(shown, compute=chosen.enforces_compute, memory=chosen.enforces_memory)
+        is_missed = is_absent and self._is_needed and self._wait_seconds > 0
+        if is_missed and presence.refuses(found, is_required=self._is_required):
+            since, at = self._absent_since = self._absent_since or (self._clock(), self._now())
+            is_over = self._clock() >= since + self._wait_seconds
+            shown = replace(shown, is_awaited=not is_over, given_up_since=at if is_over else None)
+            self.was_awaited |= shown.is_awaited
+        else:
+            self._absent_since = None
+        self._shown = shown
+        return shown
 
 
 class EnforcementWatch:
@@ -490,6 +515,7 @@ class EnforcementWatch:
         report: Callable[[PreparedClaim], object],
         events: Events,
         restore: Callable[[PreparedClaim], object] = lambda _: None,
+        settle: Callable[[], object] = lambda: None,
     ) -> None:
         """Check until stopped.
 
@@ -497,11 +523,13 @@ class EnforcementWatch:
             report: Has the status of a claim written.
             events: Of this loop's thread alone.
             restore: Has lost limits of a claim set again.
+            settle: Sets binding conditions, after the node's check.
         """
         announcer = EnforcementAnnouncer(events)
         while self._wakeup.next_round():
             if self._node is not None:
                 self._node.check(events)
+            settle()
             self.check(report, announcer, restore)
             announcer.write_events()
             self._wakeup.wait(CHECK_SECONDS)

@@ -32,6 +32,19 @@ class Claims(Protocol):
         ...
 
 
+class ListedClaims(Protocol):
+    """Reader of all ResourceClaims of the cluster."""
+
+    def listed(self) -> Iterable[Mapping[str, Any]]:
+        """Yield the stored claims of all namespaces, read in pages.
+
+        Raises:
+            MissingRightError: The driver has no permission to list claims.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
+
 class Slices(Protocol):
     """Reader and writer of this node's ResourceSlices, for one thread."""
 

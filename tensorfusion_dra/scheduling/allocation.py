@@ -14,7 +14,7 @@ Example: claim a accepts any device, claim b only model A. The node has gpu-0 (m
 gpu-0 for b.
 
 dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.36,
-without counters and binding conditions.
+without counters. It does not wait for binding conditions.
 """
 
 import uuid

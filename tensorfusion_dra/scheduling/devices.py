@@ -175,7 +175,7 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
 
 
 def _device(identity: DeviceId, device: Document, spec: Document) -> Device:
-    unsupported = ("consumesCounters", "bindingConditions")
+    unsupported = ("consumesCounters",)
     return Device(
         id=identity,
         attributes={

@@ -9,7 +9,8 @@ import pytest
 from dra_simulator.api.faults import Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import APPLY, Api, ResourceApi
-from tensorfusion_dra.cluster.objects import ClaimStatus, Pods, WorkerPods
+from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Pods, WorkerPods
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.device_status import Readiness
@@ -265,6 +266,35 @@ def test_entries_of_two_drivers_coexist(api: Api, resource_api: ResourceApi) -> 
     (ours,) = entries(vram_gib=20)
     assert by_driver[OURS["driver"]] == ours
     assert by_driver["nic.example.com"]["data"] == {"mac": "02:00:00:00:00:02"}
+
+
+def test_binding_condition_outlasts_the_status_of_the_prepared_claim(
+    api: Api, resource_api: ResourceApi
+) -> None:
+    """Another pod that uses the claim waits for it as well."""
+    ref = create_allocated_claim(api)
+    waited = ClaimStatus(resource_api, manager=names.BINDING_MANAGER)
+    condition = {**entries()[0]["conditions"][0], "type": names.BINDING_READY}
+    waited.write(ref, [{**OURS, "conditions": [condition]}])
+
+    ClaimStatus(resource_api).write(ref, entries())
+    ClaimStatus(resource_api).write(ref, entries(vram_gib=20))
+
+    (entry,) = stored_status(api)["devices"]
+    types = [each["type"] for each in entry["conditions"]]
+    assert sorted(types) == ["Ready", names.BINDING_READY]
+
+
+def test_all_claims_are_listed_in_pages(
+    api: Api, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorfusion_dra.cluster.objects._PAGE", "2")
+    for name in "abc":
+        create_allocated_claim(api, name=name)
+
+    listed = list(Claims(resource_api).listed())
+
+    assert [each["metadata"]["name"] for each in listed] == ["a", "b", "c"]
 
 
 def ref_of_missing_claim(api: Api) -> ClaimRef:

@@ -405,6 +405,17 @@ def test_pods_are_not_read_where_the_webhook_copies_their_annotations(
     assert (("pods", "get") in rights) == may_get_pods
 
 
+@pytest.mark.parametrize(("seconds", "may_list"), [(None, False), (0, False), (90, True)])
+def test_claims_are_listed_only_if_pods_wait_for_enforcers(
+    seconds: float | None, may_list: bool
+) -> None:
+    rendered = helm.render({"settings": {"enforcer-wait-seconds": seconds}} if seconds else {})
+
+    rights = {(each.resource, each.verb) for each in rbac.rights(rendered, NODE_PLUGIN)}
+
+    assert (("resourceclaims", "list") in rights) == may_list
+
+
 def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
     files = sorted((helm.CHART / "tensor-fusion-crds").iterdir())
     kind = "CustomResourceDefinition"

@@ -55,7 +55,8 @@ EXPANDING: Final = replace(
         tflops_percent=100, host_memory_percent=50, host_disk_percent=0
     ),
 )
-BOTH: Final = {"compute": True, "memory": True}
+BOTH: Final[dict[str, Any]] = {"compute": True, "memory": True}
+NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class NodeWith:
@@ -96,7 +97,7 @@ class Chooser:
             self.node,
             {name: KINDS[name] for name in candidates or ORDER},
             is_auto=is_auto,
-            now=lambda: datetime(2026, 3, 1, tzinfo=UTC),
+            now=lambda: NOW,
             clock=lambda: self.seconds,
             **arguments,
         )
@@ -109,9 +110,9 @@ class Chooser:
         self.node.present = {*present}
         return self.chooser.of_new_claim().enforcer
 
-    def check(self, *present: str) -> None:
+    def check(self, *present: str, after: float = NODE_CHECK_SECONDS) -> None:
         self.node.present = {*present}
-        self.seconds += NODE_CHECK_SECONDS
+        self.seconds += after
         self.chooser.check(self.events)
 
 
@@ -237,6 +238,39 @@ def test_advisory_limits_are_said_without_an_event() -> None:
     assert "claims are prepared, but nothing keeps them within their limits" in current.verdict.text
     assert setup.events.written == []
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="none")
+
+
+def test_missing_enforcer_is_awaited_at_the_scheduler_and_then_given_up() -> None:
+    setup = Chooser("mps", "hami-core", wait_seconds=90)
+    shown = [setup.chooser.of_devices(NODE)]
+
+    for seconds, *present in ((80, ""), (20, ""), (100, ""), (10, "mps"), (60, "")):
+        setup.check(*present, after=seconds)
+        shown.append(setup.chooser.of_devices(NODE))
+
+    awaited = Enforcement(is_awaited=True)
+    given_up = Enforcement(given_up_since=NOW)
+    assert shown == [awaited, awaited, given_up, given_up, Enforcement(enforcer="mps"), awaited]
+    assert setup.changes == 3
+
+
+@pytest.mark.parametrize(
+    ("candidate", "arguments"),
+    [
+        ("mps", {"wait_seconds": 0}),
+        ("mps", {"is_needed": False}),  # the default isolation needs none
+        ("none", {"is_auto": False}),  # limits are advisory
+        ("tensor-fusion", {"paths": {}, "is_auto": False}),  # simulated GPUs
+    ],
+)
+def test_enforcer_that_refuses_no_claim_is_not_awaited(
+    candidate: str, arguments: dict[str, Any]
+) -> None:
+    setup = Chooser(candidate, **{"wait_seconds": 90, **arguments})
+
+    assert not setup.chooser.of_devices(NODE).is_awaited
+    setup.check(after=100)
+    assert setup.chooser.of_devices(NODE).given_up_since is None
 
 
 @pytest.fixture

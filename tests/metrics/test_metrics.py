@@ -141,6 +141,7 @@ def test_publishing() -> None:
     assert {name: found.value(name) for name in expected} == expected
     assert found.values("slice_fields_dropped", "feature_gate") == {
         "DRAConsumableCapacity": 0,
+        "DRADeviceBindingConditions": 0,
         "DRADeviceTaints": 1,
     }
     assert found.values("slice_writes_total", "reason") == {

@@ -26,7 +26,8 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     If it keeps those of consumable capacity, check as well that the scheduler can share devices.
     """
     node_name = context.settings.node_name
-    sent = kubernetes.trial_slice(node_name)
+    waits = context.settings.enforcer_wait_seconds > 0
+    sent = kubernetes.trial_slice(node_name, waits=waits)
     resource_api = context.resource_api
     body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
     try:

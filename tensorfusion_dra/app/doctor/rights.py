@@ -13,7 +13,9 @@ from tensorfusion_dra.core.doctor.rights import Answer, Right
 
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
 _WEBHOOK: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=webhook"
-_DECISIVE: Final = frozenset({"pool_source", "read_pods", "hypervisor_sockets"})
+_DECISIVE: Final = frozenset(
+    {"pool_source", "read_pods", "hypervisor_sockets", "enforcer_wait_seconds"}
+)
 """Settings on which rights depend."""
 
 
@@ -49,6 +51,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
         pool_source=settings["pool_source"],
         read_pods=settings["read_pods"] == "true",
         marks_pods=bool(settings["hypervisor_sockets"]),
+        lists_claims=float(settings["enforcer_wait_seconds"]) > 0,
     )
     yield from rules.findings(subject, _answers(context, wanted, account))
 

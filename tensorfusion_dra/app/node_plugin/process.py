@@ -35,6 +35,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
+from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
@@ -175,6 +176,15 @@ class NodePlugin:
         self._pod_limits = PodLimits(
             MemoryLimits(node_parts.memory_limits_socket(settings)), self._ledger
         )
+        self._settle: Callable[[], None] = lambda: None
+        if settings.enforcer_wait_seconds:
+            self._settle = BindingConditions(
+                node_enforcer,
+                claims,
+                ClaimStatus(self._resource_api, manager=names.BINDING_MANAGER),
+                node_name=settings.node_name,
+                now=utc_now,
+            ).settle
         self._use = UseWatch(discovery, self._ledger.claims, claims, counted=self._pod_limits.used)
         self._enforcement = EnforcementWatch(
             EvidenceReader(),
@@ -318,6 +328,7 @@ class NodePlugin:
             self._status.report_changed,
             self._events(),
             self._pod_limits.restore,
+            self._settle,
         )
         supervisor.run("enforcement", watch_limits)
         if settings.observe_use == "true":

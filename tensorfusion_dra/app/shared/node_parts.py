@@ -122,6 +122,7 @@ def node_enforcer(settings: Settings, every: Mapping[str, Enforcer] | None = Non
         is_auto=is_real and settings.enforcer == AUTO,
         is_required=settings.require_enforcement == "true",
         is_needed=is_real and is_limited,
+        wait_seconds=settings.enforcer_wait_seconds,
         now=utc_now,
     )
 

@@ -83,6 +83,7 @@ _RANGES: Final = {
     "health_good_readings": (1, 1000),
     "health_quiet_seconds": (0, 86_400),
     "health_xid_clear_seconds": (0, 31_536_000),
+    "enforcer_wait_seconds": (0, 600),
     "hypervisor_port": (1, 65535),
     "recover_seconds": (1, 86_400),
     "gone_seconds": (1, 1_000_000),
@@ -220,6 +221,11 @@ class Settings:
     require_enforcement: str = setting(
         "false",
         "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
+    )
+    enforcer_wait_seconds: float = setting(
+        0.0,
+        "How long pods wait at the scheduler for a node whose enforcer is missing, in seconds, "
+        "before a taint sends them to other nodes (docs/limits.md); 0: they wait on the node.",
     )
     observe_use: str = setting(
         "false",

@@ -13,6 +13,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
 from tensorfusion_dra.core.kubernetes import made_claims, pod_claims, review
@@ -213,6 +214,7 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
         found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod), []).whole:
         found.findings += dropped_amounts(found.pod, claim)
+    found.findings += _unbound(claim)
     found.stored.append(claim)
 
 
@@ -449,6 +451,19 @@ def _unenforced(claim: Document, node: str) -> Iterator[Finding]:
                 f"{_SAID_OF[str(condition['type'])]} {device.get('device')}: "
                 f"{condition.get('reason')}: {condition.get('message')}",
                 expected=f"the condition {condition['type']} True",
+                cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+            )
+
+
+def _unbound(claim: Document) -> Iterator[Finding]:
+    """Yield each of our devices that the scheduler allocated and does not bind yet."""
+    for result in device_status.awaiting(claim):
+        if names.BINDING_READY not in device_status.true_conditions(claim, result):
+            node = devices.node_name(result["pool"])
+            yield problem(
+                f"ResourceClaim {claim['metadata']['name']}",
+                f"waits at the scheduler for the enforcer of {node}",
+                expected=f"the condition {names.BINDING_READY} True",
                 cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
             )
 

@@ -9,6 +9,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.health import Sickness
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -21,6 +23,8 @@ REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
 CONDITION_ENFORCED: Final = "LimitsEnforced"
 _MOST_MESSAGE: Final = 4096
 _STATUS: Final = {State.ENFORCED: "True", State.NOT_ENFORCED: "False", State.UNKNOWN: "Unknown"}
+
+_KEY: Final = ("driver", "pool", "device", "shareID")
 
 Entry = dict[str, Any]
 
@@ -75,6 +79,61 @@ def status(
             by_key[key] = (share, current[index] if current else None, used[index])
     return [
         _entry(share, readiness[share.device], holds, own) for share, holds, own in by_key.values()
+    ]
+
+
+def awaiting(claim: Mapping[str, Any], node_name: str = "") -> list[Mapping[str, Any]]:
+    """Return the results of a stored claim that the scheduler binds only with an enforcer.
+
+    Args:
+        node_name: The node of the devices; "" for any.
+    """
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return [
+        result
+        for result in (allocation.get("devices") or {}).get("results") or ()
+        if result["driver"] == names.DRIVER
+        and names.BINDING_READY in (result.get("bindingConditions") or ())
+        and node_name in {"", devices.node_name(result["pool"])}
+    ]
+
+
+def true_conditions(claim: Mapping[str, Any], result: Mapping[str, Any]) -> set[str]:
+    """Return the types of the conditions that are True of a result's device."""
+    entries = (claim.get("status") or {}).get("devices") or ()
+    conditions = (each.get("conditions") or () for each in entries if key(each) == key(result))
+    return {each["type"] for every in conditions for each in every if each["status"] == "True"}
+
+
+def key(device: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a result and the entry for its device have in common."""
+    return tuple(device.get(name) for name in _KEY)
+
+
+def binding(
+    claim: Mapping[str, Any], node_name: str, enforcement: Enforcement, now: datetime
+) -> list[Entry]:
+    """Return the entries by which a waiting claim is bound, or given up; empty if none waits.
+
+    Args:
+        claim: As it is stored.
+        node_name: This node; devices of others are left out.
+        enforcement: What the node's devices show now.
+    """
+    kind, reason = names.BINDING_READY, "EnforcerReady"
+    text = f"node {node_name} has enforcer {enforcement.enforcer}"
+    if enforcement.given_up_since is not None:
+        kind, reason = names.BINDING_FAILED, "EnforcerMissing"
+        text = f"node {node_name} had no enforcer for enforcer-wait-seconds"
+    waiting = awaiting(claim, node_name)
+    settled = {names.BINDING_READY, kind}
+    if all(settled & true_conditions(claim, result) for result in waiting):
+        return []
+    condition = _condition(kind, "True", reason, text, since=now)
+    return [
+        {name: value for name, value in zip(_KEY, each, strict=True) if value is not None}
+        | {"conditions": [condition]}
+        for each in dict.fromkeys(map(key, waiting))
     ]
 
 

@@ -63,11 +63,15 @@ class Enforcement:
         enforcer: Its name; ``none`` if there is none.
         compute: True if all processes of a claim together are kept within its compute limits.
         memory: The same for its memory limits.
+        is_awaited: True while pods wait at the scheduler for a missing enforcer.
+        given_up_since: Time since when it has been missing, once it is no longer awaited.
     """
 
     enforcer: str = "none"
     compute: bool = False
     memory: bool = False
+    is_awaited: bool = False
+    given_up_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +121,18 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One card as a slice lists it."""
+    """One card as a slice lists it.
+
+    Attributes:
+        awaits_enforcer: True if the scheduler binds pods only once the enforcer is there.
+    """
 
     name: str
     gpu: Gpu
     attributes: Mapping[str, AttributeValue]
     capacity: Mapping[str, Capacity]
     taint: Taint | None = None
+    awaits_enforcer: bool = False
 
     def as_api(self) -> dict[str, object]:
         """Return the Device of resource.k8s.io/v1."""
@@ -135,6 +144,9 @@ class Device:
         }
         if self.taint is not None:
             listed["taints"] = [self.taint.as_api()]
+        if self.awaits_enforcer:
+            listed["bindingConditions"] = [names.BINDING_READY]
+            listed["bindingFailureConditions"] = [names.BINDING_FAILED]
         return listed
 
     def attributes_as_api(self) -> dict[str, dict[str, object]]:
@@ -154,12 +166,22 @@ def own(
         names.ATTR_ENFORCES_COMPUTE: enforcement.compute,
         names.ATTR_ENFORCES_MEMORY: enforcement.memory,
     }
+    taint = None
+    if enforcement.given_up_since is not None:
+        taint = Taint(
+            key=names.TAINT_ENFORCER_MISSING,
+            value=enforcement.enforcer,
+            effect="NoSchedule",
+            since=enforcement.given_up_since,
+        )
     return tuple(
         Device(
             name=device_name(gpu.uuid),
             gpu=gpu,
             attributes={**common, **gpu_attributes(gpu)},
             capacity=capacity.of_card(gpu, virtual.get(gpu.uuid)),
+            taint=taint,
+            awaits_enforcer=enforcement.is_awaited,
         )
         for gpu in inventory.gpus
     )
@@ -189,7 +211,7 @@ def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> De
 
     Args:
         sickness: None for a healthy device, which stays as it is.
-        effect: Effect of the taint; "" for no taint.
+        effect: Effect of the taint, which replaces one for a missing enforcer; "" for no taint.
     """
     if sickness is None:
         return device
@@ -200,7 +222,7 @@ def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> De
         since=sickness.since,
     )
     attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
-    return replace(device, attributes=attributes, taint=taint if effect else None)
+    return replace(device, attributes=attributes, taint=taint if effect else device.taint)
 
 
 def semantic_version(text: str) -> Version:

@@ -66,7 +66,7 @@ class WriteReason(StrEnum):
     Attributes:
         START: The slices that this process found differ from what it publishes.
         DEVICES: Cards came or went.
-        HEALTH: A card became unhealthy or healthy.
+        HEALTH: A card became unhealthy or healthy, or an enforcer's taint came or went.
         VALUES: Attributes, capacities, labels or the owner changed.
         REPAIR: Another writer changed or deleted the slices.
         RETRY: The write before failed.

@@ -8,6 +8,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
     normal,
@@ -239,6 +240,10 @@ _DEVICE: Final[Mapping[str, Any]] = {
     "allowMultipleAllocations": True,
     "taints": [{"key": f"{names.DRIVER}/doctor", "effect": "NoSchedule"}],
 }
+_BINDING: Final = {
+    "bindingConditions": [names.BINDING_READY],
+    "bindingFailureConditions": [names.BINDING_FAILED],
+}
 _EVERYWHERE: Final = (
     f"turn the feature gate {GATE_CONSUMABLE_CAPACITY} on in kube-apiserver, kube-scheduler, "
     "kube-controller-manager and the kubelets (Kubernetes 1.34 and 1.35), or upgrade to 1.36, "
@@ -246,15 +251,20 @@ _EVERYWHERE: Final = (
 )
 
 
-def trial_slice(node_name: str) -> Mapping[str, Any]:
-    """Return a ResourceSlice for a dry run, with every field that a feature gate may drop."""
+def trial_slice(node_name: str, *, waits: bool = False) -> Mapping[str, Any]:
+    """Return a ResourceSlice for a dry run, with every field that a feature gate may drop.
+
+    Args:
+        waits: True if devices carry binding conditions while the enforcer is missing.
+    """
+    device = {**_DEVICE, **(_BINDING if waits else {})}
     return {
         "metadata": {"name": f"{TRIAL_NAME}-{node_name}"[:253].rstrip("-.")},
         "spec": {
             "driver": names.DRIVER,
             "nodeName": node_name,
             "pool": {"name": f"doctor/{node_name}", "generation": 1, "resourceSliceCount": 1},
-            "devices": [_DEVICE],
+            "devices": [device],
         },
     }
 
@@ -281,6 +291,16 @@ def kept_of_slice(sent: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterato
             cure=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints; on Kubernetes "
             "1.34 set --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver as well, "
             "otherwise no pod is scheduled any more",
+        )
+    if GATE_BINDING_CONDITIONS in dropped:
+        yield warning(
+            subject,
+            f"bindingConditions dropped: {GATE_BINDING_CONDITIONS} is off, so pods are bound to a "
+            "node whose enforcer is missing, and wait there",
+            expected="bindingConditions kept, as enforcer-wait-seconds needs them",
+            cure=f"turn the feature gate {GATE_BINDING_CONDITIONS} on in kube-apiserver and "
+            "kube-scheduler (on by default from Kubernetes 1.36 on), or set "
+            "enforcer-wait-seconds=0",
         )
     if dropped:
         return

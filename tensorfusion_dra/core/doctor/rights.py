@@ -76,6 +76,13 @@ _CLAIMS: Final = (
         since_minor=36,
     ),
 )
+_LIST_CLAIMS: Final = Right(
+    verb="list",
+    group=names.RESOURCE_GROUP,
+    resource="resourceclaims",
+    purpose="claims that wait at the scheduler for this node's enforcer (--enforcer-wait-seconds)",
+    vital=False,
+)
 _NODE: Final = Right(
     verb="get", group="", resource="nodes", purpose="the Node object owns the node's slices"
 )
@@ -126,7 +133,11 @@ _POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
 
 
 def of_node_plugin(
-    *, pool_source: str = "settings", read_pods: bool = True, marks_pods: bool = False
+    *,
+    pool_source: str = "settings",
+    read_pods: bool = True,
+    marks_pods: bool = False,
+    lists_claims: bool = False,
 ) -> tuple[Right, ...]:
     """Return exactly the rights that a node plugin with these settings uses."""
     rights = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
@@ -134,6 +145,8 @@ def of_node_plugin(
         rights.append(_PODS)
     if marks_pods:
         rights += _WORKERS
+    if lists_claims:
+        rights.append(_LIST_CLAIMS)
     if pool_source != "settings":
         rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
         rights += _followed("", "nodes", _POOL_PURPOSE)

@@ -9,8 +9,9 @@ from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 
 GATE_CONSUMABLE_CAPACITY: Final = "DRAConsumableCapacity"
 GATE_DEVICE_TAINTS: Final = "DRADeviceTaints"
+GATE_BINDING_CONDITIONS: Final = "DRADeviceBindingConditions"
 
-_GATES: Final = (GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS)
+_GATES: Final = (GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS, GATE_BINDING_CONDITIONS)
 
 KUBERNETES_DROPS: Final = tuple(
     frozenset(gates) for size in range(1, len(_GATES) + 1) for gates in combinations(_GATES, size)
@@ -44,6 +45,9 @@ def _device_without(device: Mapping[str, Any], gates: frozenset[str]) -> Mapping
         }
     if GATE_DEVICE_TAINTS in gates:
         kept.pop("taints", None)
+    if GATE_BINDING_CONDITIONS in gates:
+        kept.pop("bindingConditions", None)
+        kept.pop("bindingFailureConditions", None)
     return kept
 
 

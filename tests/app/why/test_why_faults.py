@@ -238,6 +238,30 @@ def test_pod_whose_limits_are_not_enforced(
     assert [finding["level"] for finding in found["findings"]] == ["warning"] * bool(expected)
 
 
+def test_pod_that_the_scheduler_binds_once_an_enforcer_is_there(
+    cluster: Cluster, capsys: Capture, cards: list[str]
+) -> None:
+    cluster.add_pod("a", request({"vram": "20Gi"}))
+    claim = cluster.client.get(CLAIMS, "a", "default")
+    result = {
+        "request": "gpu",
+        "driver": names.DRIVER,
+        "pool": "p/node-01",
+        "device": cards[0],
+        "bindingConditions": [names.BINDING_READY],
+        "bindingFailureConditions": [names.BINDING_FAILED],
+    }
+    allocation = {"devices": {"results": [result]}}
+    cluster.client.patch(
+        CLAIMS, claim, {"status": {"allocation": allocation}}, subresource="status"
+    )
+
+    code, found = cluster.why(capsys, "a")
+
+    assert (code, found["state"]) == (1, "waits")
+    assert "ResourceClaim a: waits at the scheduler for the enforcer of node-01" in found["answer"]
+
+
 def test_pod_that_does_not_start_on_its_node(cluster: Cluster, capsys: Capture) -> None:
     cluster.schedule_pod("a", request({"vram": "20Gi"}))
     uid = cluster.client.get(PODS, "a", "default")["metadata"]["uid"]

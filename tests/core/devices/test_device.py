@@ -1,19 +1,21 @@
 """Device that is published for a card: the guide's attributes, within the API's limits."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator.api import object_rules
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.device import Node, Version
+from tensorfusion_dra.core.devices.device import Enforcement, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
 from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
 from tensorfusion_dra.core.kubernetes import device_rules
+from tests.core.devices.slice_documents import slice_spec
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpu, gpus
 
@@ -168,6 +170,47 @@ def test_api_accepts_the_device_for_any_texts_of_the_driver(
     (device,) = published_devices(card)
 
     assert device_rules.violations(device.as_api()) == ()
+
+
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+GIVEN_UP = Enforcement(given_up_since=SINCE)
+
+
+def test_awaited_enforcer_is_a_binding_condition_and_a_missing_one_a_taint() -> None:
+    (awaiting,) = published_devices(gpu(), enforcement=Enforcement(is_awaited=True))
+    (tainted,) = published_devices(gpu(), enforcement=GIVEN_UP)
+
+    listed, after = awaiting.as_api(), tainted.as_api()
+
+    assert listed["bindingConditions"] == ["tensor-fusion.ai/enforcer-ready"]
+    assert listed["bindingFailureConditions"] == ["tensor-fusion.ai/enforcer-missing"]
+    assert after["taints"] == [
+        {
+            "key": "tensor-fusion.ai/enforcer-missing",
+            "value": "none",
+            "effect": "NoSchedule",
+            "timeAdded": "2026-03-01T00:00:00Z",
+        }
+    ]
+    for device, other in ((listed, "taints"), (after, "bindingConditions")):
+        assert other not in device
+        assert list(object_rules.violations(slice_spec(devices=[device]))) == []
+
+
+@pytest.mark.parametrize(
+    ("effect", "key"), [("NoExecute", names.TAINT_UNHEALTHY), ("", names.TAINT_ENFORCER_MISSING)]
+)
+def test_taint_of_an_unhealthy_device_replaces_that_of_a_missing_enforcer(
+    effect: str, key: str
+) -> None:
+    (device,) = published_devices(gpu(), enforcement=GIVEN_UP)
+    trouble = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
+    sickness = Sickness(worst=trouble, since=SINCE)
+
+    taint = devices.with_health(device, sickness, effect=effect).taint
+
+    assert taint is not None
+    assert taint.key == key
 
 
 def test_attributes_keep_their_types() -> None:

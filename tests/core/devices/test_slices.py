@@ -18,6 +18,7 @@ from tensorfusion_dra.core.devices.device import Node, Taint
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.kubernetes import slice_normal_form
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+    GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
@@ -237,6 +238,7 @@ def test_long_node_names_give_valid_and_different_names_and_labels() -> None:
 
 CONSUMABLE_OFF = frozenset({GATE_CONSUMABLE_CAPACITY})
 TAINTS_OFF = frozenset({GATE_DEVICE_TAINTS})
+BINDING_OFF = frozenset({GATE_BINDING_CONDITIONS})
 
 
 def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
@@ -272,11 +274,16 @@ def test_while_a_gate_counts_as_off_only_other_changes_are_written() -> None:
 
 def test_dropped_fields_identify_their_gates() -> None:
     (item,) = wanted_slices()
-    devices = [{**device, "taints": [{"key": "a"}]} for device in item["spec"]["devices"]]
-    tainted = {**item, "spec": {**item["spec"], "devices": devices}}
+    more = {
+        "taints": [{"key": "a"}],
+        "bindingConditions": ["a"],
+        "bindingFailureConditions": ["b"],
+    }
+    devices = [{**device, **more} for device in item["spec"]["devices"]]
+    full = {**item, "spec": {**item["spec"], "devices": devices}}
 
-    for gates in (CONSUMABLE_OFF, TAINTS_OFF, CONSUMABLE_OFF | TAINTS_OFF):
-        assert slices.dropped_gates(tainted, dropping(gates, [tainted])[0]) == gates
+    for gates in (CONSUMABLE_OFF, TAINTS_OFF, BINDING_OFF, CONSUMABLE_OFF | TAINTS_OFF):
+        assert slices.dropped_gates(full, dropping(gates, [full])[0]) == gates
 
 
 @pytest.mark.parametrize(("wanted", "kept"), [(0, 0), (2, 2), (2, 1)])

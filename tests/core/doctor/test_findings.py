@@ -58,6 +58,7 @@ HYPERVISOR = {"read_pods": False, "marks_pods": True}
     [
         ({}, "resourceslices", {"list", "watch", "create", "update", "delete"}),
         ({}, "resourceclaims", {"get"}),
+        ({"lists_claims": True}, "resourceclaims", {"get", "list"}),
         ({}, "nodes", {"get"}),
         ({}, "gpupools", set()),
         ({"pool_source": "object"}, "gpupools", {"list", "watch"}),
@@ -194,7 +195,7 @@ ALTERNATIVE = {
 
 def kept_without(*dropped: str) -> Iterable[Finding]:
     """Judge a slice that the API server stores without these fields."""
-    sent = kubernetes.trial_slice("node-01")
+    sent = kubernetes.trial_slice("node-01", waits=True)
     stored: Any = copy.deepcopy(dict(sent))
     (device,) = stored["spec"]["devices"]
     for field in dropped:
@@ -204,6 +205,7 @@ def kept_without(*dropped: str) -> Iterable[Finding]:
 
 
 SHARING = ("allowMultipleAllocations", "requestPolicy")
+BINDING = ("bindingConditions", "bindingFailureConditions")
 SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
 
 
@@ -254,6 +256,7 @@ SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
         (kept_without(*SHARING), [SHARING_OFF]),
         (kept_without("taints"), [(Level.NOTE, "DRADeviceTaints is off")]),
         (kept_without("taints", *SHARING), [SHARING_OFF, (Level.NOTE, "DRADeviceTaints is off")]),
+        (kept_without(*BINDING), [(Level.WARNING, "DRADeviceBindingConditions is off")]),
         (kept_without("attributes"), [(Level.WARNING, "look for an admission webhook")]),
     ],
 )
@@ -264,7 +267,9 @@ def test_versions_nodes_claims_and_feature_gates(
 
 
 def test_trial_slice_is_valid() -> None:
-    assert object_rules.violations(kubernetes.trial_slice("node-01")["spec"]) == ()
+    for waits in (False, True):
+        trial = kubernetes.trial_slice("node-01", waits=waits)
+        assert object_rules.violations(trial["spec"]) == ()
     assert len(kubernetes.trial_slice("n" * 253)["metadata"]["name"]) <= 253
 
 

@@ -3,11 +3,12 @@
 from typing import Final
 
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.device import Device, Node, Reading
+from tensorfusion_dra.core.devices.device import Device, Enforcement, Node, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, LeftOut
 
 NODE: Final = Node(name="node-01", gpupool="default", qos="medium")
 NO_HOST: Final = HostResources()
+NO_ENFORCER: Final = Enforcement()
 
 
 def published_devices(
@@ -15,6 +16,8 @@ def published_devices(
     node: Node = NODE,
     host: HostResources = NO_HOST,
     left_out: tuple[LeftOut, ...] = (),
+    enforcement: Enforcement = NO_ENFORCER,
 ) -> tuple[Device, ...]:
     """Return the driver's own devices of a node with exactly these cards."""
-    return devices.own(Reading(inventory=Inventory(gpus=gpus, left_out=left_out), host=host), node)
+    reading = Reading(inventory=Inventory(gpus=gpus, left_out=left_out), host=host)
+    return devices.own(reading, node, enforcement)
