@@ -51,7 +51,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
         pool_source=settings["pool_source"],
         read_pods=settings["read_pods"] == "true",
         marks_pods=bool(settings["hypervisor_sockets"]),
-        lists_claims=float(settings["enforcer_wait_seconds"]) > 0,
+        lists_claims=settings["enforcer_wait_seconds"].strip("0.") != "",
     )
     yield from rules.findings(subject, _answers(context, wanted, account))
 

@@ -86,18 +86,25 @@ def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, h
 
 
 @pytest.mark.parametrize(
-    ("variables", "is_asked"),
-    [({}, True), ({"READ_PODS": "false"}, False), ({"READ_PODS": "true"}, True)],
+    ("variables", "right", "is_asked"),
+    [
+        ({}, "get pods", True),
+        ({"READ_PODS": "false"}, "get pods", False),
+        ({"READ_PODS": "true"}, "get pods", True),
+        ({}, "list resourceclaims", False),
+        ({"ENFORCER_WAIT_SECONDS": "0"}, "list resourceclaims", False),
+        ({"ENFORCER_WAIT_SECONDS": "100"}, "list resourceclaims", True),
+    ],
 )
 def test_the_settings_of_the_daemonset_decide_about_its_rights(
-    canned: CannedApi, here: Here, variables: dict[str, str], is_asked: bool
+    canned: CannedApi, here: Here, variables: dict[str, str], right: str, is_asked: bool
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
 
     list(rights.of_node_plugin(here()))
 
     asked = [each["spec"]["resourceAttributes"] for each in requests_to(canned, OTHERS)]
-    assert ("pods" in [each["resource"] for each in asked]) == is_asked
+    assert (right in [f"{each['verb']} {each['resource']}" for each in asked]) == is_asked
 
 
 def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
