@@ -16,7 +16,8 @@
  * is an event set. The query `events` of a card is the mask of types that it supports; `event_wait`
  * of the system is queried before each wait.
  *
- * The file <file>.open has the indices of the cards that the process keeps open.
+ * The file <file>.open has the indices of the cards that the process keeps open. While NVML is initialised,
+ * the process has <file>.nvidiactl open, in place of /dev/nvidiactl.
  *
  * Memory limits of cgroups are lines `<card> <hard> <cgroup>` of <file>.limits. `accounting` is dmem or
  * misc; `group_used` are the bytes of each cgroup, to which <file>.used adds lines `<card> <bytes>
@@ -33,6 +34,7 @@
  * Layouts and numbers: nvml.h.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -87,7 +89,7 @@ typedef struct { unsigned long long types[MAX_CARDS]; FILE *file; } *EventSet;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below but the answers */
 static Machine machine;
-static int started;
+static int started, control;
 static unsigned counted;
 static long threads[MAX_THREADS];
 static int cards[MAX_CARDS], is_open[MAX_CARDS];
@@ -199,14 +201,19 @@ EXPORT Return nvmlInitWithFlags(unsigned flags)
 
     pthread_mutex_lock(&lock);
     is_read = machine_read(&machine);
-    if (started++ == 0)
+    if (started++ == 0) {
+        char path[4096];
+
         counted = (unsigned)machine.visible_count;
+        snprintf(path, sizeof path, "%s.nvidiactl", machine_path());
+        control = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    }
     pthread_mutex_unlock(&lock);
     if (is_read)
         result = failure(NULL, "init");
     pthread_mutex_lock(&lock);
-    if (result != SUCCESS)
-        started--;
+    if (result != SUCCESS && --started == 0)
+        close(control);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -226,6 +233,7 @@ EXPORT Return nvmlShutdown(void)
     else if (--started == 0) {
         memset(is_open, 0, sizeof is_open);
         write_open();
+        close(control);
     }
     pthread_mutex_unlock(&lock);
     return result;

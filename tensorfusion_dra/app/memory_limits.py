@@ -20,6 +20,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.app.shared import logging, node_settings
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import nvidia
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml.memory_limits import MemoryLimits
@@ -57,6 +58,7 @@ def run(flags: argparse.Namespace) -> int:
         Path(settings.nvml_library) if settings.nvml_library else None,
         Path(settings.driver_root),
         every_container=flags.every_container,
+        replacement_sign=Path(settings.tensor_fusion_root) / names.REPLACEMENT_SIGN,
     )
     folder = Path(settings.tensor_fusion_root) / nvidia.Nvidia.name / nvidia.FOLDER
     supervisor = Supervisor()
@@ -98,10 +100,13 @@ class Server:
         """Answer until stopped.
 
         Raises:
-            FatalError: The NVIDIA driver was replaced; only a new process can load its library.
+            FatalError: The NVIDIA driver was replaced, or will be; only a new process can load
+                its library.
         """
         with self._listener, os.fdopen(self._pipe):
             while not supervisor.stopping.is_set():
+                with suppress(RetryableError):
+                    self._limits.check_driver()
                 every = [self._listener.fileno(), self._pipe]
                 ready, _, _ = select.select(every, [], [], _POLL_SECONDS)
                 if self._listener.fileno() in ready:

@@ -65,6 +65,12 @@ SLICE_PREFIX: Final = "tensor-fusion-resource-slice-"
 
 LABEL_MANAGED_BY: Final = "tensor-fusion.ai/managed-by"
 LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
+LABEL_REPLACE_DRIVER: Final = "tensor-fusion.ai/replace-driver"
+"""On a Node, with any value but false: its NVIDIA driver is being replaced."""
+LABEL_UPGRADE_STATE: Final = "nvidia.com/gpu-driver-upgrade-state"
+"""On a Node, from the upgrade controller of NVIDIA's GPU Operator (k8s-operator-libs)."""
+REPLACEMENT_SIGN: Final = "driver-replacement"
+"""File below tensor-fusion-root, there while the NVIDIA driver is being replaced."""
 
 # Attributes of the user guide, section 5.2. A CEL selector that names an attribute which a device
 # lacks stops the scheduling of its pod, so every device has every one of them.

@@ -52,6 +52,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import XidCounts
+from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.ports import CardEvents, Discovery, HostSizes, HungError
 from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
@@ -100,6 +101,7 @@ class CardHealthTracker:
         claims: Callable[[], Sequence[PreparedClaim]] = tuple,
         clock: Callable[[], Moment] = now,
         saves: bool = True,
+        replacement: DriverReplacement | None = None,
     ) -> None:
         """Load the record of earlier processes.
 
@@ -110,6 +112,7 @@ class CardHealthTracker:
             claims: Returns all prepared claims of the ledger.
             clock: Returns the present time.
             saves: False to read the record without writing it.
+            replacement: Of the NVIDIA driver; None if it is not followed.
 
         Raises:
             FatalError: The ledger is damaged.
@@ -120,6 +123,7 @@ class CardHealthTracker:
         self._claims = claims
         self._clock = clock
         self._saves = saves
+        self._replacement = replacement
         self._inventory: Inventory | None = None
         self._failures = 0
         self._throttle = LogThrottle(quiet_seconds=_QUIET_SECONDS, clock=lambda: clock().seconds)
@@ -133,6 +137,8 @@ class CardHealthTracker:
     ) -> None:
         """Take in a successful reading, and what health sources reported by GPU UUID."""
         self._failures = 0
+        if self._replacement is not None:
+            self._replacement.read()
         self._inventory = inventory
         known = known_cards.after_reading(
             self._known, inventory, self._clock(), self._rules, reported=reported
@@ -140,7 +146,12 @@ class CardHealthTracker:
         self._remember(known)
 
     def record_failure(self, error: RetryableError) -> None:
-        """Take in a reading that failed as a whole."""
+        """Take in a reading that failed as a whole.
+
+        While the NVIDIA driver is being replaced, a failure says nothing about a card.
+        """
+        if self._replaced():
+            return
         self._failures += 1
         if isinstance(error, HungError):
             reason, text = "nvml-hung", f"the NVIDIA driver does not answer: {error.call}"
@@ -171,12 +182,16 @@ class CardHealthTracker:
         if inventory is None:
             # No reading of this process has succeeded. Once as many have failed as make a card
             # sick, the cards that an earlier process read are published, as sick.
-            if self._failures < self._rules.failed_readings or not self._known.cards:
+            is_sick = self._replaced() or self._failures >= self._rules.failed_readings
+            if not (is_sick and self._known.cards):
                 return None
             inventory = Inventory(gpus=tuple(self._known.cards.values()))
         if any(state.was_away for state in self._known.health.values()):
             self._claimed = self._claimed_devices()
-        return known_cards.published(self._known, inventory, self._claimed)
+        return known_cards.published(self._known, inventory, self._claimed, self._replaced())
+
+    def _replaced(self) -> Sickness | None:
+        return self._replacement.sickness if self._replacement is not None else None
 
     def _remember(self, known: KnownCards) -> None:
         self._known = known

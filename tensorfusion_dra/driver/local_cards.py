@@ -11,6 +11,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, PreparedClaim, SharedAccess
 from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.devices.health import TroubleKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
@@ -124,24 +125,27 @@ class LocalCards:
         return catalog
 
     def check_present(self, ref: ClaimRef, devices: Iterable[str]) -> None:
-        """Check that none of the devices is known to be absent.
+        """Check that none of the devices is absent or has its NVIDIA driver replaced.
 
-        An unhealthy card that is present passes: the claim tolerates the taint, or was allocated
-        before it. No container can use an absent card.
+        Another unhealthy card passes: the claim tolerates the taint, or was allocated before it. No
+        container can use an absent card, and one that used the driver would keep it loaded.
 
         Args:
             ref: The claim, for the error text.
             devices: Their names.
 
         Raises:
-            RetryableError: One of the devices is absent.
+            RetryableError: One of the devices cannot be used now.
         """
         catalog = self.catalog.current()
         if catalog is None:
             return
         for device in devices:
-            if device in catalog.absent:
-                text = catalog.sick[device].worst.text
+            sickness = catalog.sick.get(device)
+            if sickness is not None and (
+                device in catalog.absent or sickness.worst.kind is TroubleKind.REPLACED
+            ):
+                text = sickness.worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
     def node_facts(self, catalog: Catalog, devices: set[str]) -> NodeFacts:

@@ -30,6 +30,11 @@ class Limits:
         self.beside: Mapping[str, Mapping[str, int]] = {}
         self.containers: list[tuple[str, Mapping[str, int]]] = []
         self.fault: Exception | None = None
+        self.driver_fault: Exception | None = None
+
+    def check_driver(self) -> None:
+        if self.driver_fault:
+            raise self.driver_fault
 
     def check(self) -> list[str]:
         return ["", HINT]
@@ -107,6 +112,15 @@ def test_replaced_driver_is_answered_and_ends_the_process(limits: Limits, tmp_pa
         with pytest.raises(RetryableError, match="VERSION_MISMATCH"):
             MemoryLimits(f"{made}/socket").set("uid-p", {"GPU-0": 7}, {})
         assert isinstance(supervisor.wait(), FatalError)
+
+
+def test_driver_that_is_to_be_replaced_ends_the_process_without_a_request(limits: Limits) -> None:
+    limits.driver_fault = FatalError("the NVIDIA driver is being replaced")
+    with tempfile.TemporaryDirectory(prefix="tfd-") as made, Supervisor() as supervisor:
+        server = Server(cast("Any", limits), Path(made))
+        supervisor.run("server", lambda: server.run(supervisor))
+
+        assert supervisor.wait() is limits.driver_fault
 
 
 def test_hook_has_the_cgroup_of_its_container_limited(folder: Path, limits: Limits) -> None:

@@ -401,6 +401,13 @@ def test_pool_source_adds_exactly_the_rights_to_follow_pools(
     assert {(right.resource, right.verb) for right in granted - base} == {
         ("gpupools", "list"),
         ("gpupools", "watch"),
+    }
+
+
+def test_nodes_are_watched_only_for_their_labels() -> None:
+    without = allowed(helm.render({"settings": {"release-driver": False}}))
+
+    assert {(right.resource, right.verb) for right in allowed(helm.render({})) - without} == {
         ("nodes", "list"),
         ("nodes", "watch"),
     }

@@ -14,7 +14,10 @@ from tensorfusion_dra.core.doctor.rights import Answer, Right
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
 _WEBHOOK: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component=webhook"
 _DECISIVE: Final = frozenset(
-    {"pool_source", "read_pods", "hypervisor_sockets", "enforcer_wait_seconds"}
+    {
+        *("pool_source", "read_pods", "hypervisor_sockets", "enforcer_wait_seconds"),
+        *("release_driver", "simulated_gpus"),
+    }
 )
 """Settings on which rights depend."""
 
@@ -52,6 +55,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
         read_pods=settings["read_pods"] == "true",
         marks_pods=bool(settings["hypervisor_sockets"]),
         lists_claims=settings["enforcer_wait_seconds"].strip("0.") != "",
+        releases_driver=settings["release_driver"] == "true" and not settings["simulated_gpus"],
     )
     yield from rules.findings(subject, _answers(context, wanted, account))
 

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -33,10 +34,12 @@ from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
+from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
@@ -145,19 +148,28 @@ class NodePlugin:
         node_enforcer = node_parts.node_enforcer(settings, enforcers)
         provided = providers.load(settings)
         supervisor.on_stop(provided.close)
-        discovery = supervisor.enter(node_parts.discovery(settings, self._ledger.claims))
+        claims_of = self._ledger.claims
+        self._replacement = replacement = DriverReplacement(
+            tensor_fusion_root / names.REPLACEMENT_SIGN,
+            claims_of,
+            is_followed=node_parts.follows_driver(settings),
+        )
+        discovery = supervisor.enter(
+            node_parts.discovery(settings, claims_of, check=replacement.check)
+        )
         self._card_events = discovery.events if settings.health_events == "true" else None
         self.catalog = DeviceCatalog(
             discovery,
             None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
             host=HostSizes(settings.disk_folder),
             providers=provided,
-            tracker=node_parts.health_tracker(settings, self._ledger.claims),
+            tracker=node_parts.health_tracker(settings, claims_of, replacement=replacement),
             taint_effect=node_parts.taint_effect(settings),
             enforcement=node_enforcer.of_devices,
         )
         providers_of = self.catalog.providers
         node_enforcer.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
+        replacement.on_change = lambda: providers_of.wake()  # noqa: PLW0108  likewise
 
         self._api_server = ApiServerState()
         self._recent = RecentOperations()
@@ -355,25 +367,35 @@ class NodePlugin:
         self._supervisor.own("publish", self.publisher)
         self._supervisor.own("slice-watch", slice_watch)
         settings = self._settings
-        if not node_parts.follows_gpupool(settings):
-            return None
+        follows_driver = node_parts.follows_driver(settings)
+        follower: PoolFollower | None = None
 
         def wake() -> None:
-            follower.wake()
+            if follower is not None:
+                follower.wake()
 
-        by_name = settings.gpupool if settings.pool_source == "object" else ""
-        pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=wake)
-        nodes = ObjectCache(self._api, watch.NODES, name=settings.node_name, on_change=wake)
-        follower = PoolFollower(
-            PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=settings.node_name),
-            self.catalog,
-            self._events(),
-            on_change=self.publisher.wake,
-            expands_memory=settings.expands_memory,
-        )
-        self._supervisor.own("gpupool", follower)
-        self._supervisor.own("gpupool-watch", pools)
-        self._supervisor.own("node-watch", nodes)
+        def on_node() -> None:
+            if follows_driver:
+                with suppress(InputError):  # a proxy that answers 404
+                    for found in nodes.items():
+                        self._replacement.follow(NodeLabels.of(found).labels)
+            wake()
+
+        nodes = ObjectCache(self._api, watch.NODES, name=settings.node_name, on_change=on_node)
+        if node_parts.follows_gpupool(settings):
+            by_name = settings.gpupool if settings.pool_source == "object" else ""
+            pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=wake)
+            follower = PoolFollower(
+                PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=settings.node_name),
+                self.catalog,
+                self._events(),
+                on_change=self.publisher.wake,
+                expands_memory=settings.expands_memory,
+            )
+            self._supervisor.own("gpupool", follower)
+            self._supervisor.own("gpupool-watch", pools)
+        if follower is not None or follows_driver:
+            self._supervisor.own("node-watch", nodes)
         return follower
 
     def _pages(self, registration: Registration) -> Mapping[str, Page]:

@@ -31,6 +31,7 @@ from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
 from tensorfusion_dra.driver.catalog import CardHealthTracker
+from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
@@ -179,7 +180,9 @@ def device_nodes(settings: Settings) -> HostDeviceNodes:
 
 @contextmanager
 def discovery(
-    settings: Settings, prepared: Callable[[], Sequence[PreparedClaim]] = tuple
+    settings: Settings,
+    prepared: Callable[[], Sequence[PreparedClaim]] = tuple,
+    check: Callable[[], None] = lambda: None,
 ) -> "Iterator[NvmlDiscovery | SimulatedDiscovery]":
     """Discover real GPUs, or the simulated ones from the settings.
 
@@ -187,6 +190,7 @@ def discovery(
 
     Args:
         prepared: Returns the prepared claims, whose shares simulated processes use.
+        check: Called before NVML is opened; raises RetryableError if it has to stay closed.
 
     Raises:
         InputError: The model table or the profile cannot be used.
@@ -209,6 +213,7 @@ def discovery(
         library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=Path(settings.driver_root),
         wait_seconds=settings.nvml_wait_seconds,
+        check=check,
     )
     with closing(nvml):
         yield nvml
@@ -232,14 +237,24 @@ def health_rules(settings: Settings) -> HealthRules:
     )
 
 
+def follows_driver(settings: Settings) -> bool:
+    """Return True if the Node's labels say when the NVIDIA driver is replaced."""
+    return settings.release_driver == "true" and not settings.simulated_gpus
+
+
 def health_tracker(
-    settings: Settings, claims: Callable[[], Sequence[PreparedClaim]], *, saves: bool = True
+    settings: Settings,
+    claims: Callable[[], Sequence[PreparedClaim]],
+    *,
+    saves: bool = True,
+    replacement: DriverReplacement | None = None,
 ) -> CardHealthTracker:
     """Return a tracker that starts from the health records of earlier processes.
 
     Args:
         claims: Returns all prepared claims.
         saves: False to read the health records without writing them.
+        replacement: Of the NVIDIA driver; None if NVML is read in any case.
 
     Raises:
         InputError: The boot ID cannot be read.
@@ -251,6 +266,7 @@ def health_tracker(
         boot_id=host.boot_id(Path(settings.boot_id_file)),
         claims=claims,
         saves=saves,
+        replacement=replacement,
     )
 
 

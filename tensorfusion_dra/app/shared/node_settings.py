@@ -52,7 +52,7 @@ _CHOICES: Final = {
     **dict.fromkeys(
         (
             *("device_metadata", "health_events", "require_enforcement", "overcommit_limits"),
-            "observe_use",
+            *("observe_use", "release_driver"),
             *("read_pods", "metrics", "metrics_shares"),
         ),
         BOOLEANS,
@@ -180,7 +180,12 @@ class Settings:
     health_events: str = setting(
         "true",
         "Whether to wait for the NVIDIA driver's reports (XIDs): true, false. This keeps healthy "
-        "GPUs open, so that the NVIDIA driver cannot be unloaded.",
+        "GPUs open, so that without release-driver the NVIDIA driver cannot be unloaded.",
+    )
+    release_driver: str = setting(
+        "true",
+        "Whether to evict the GPUs' pods and close NVML while a label of the Node says that the "
+        "NVIDIA driver is being replaced (docs/troubleshoot.md): true, false.",
     )
     health_failed_readings: int = setting(
         2, "Readings in a row without any answer after which the GPUs are unhealthy."

@@ -10,7 +10,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity, Oversubscription, Virtual
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, Isolation
-from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.health import Sickness, TroubleKind
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -212,9 +212,12 @@ def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> De
     Args:
         sickness: None for a healthy device, which stays as it is.
         effect: Effect of the taint, which replaces one for a missing enforcer; "" for no taint.
+            While the NVIDIA driver is being replaced, it is NoExecute in any case.
     """
     if sickness is None:
         return device
+    if sickness.worst.kind is TroubleKind.REPLACED:
+        effect = "NoExecute"
     taint = Taint(
         key=names.TAINT_UNHEALTHY,
         value=sickness.worst.reason,

@@ -36,7 +36,10 @@ from tensorfusion_dra.core.devices.xids import XidRules
 
 
 class TroubleKind(IntEnum):
-    """Kinds of trouble with a card, the worst last; SOURCE is what another package reports."""
+    """Kinds of trouble with a card, the worst last; SOURCE is what another package reports.
+
+    REPLACED is none of the card's own: nothing may use its driver (driver/driver_replacement.py).
+    """
 
     SOURCE = 0
     XID = 1
@@ -45,6 +48,7 @@ class TroubleKind(IntEnum):
     UNREADABLE = 4
     LOST = 5
     VANISHED = 6
+    REPLACED = 7
 
 
 AWAY = frozenset({TroubleKind.LOST, TroubleKind.VANISHED})

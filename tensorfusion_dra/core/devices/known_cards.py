@@ -129,14 +129,21 @@ def after_report(known: KnownCards, uuid: str, trouble: Trouble, now: Moment) ->
     return replace(known, health={**known.health, uuid: judged})
 
 
-def published(known: KnownCards, inventory: Inventory, claimed: Collection[str]) -> PublishedCards:
+def published(
+    known: KnownCards,
+    inventory: Inventory,
+    claimed: Collection[str],
+    replaced: Sickness | None = None,
+) -> PublishedCards:
     """Return the cards to publish, by the rules above.
 
     Args:
         inventory: The last reading.
         claimed: Names of devices with claims.
+        replaced: Sickness of all cards while the NVIDIA driver is being replaced, which hides their
+            own; else None.
     """
-    sick = known.sick()
+    sick = dict.fromkeys(known.cards, replaced) if replaced else known.sick()
     hidden = {
         uuid
         for uuid, state in known.health.items()

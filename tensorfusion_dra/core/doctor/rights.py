@@ -129,6 +129,9 @@ _WORKERS: Final = (
     ),
 )
 
+_DRIVER_PURPOSE: Final = (
+    "the Node's labels say when the NVIDIA driver is replaced (--release-driver)"
+)
 _POOL_PURPOSE: Final = "the node's GPUPool is found and watched (--pool-source)"
 
 
@@ -138,6 +141,7 @@ def of_node_plugin(
     read_pods: bool = True,
     marks_pods: bool = False,
     lists_claims: bool = False,
+    releases_driver: bool = True,
 ) -> tuple[Right, ...]:
     """Return exactly the rights that a node plugin with these settings uses."""
     rights = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
@@ -151,6 +155,8 @@ def of_node_plugin(
         rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
         rights += _followed("", "nodes", _POOL_PURPOSE)
         rights.append(_EVENTS)
+    elif releases_driver:
+        rights += _followed("", "nodes", _DRIVER_PURPOSE, vital=False)
     return tuple(rights)
 
 
@@ -174,9 +180,9 @@ def of_webhook() -> tuple[Right, ...]:
     )
 
 
-def _followed(group: str, resource: str, purpose: str) -> list[Right]:
+def _followed(group: str, resource: str, purpose: str, *, vital: bool = True) -> list[Right]:
     return [
-        Right(verb=verb, group=group, resource=resource, purpose=purpose)
+        Right(verb=verb, group=group, resource=resource, purpose=purpose, vital=vital)
         for verb in ("list", "watch")
     ]
 

@@ -73,6 +73,7 @@ class MemoryLimits:
         *,
         cgroups: Path = CGROUPS,
         every_container: bool = False,
+        replacement_sign: Path | None = None,
     ) -> None:
         """Load nothing yet.
 
@@ -81,10 +82,26 @@ class MemoryLimits:
             driver_root: Searched before the loader's path.
             cgroups: Where the host's cgroup2 is mounted.
             every_container: True to limit a container's cgroup also where it has no dmem.max.
+            replacement_sign: A file that is there while the NVIDIA driver is being replaced; None
+                for none.
         """
+        self._sign = replacement_sign
         self._library, self._driver_root = library, driver_root
         self._cgroups, self._every_container = cgroups, every_container
         self._calls: Any = None
+
+    def check_driver(self) -> None:
+        """Return if NVML may be open.
+
+        Raises:
+            RetryableError: The NVIDIA driver is being replaced.
+            FatalError: It is, and NVML is open: only with this process its device files close.
+        """
+        if self._sign is not None and self._sign.exists():
+            text = "the NVIDIA driver is being replaced"
+            if self._calls is not None:
+                raise FatalError(f"{text}; this process ends, which closes NVML")
+            raise RetryableError(text)
 
     def check(self) -> Sequence[str]:
         """Return what keeps this node from limiting memory, then what is wrong with single cards.
@@ -305,7 +322,9 @@ class MemoryLimits:
 
         Raises:
             RetryableError: It cannot be used yet.
+            FatalError: See check_driver().
         """
+        self.check_driver()
         if self._calls is not None:
             return
         calls = nvml_discovery.load(self._library, self._driver_root)

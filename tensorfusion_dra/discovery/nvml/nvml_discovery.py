@@ -77,6 +77,7 @@ class NvmlDiscovery:
         sysfs_root: Path = Path("/sys"),
         proc_root: Path = Path("/proc"),
         wait_seconds: float = WAIT_SECONDS,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Load nothing yet.
 
@@ -87,7 +88,9 @@ class NvmlDiscovery:
             sysfs_root: The node's /sys.
             proc_root: The node's /proc.
             wait_seconds: Longest time for a reading.
+            check: Called before NVML is opened; raises RetryableError if it has to stay closed.
         """
+        self._check = check
         self._models = models
         self._sysfs = sysfs_root
         self._wait_seconds = wait_seconds
@@ -158,6 +161,7 @@ class NvmlDiscovery:
         return self._run(self._reader.record)
 
     def _run(self, function: Callable[[], T]) -> T:
+        self._check()
         try:
             return self._thread.run(function, wait_seconds=self._wait_seconds)
         except OverdueError as error:

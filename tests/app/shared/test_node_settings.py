@@ -81,6 +81,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
         "enforcers": "mps",
         "preload": "env",
         "observe_use": "true",
+        "release_driver": "false",
         "overcommit_limits": "true",
         "status_page": "false",
         "require_enforcement": "true",

@@ -1,6 +1,6 @@
 """A process with memory limits by NVML: reads steps as JSON from stdin, prints each result.
 
-``[method, *arguments]`` calls MemoryLimits. ``["system", path, text]`` replaces a file.
+``[method, *arguments]`` calls MemoryLimits. ``["write", path, text]`` replaces a file.
 """
 
 import json
@@ -15,7 +15,10 @@ from tensorfusion_dra.discovery.nvml.memory_limits import MemoryLimits
 def main() -> None:
     script = json.load(sys.stdin)
     limits = MemoryLimits(
-        Path(script["library"]), Path("/nowhere"), cgroups=Path(script["cgroups"])
+        Path(script["library"]),
+        Path("/nowhere"),
+        cgroups=Path(script["cgroups"]),
+        replacement_sign=Path(script["cgroups"], "sign"),
     )
     results: list[Any] = []
     for method, *arguments in script["steps"]:

@@ -300,3 +300,20 @@ def test_driver_that_was_replaced_ends_the_process(node: Node) -> None:
 
     assert first == [uuid(0)]
     assert lost.startswith("FatalError: ")
+
+
+def test_nvml_is_not_opened_while_the_driver_is_being_replaced(node: Node) -> None:
+    sign = str(node.cgroups / "sign")
+    check = ["check_driver"]
+
+    (_, _, fresh) = node.run(machine(), ["write", sign, ""], ["set", POD, {uuid(0): GIB}], check)
+    (node.cgroups / "sign").unlink()
+    assert not (node.folder / "answers.nvidiactl").exists()
+    (_, before, _, opened) = node.run(
+        machine(), ["set", POD, {uuid(0): GIB}], check, ["write", sign, ""], check
+    )
+
+    text = "the NVIDIA driver is being replaced"
+    assert fresh == f"RetryableError: {text}"
+    assert before is None
+    assert opened == f"FatalError: {text}; this process ends, which closes NVML"

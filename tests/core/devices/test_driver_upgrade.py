@@ -1,0 +1,43 @@
+"""Which labels of a Node say that its NVIDIA driver is being replaced."""
+
+import pytest
+
+from tensorfusion_dra.core.devices import driver_upgrade
+
+STATE = "nvidia.com/gpu-driver-upgrade-state"
+BY_HAND = "tensor-fusion.ai/replace-driver"
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_replaced"),
+    [
+        ({}, False),
+        *(
+            ({STATE: state}, is_replaced)
+            for state, is_replaced in {
+                "upgrade-required": False,
+                "cordon-required": False,
+                "wait-for-jobs-required": False,
+                "pod-deletion-required": True,
+                "drain-required": True,
+                "pod-restart-required": True,
+                "upgrade-failed": True,
+                "validation-required": False,
+                "uncordon-required": False,
+                "upgrade-done": False,
+            }.items()
+        ),
+        ({"nvidia.com/gpu.deploy.device-plugin": "paused-for-driver-upgrade"}, False),
+        ({BY_HAND: ""}, True),
+        ({BY_HAND: "true"}, True),
+        ({BY_HAND: "false"}, False),
+        ({BY_HAND: "true", STATE: "upgrade-done"}, True),
+    ],
+)
+def test_driver_is_replaced_from_the_deletion_of_pods_until_it_is_loaded(
+    labels: dict[str, str], is_replaced: bool
+) -> None:
+    found = driver_upgrade.label(labels)
+
+    assert bool(found) is is_replaced
+    assert not found or found in {f"{key}={value}" for key, value in labels.items()}
