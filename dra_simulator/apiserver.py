@@ -1,4 +1,4 @@
-"""Kubernetes API server for tests and `simulate`, with the validation of release 1.36."""
+"""Kubernetes API server for tests and `simulate`, with the validation of release 1.37."""
 
 import json
 from collections.abc import Collection, Mapping

@@ -1,6 +1,6 @@
 """Controller that creates claims from templates, and releases and deletes unused claims.
 
-Source: pkg/controller/resourceclaim/controller.go, release 1.36, and the part of the garbage
+Source: pkg/controller/resourceclaim/controller.go, release 1.37, and the part of the garbage
 collector that deletes generated claims.
 """
 

@@ -26,7 +26,7 @@ _TIMINGS: Final = Timings()
 
 
 class Kubelet:
-    """Kubelet of one node, limited to DRA (release 1.36).
+    """Kubelet of one node, limited to DRA (release 1.37).
 
     To simulate a restart, create a new object with the same folder and runtime. To simulate a
     reboot, create one with the same folder and a new runtime.
@@ -148,8 +148,8 @@ def _ready(node_name: str) -> Json:
             {"type": "Hostname", "address": node_name},
         ],
         "nodeInfo": {
-            "kubeletVersion": "v1.36.2",
-            "containerRuntimeVersion": "simulated://1.36.2",
+            "kubeletVersion": "v1.37.2",
+            "containerRuntimeVersion": "simulated://1.37.2",
             "osImage": "simulated",
             "kernelVersion": "simulated",
             "operatingSystem": "linux",

@@ -1,6 +1,6 @@
 """Scheduler that binds pods to nodes and allocates devices to their claims.
 
-Source: pkg/scheduler/framework/plugins/dynamicresources, release 1.36. Of everything else that
+Source: pkg/scheduler/framework/plugins/dynamicresources, release 1.37. Of everything else that
 kube-scheduler considers, this one has only spec.nodeName, spec.unschedulable and nodeSelector.
 """
 

@@ -21,13 +21,17 @@ DEFAULT_GATES: Final = frozenset(
         "DRAResourceClaimDeviceStatus",
     }
 )
-"""The gates that control fields and are enabled by default in Kubernetes 1.36.
+"""The gates that control fields and are enabled by default in Kubernetes 1.37.
 
-Known and disabled by default: DRAListTypeAttributes, DRANodeAllocatableResources.
+Known and disabled by default: the others below.
 """
 
 _FIELDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    "ResourceSliceSpec": {"DRAPartitionableDevices": ("sharedCounters", "perDeviceNodeSelection")},
+    "ResourceSliceSpec": {
+        "DRAPartitionableDevices": ("sharedCounters", "perDeviceNodeSelection"),
+        "DRAPartitionableDevicesType": ("partitionTypeAttribute",),
+        "DRAOptionalNodeOperations": ("skipNodeOperations",),
+    },
     "Device": {
         "DRADeviceTaints": ("taints",),
         "DRAPartitionableDevices": ("consumesCounters", "nodeName", "nodeSelector", "allNodes"),
@@ -37,8 +41,9 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "bindsToNode",
         ),
         "DRAConsumableCapacity": ("allowMultipleAllocations",),
-        "DRANodeAllocatableResources": ("nodeAllocatableResourceMappings",),
+        "DRANodeAllocatableResources": ("nodeAllocatableResources",),
     },
+    "DeviceCounterConsumption": {"DRADeviceCompatibilityGroups": ("compatibilityGroups",)},
     "DeviceCapacity": {"DRAConsumableCapacity": ("requestPolicy",)},
     "DeviceAttribute": {"DRAListTypeAttributes": ("bools", "ints", "strings", "versions")},
     "DeviceRequest": {"DRAPrioritizedList": ("firstAvailable",)},
@@ -46,10 +51,12 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "DRADeviceTaints": ("tolerations",),
         "DRAAdminAccess": ("adminAccess",),
         "DRAConsumableCapacity": ("capacity",),
+        "DRADerivedAttributes": ("derivedAttributes",),
     },
     "DeviceSubRequest": {
         "DRADeviceTaints": ("tolerations",),
         "DRAConsumableCapacity": ("capacity",),
+        "DRADerivedAttributes": ("derivedAttributes",),
     },
     "DeviceConstraint": {"DRAConsumableCapacity": ("distinctAttribute",)},
     "ResourceClaimStatus": {"DRAResourceClaimDeviceStatus": ("devices",)},
@@ -57,6 +64,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "DRAAdminAccess": ("adminAccess",),
         "DRAConsumableCapacity": ("shareID", "consumedCapacity"),
         "DRADeviceBindingConditions": ("bindingConditions", "bindingFailureConditions"),
+        "DRAOptionalNodeOperations": ("skipNodeOperations",),
     },
     "AllocatedDeviceStatus": {"DRAConsumableCapacity": ("shareID",)},
     "DeviceClassSpec": {"DRAExtendedResource": ("extendedResourceName",)},

@@ -67,8 +67,8 @@ class Kind:
 
 VERSION: Final = {
     "major": "1",
-    "minor": "36",
-    "gitVersion": "v1.36.2",
+    "minor": "37",
+    "gitVersion": "v1.37.2",
     "gitTreeState": "clean",
     "platform": "linux/amd64",
 }
@@ -192,7 +192,7 @@ KINDS: Final = (
         kind="ResourceSlice",
         struct="ResourceSlice",
         namespaced=False,
-        selectable=("spec.nodeName", "spec.driver"),
+        selectable=("spec.nodeName", "spec.driver", "spec.pool.name"),
         has_generation=True,
     ),
     Kind(

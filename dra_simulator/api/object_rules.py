@@ -1,4 +1,4 @@
-"""The API server's rules for slices, claims and classes (resource/validation.go, Kubernetes 1.36).
+"""The API server's rules for slices, claims and classes (resource/validation.go, Kubernetes 1.37).
 
 Those for single fields are in rules, and those for names, values, ranges of capacity and taints of
 devices are the driver's own (core.kubernetes.device_rules).

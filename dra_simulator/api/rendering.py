@@ -1,7 +1,7 @@
 """Answers: stored objects as JSON, in lists and Tables, and the lines of a watch.
 
 Tables of meta.k8s.io/v1 are what `kubectl get` shows. Names, types, formats and priorities of
-columns are those of pkg/printers/internalversion of release 1.36; clients show columns of priority
+columns are those of pkg/printers/internalversion of release 1.37; clients show columns of priority
 1 with `-o wide` only. Columns of custom resources are the additionalPrinterColumns of their
 definitions. Of a pod's containers only those are looked at that a simulated kubelet reports: no
 restarts, no sidecars.

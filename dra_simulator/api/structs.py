@@ -1,4 +1,4 @@
-"""Fields of all served API types, as in Kubernetes 1.36 (types.go of k8s.io/api and apimachinery).
+"""Fields of all served API types, as in Kubernetes 1.37 (types.go of k8s.io/api and apimachinery).
 
 The notation is that of schema.py. What matters to DRA drivers is here in full. Parts of pods and
 nodes that do not, such as volumes, probes and affinity, are ``raw``: stored as they come.
@@ -77,6 +77,8 @@ _RESOURCE: Final[Structs] = {
         "devices": "[]Device",
         "perDeviceNodeSelection": "*bool",
         "sharedCounters": "[]CounterSet",
+        "partitionTypeAttribute": "*string",
+        "skipNodeOperations": "[]string",
     },
     "ResourcePool": {"name!": "string", "generation!": "int", "resourceSliceCount!": "int"},
     "CounterSet": {"name!": "string", "counters": "{}Counter"},
@@ -94,13 +96,23 @@ _RESOURCE: Final[Structs] = {
         "bindingConditions": "[]string",
         "bindingFailureConditions": "[]string",
         "allowMultipleAllocations": "*bool",
-        "nodeAllocatableResourceMappings": "{}NodeAllocatableResourceMapping",
+        "nodeAllocatableResources": "{}NodeAllocatableResource",
     },
-    "NodeAllocatableResourceMapping": {
+    "NodeAllocatableResource": {
+        "mapping": "*NodeAllocatableMapping",
+        "overhead": "*NodeAllocatableOverhead",
+    },
+    "NodeAllocatableMapping": {
         "capacityKey": "*string",
-        "allocationMultiplier": "*quantity",
+        "capacityMultiplier": "*quantity",
+        "deviceMultiplier": "*quantity",
     },
-    "DeviceCounterConsumption": {"counterSet!": "string", "counters": "{}Counter"},
+    "NodeAllocatableOverhead": {"perPod": "*quantity", "perContainer": "*quantity"},
+    "DeviceCounterConsumption": {
+        "counterSet!": "string",
+        "counters": "{}Counter",
+        "compatibilityGroups": "[]string",
+    },
     "DeviceAttribute": {
         "int": "*int",
         "bool": "*bool",
@@ -148,6 +160,7 @@ _RESOURCE: Final[Structs] = {
         "adminAccess": "*bool",
         "tolerations": "[]DeviceToleration",
         "capacity": "*CapacityRequirements",
+        "derivedAttributes": "[]DeviceDerivedAttribute",
     },
     "DeviceSubRequest": {
         "name!": "string",
@@ -157,7 +170,9 @@ _RESOURCE: Final[Structs] = {
         "count": "int",
         "tolerations": "[]DeviceToleration",
         "capacity": "*CapacityRequirements",
+        "derivedAttributes": "[]DeviceDerivedAttribute",
     },
+    "DeviceDerivedAttribute": {"name!": "string", "expression!": "string"},
     "CapacityRequirements": {"requests": "{}quantity"},
     "DeviceSelector": {"cel": "*CELDeviceSelector"},
     "CELDeviceSelector": {"expression!": "string"},
@@ -206,6 +221,7 @@ _RESOURCE: Final[Structs] = {
         "bindingFailureConditions": "[]string",
         "shareID": "*string",
         "consumedCapacity": "{}quantity",
+        "skipNodeOperations": "[]string",
     },
     "DeviceAllocationConfiguration": {
         "source!": "string",
@@ -239,6 +255,7 @@ _RESOURCE: Final[Structs] = {
 _POD: Final[Structs] = {
     "Pod": {"metadata": "ObjectMeta", "spec": "PodSpec", "status": "PodStatus"},
     "PodSpec": {
+        "evictionResponders": "*raw",
         "volumes": "[+name]raw",
         "initContainers": "[+name]Container",
         "containers!": "[+name]Container",
@@ -283,6 +300,7 @@ _POD: Final[Structs] = {
         "schedulingGroup": "*raw",
     },
     "PodStatus": {
+        "volumeHealth": "*raw",
         "observedGeneration": "int",
         "phase": "string",
         "conditions": "[+type]PodCondition",
@@ -303,7 +321,9 @@ _POD: Final[Structs] = {
         "extendedResourceClaimStatus": "*PodExtendedResourceClaimStatus",
         "allocatedResources": "{}quantity",
         "resources": "*ResourceRequirements",
-        "nodeAllocatableResourceClaimStatuses": "[]NodeAllocatableResourceClaimStatus",
+        "nodeAllocatableResourceClaimStatuses": (
+            "[+resourceClaimName]NodeAllocatableResourceClaimStatus"
+        ),
     },
     "Toleration": {
         "key": "string",
@@ -338,7 +358,8 @@ _POD: Final[Structs] = {
     "NodeAllocatableResourceClaimStatus": {
         "resourceClaimName!": "string",
         "containers": "[]string",
-        "resources!": "{}quantity",
+        "mapping": "*raw",
+        "overhead": "*raw",
     },
     "ContainerExtendedResourceRequest": {
         "containerName!": "string",
@@ -416,6 +437,7 @@ _CONTAINER: Final[Structs] = {
         "subPath": "string",
         "mountPropagation": "*string",
         "subPathExpr": "string",
+        "bindMountOptions": "[]string",
     },
     "ContainerState": {
         "waiting": "*ContainerStateWaiting",
@@ -469,6 +491,7 @@ _CORE: Final[Structs] = {
         "taints": "[]NodeTaint",
         "configSource": "*raw",
         "externalID": "string",
+        "podPreemptionPolicy": "*raw",
     },
     "NodeStatus": {
         "capacity": "{}quantity",
@@ -530,6 +553,7 @@ _CORE: Final[Structs] = {
         "operatingSystem!": "string",
         "architecture!": "string",
         "swap": "*raw",
+        "runningInUserNamespace": "*bool",
     },
     "NodeSelectorRequirement": {"key!": "string", "operator!": "string", "values": "[]string"},
 }

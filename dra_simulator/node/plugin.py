@@ -1,6 +1,6 @@
 """Plugins of a node: their registration, the calls to them, and slices of absent drivers.
 
-Sources, release 1.36: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go; pluginwatcher, reconciler
+Sources, release 1.37: pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go; pluginwatcher, reconciler
 and operationexecutor in pkg/kubelet/pluginmanager.
 """
 
@@ -546,7 +546,10 @@ class Plugins:
 
 
 def chosen_services(driver: str, endpoint: str, versions: Sequence[str]) -> tuple[str, str]:
-    """Return the DRA and the health service to call: the first known ones in the plugin's list.
+    """Return the DRA service to call, the first known one in the plugin's list, and health's.
+
+    Of the listed health services, that is the newest. The kubelet calls none that is not listed;
+    this one always calls one, to see the state of the connection.
 
     Raises:
         PluginError: The list is empty or has no known DRA service.
@@ -565,7 +568,7 @@ def chosen_services(driver: str, endpoint: str, versions: Sequence[str]) -> tupl
             f"{prefix}: none of services supported by the plugin ([{offered}]) are supported by the"
             f" kubelet ([{known}])"
         )
-    listed = (version for version in versions if version in HEALTH_SERVICES)
+    listed = (health for health in HEALTH_SERVICES if health in versions)
     return service, next(listed, HEALTH_OF_1_36)
 
 

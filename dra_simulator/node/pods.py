@@ -1,6 +1,6 @@
 """Pods of a node: their lifecycle, and the claims that are prepared for them.
 
-Source of the preparation: pkg/kubelet/cm/dra: manager.go, claiminfo.go and state, release 1.36.
+Source of the preparation: pkg/kubelet/cm/dra: manager.go, claiminfo.go and state, release 1.37.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Allocation of devices to claims, as in kube-scheduler 1.36.
+"""Allocation of devices to claims, as in kube-scheduler 1.34 to 1.37.
 
 The search for the devices of all claims of a pod is exhaustive, and the first solution wins.
 It fills one place after the other. A place is one device of one request of one claim. It is
@@ -13,8 +13,14 @@ Example: claim a accepts any device, claim b only model A. The node has gpu-0 (m
 (model B). The search picks gpu-0 for a, finds nothing for b, goes back, picks gpu-1 for a and then
 gpu-0 for b.
 
-dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.36,
-without counters. It does not wait for binding conditions.
+dynamic-resource-allocation/structured/internal/incubating/allocator_incubating.go, release 1.37,
+without counters. It does not wait for binding conditions. Three rules depend on the release:
+
+- Up to 1.35 the next device of a request is searched from the first candidate on, so that one
+  request may get a shared device several times (kubernetes/kubernetes#140438).
+- Up to 1.36 a distinctAttribute remembers only the latest device of each request.
+- Up to 1.36 a request for all devices leaves out those without enough capacity left. From 1.37 on
+  it leaves out only those that never have enough, and all others have to fit.
 """
 
 import uuid
@@ -45,6 +51,8 @@ Json = dict[str, Any]
 _MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim (AllocationResultsMaxSize)."""
 _MAX_STEPS: Final = 100_000
+NEWEST: Final = 37
+"""Minor version of the newest release of Kubernetes whose rules are known here."""
 UNSATISFIED: Final = "does not satisfy"
 """How the reason begins for which a device that fits alone does not fit beside the others."""
 
@@ -80,13 +88,13 @@ class Cluster:
 
     Attributes:
         claims: All ResourceClaims, including those without an allocation.
-        tries_all_candidates: Search as the schedulers of 1.34 and 1.35 do; see _Search.
+        release: Minor version of the Kubernetes release whose scheduler allocates.
     """
 
     slices: tuple[Slice, ...]
     classes: Mapping[str, DeviceClass]
     claims: tuple[Document, ...]
-    tries_all_candidates: bool = False
+    release: int = NEWEST
 
 
 def cluster(
@@ -94,7 +102,7 @@ def cluster(
     slices: Iterable[Document],
     classes: Iterable[Document],
     claims: Iterable[Document],
-    tries_all_candidates: bool = False,
+    release: int = NEWEST,
 ) -> Cluster:
     """Return the cluster with these ResourceSlices, DeviceClasses and ResourceClaims."""
     by_name = (devices.class_of(document) for document in classes)
@@ -102,7 +110,7 @@ def cluster(
         slices=tuple(devices.slice_of(document) for document in slices),
         classes={device_class.name: device_class for device_class in by_name},
         claims=tuple(claims),
-        tries_all_candidates=tries_all_candidates,
+        release=release,
     )
 
 
@@ -127,7 +135,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         reachable,
         classes=found.classes,
         usage=usage.of_claims(found.claims),
-        tries_all_candidates=found.tries_all_candidates,
+        release=found.release,
     )
     picks = search.run()
     if picks is None:
@@ -175,7 +183,7 @@ def _config(
 ) -> list[Json]:
     """Return the classes' configuration, once for each class, followed by the claim's.
 
-    An entry of the claim that names several requests is repeated for each, as in Kubernetes.
+    An entry for all requests names none.
     """
     chosen: dict[str, Wanted] = {pick.wanted.main: pick.wanted for pick in picks}
     of_class: dict[str, list[str]] = {}
@@ -186,15 +194,16 @@ def _config(
         for class_name, names in of_class.items()
         for entry in classes[class_name].config
     ]
-    for entry in claim.config:
+    entries += [{**entry, "source": "FromClaim"} for entry in claim.config]
+    found = []
+    for entry in entries:
         named = entry.get("requests") or []
-        copy = {**entry, "source": "FromClaim"}
-        if not named:
-            entries.append(copy)
-        entries += [
-            copy for wanted in chosen.values() if wanted.main in named or wanted.name in named
-        ]
-    return entries
+        concerned = [each for each in chosen.values() if {each.main, each.name} & {*named}]
+        if len(concerned) == len(chosen):
+            entry.pop("requests", None)
+        if concerned or not named:
+            found.append(entry)
+    return found
 
 
 def _node_selector(picks: Sequence[_Pick], node_name: str) -> Json | None:
@@ -230,21 +239,19 @@ class _Place(NamedTuple):
 
 
 class _Constraint:
-    """All devices have the same value of an attribute, or no two have (distinctAttribute).
-
-    Of the devices of one request, a distinctAttribute remembers only the latest, as in Kubernetes
-    (constraint.go).
+    """All devices have the same value of an attribute, or no two have (constraint.go).
 
     Attributes:
         text: Name of the constraint in the reason why a device was rejected.
     """
 
-    def __init__(self, entry: Mapping[str, Any]) -> None:
+    def __init__(self, entry: Mapping[str, Any], release: int) -> None:
         self._is_match: Final = entry.get("matchAttribute") is not None
         kind = "matchAttribute" if self._is_match else "distinctAttribute"
         self._attribute: Final[str] = entry[kind]
         self.text: Final = f"{kind} {self._attribute}"
         self._requests: Final = frozenset(entry.get("requests") or ())
+        self._keeps_latest: Final = not self._is_match and release < 37
         self._values: Final[dict[str | int, Attribute]] = {}
 
     def add(self, wanted: Wanted, device: Device) -> bool:
@@ -256,13 +263,13 @@ class _Constraint:
             return False
         if any((value == other) != self._is_match for other in self._values.values()):
             return False
-        self._values[len(self._values) if self._is_match else wanted.main] = value
+        self._values[wanted.main if self._keeps_latest else len(self._values)] = value
         return True
 
     def remove(self, wanted: Wanted) -> None:
         """Remove the device that was added last for a request."""
         if self._concerns(wanted):
-            self._values.pop(len(self._values) - 1 if self._is_match else wanted.main, None)
+            self._values.pop(wanted.main if self._keeps_latest else len(self._values) - 1, None)
 
     def _concerns(self, wanted: Wanted) -> bool:
         return not self._requests or bool(self._requests & {wanted.name, wanted.main})
@@ -282,7 +289,7 @@ class _Search:
         *,
         classes: Mapping[str, DeviceClass],
         usage: Usage,
-        tries_all_candidates: bool = False,
+        release: int,
     ) -> None:
         """Prepare a search.
 
@@ -291,23 +298,21 @@ class _Search:
             pools: The pools that the node can reach.
             classes: Device classes by name.
             usage: Devices and shares of other claims.
-            tries_all_candidates: Start from the first candidate for each device of a request, as
-                the schedulers of 1.34 and 1.35 do. One request may then get a shared device several
-                times (kubernetes/kubernetes#140438).
+            release: Minor version of the Kubernetes release.
         """
         self.reasons: Final[dict[DeviceId, str]] = {}
         self._claims: Final = claims
         self._pools: Final = pools
         self._classes: Final = classes
         self._usage: Final = usage
-        self._tries_all_candidates: Final = tries_all_candidates
+        self._release: Final = release
         self._candidates: Final = [device for pool in pools for device in pool.devices]
         self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
         self._all: Final[dict[tuple[int, str], list[Device]]] = {}
         self._tried: Final[dict[DeviceId, set[int]]] = {}
         self._picks: Final[list[list[_Pick]]] = [[] for _ in claims]
         self._constraints: Final[list[list[_Constraint]]] = [
-            [_Constraint(each) for each in claim.constraints] for claim in claims
+            [_Constraint(each, release) for each in claim.constraints] for claim in claims
         ]
         self._steps = 0
 
@@ -349,7 +354,7 @@ class _Search:
         found = [
             device
             for device in self._candidates
-            if self._is_selectable(claim, wanted, device) and self._refusal(wanted, device) is None
+            if self._is_selectable(claim, wanted, device) and self._can_have(wanted, device)
         ]
         self._all[claim, wanted.name] = found
         return len(found)
@@ -407,7 +412,7 @@ class _Search:
             return False
         done = False
         try:
-            start = 0 if self._tries_all_candidates else place.start + 1
+            start = 0 if self._release < 36 else place.start + 1
             done = self._fill(place._replace(number=place.number + 1, start=start))
         finally:
             if not done:
@@ -424,10 +429,12 @@ class _Search:
         reason = reason or _untolerated(wanted, device)
         if reason is None and not self._join(place.claim, wanted, device):
             return None
-        if wanted.count is None:
-            # As in Kubernetes, a request of all devices checks constraints before capacity, and a
-            # device that then lacks capacity stays in the constraints.
-            reason = reason or self._refusal(wanted, device)
+        if reason is None and wanted.count is None:
+            # A request of all devices checks constraints before capacity. Up to 1.36 a device that
+            # then lacks capacity stays in the constraints.
+            reason = self._refusal(wanted, device)
+            if reason is not None and self._release >= 37:
+                self._leave(place.claim, wanted)
         if reason is not None:
             self.reasons[device.id] = reason
             return None
@@ -441,8 +448,7 @@ class _Search:
             self._usage.take(device.id, amounts)
 
         def undo() -> None:
-            for constraint in self._constraints[place.claim]:
-                constraint.remove(wanted)
+            self._leave(place.claim, wanted)
             if amounts is None:
                 self._tried[device.id].discard(place.claim)
             else:
@@ -461,6 +467,16 @@ class _Search:
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
         return usage.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
+
+    def _can_have(self, wanted: Wanted, device: Device) -> bool:
+        """Return True if a device counts as one of all devices."""
+        taken = self._usage.taken(device.id) if self._release < 37 else {}
+        return usage.refusal(wanted.amounts, device.capacity, taken) is None
+
+    def _leave(self, claim: int, wanted: Wanted) -> None:
+        """Remove the device that was added last for a request from all constraints."""
+        for constraint in self._constraints[claim]:
+            constraint.remove(wanted)
 
     def _join(self, claim: int, wanted: Wanted, device: Device) -> bool:
         """Add the device to all constraints and return True if every one allows it."""
@@ -495,9 +511,11 @@ def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
             if not cel_evaluation.selector(expression).matches(device):
                 return False
         except (CelCompileError, CelRunError) as error:
-            when = "compile" if isinstance(error, CelCompileError) else "runtime"
+            when, where = "runtime", f" on device {device.id}"
+            if isinstance(error, CelCompileError):
+                when, where = "compile", ""
             raise SchedulingError(
-                f"{whose}: selector #{index}: CEL {when} error: {error}"
+                f"{whose}: selector #{index}{where}: CEL {when} error: {error}"
             ) from error
     return True
 

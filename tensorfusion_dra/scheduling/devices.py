@@ -276,7 +276,7 @@ class Pool:
 def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
     """Return the node's pools in the order in which the search tries them: by driver, then by name.
 
-    dynamic-resource-allocation/structured/internal/incubating/pools_incubating.go, release 1.36.
+    dynamic-resource-allocation/structured/internal/incubating/pools_incubating.go, release 1.37.
 
     A pool that is incomplete on this node is left out if other nodes have a newer generation of it.
 

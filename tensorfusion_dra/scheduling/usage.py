@@ -1,6 +1,6 @@
 """Use of devices by claims: exclusively, or by shares of consumable capacity (KEP-5075).
 
-dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.36.
+dynamic-resource-allocation/structured/internal/incubating/consumable_capacity.go, release 1.37.
 """
 
 from collections.abc import Iterable, Mapping

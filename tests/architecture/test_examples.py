@@ -31,6 +31,7 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tensorfusion_dra.scheduling import allocation, cel_evaluation
+from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.webhook import reviews
 from tests.support import installation, kubernetes_schemas
 from tests.support.builders.gpupools import gpupool_document
@@ -129,11 +130,11 @@ def test_admin_access_example_gets_cards_in_use_because_it_names_amounts() -> No
     spec = template["spec"]["spec"]
     user = share_of(stored_slices(2)[0]["spec"]["devices"][0]["name"])
 
-    seen = devices_for(spec, existing=user)
-    del spec["devices"]["requests"][0]["exactly"]["capacity"]
-    without_amounts = devices_for(spec, existing=user)
+    assert len(devices_for(spec, existing=user)) == 2
 
-    assert (len(seen), len(without_amounts)) == (2, 1)
+    del spec["devices"]["requests"][0]["exactly"]["capacity"]
+    with pytest.raises(NoFitError):
+        devices_for(spec, existing=user)
 
 
 def share_of(device: str) -> Json:

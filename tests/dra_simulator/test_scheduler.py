@@ -222,7 +222,7 @@ def test_pod_with_failing_selector_waits_until_the_device_changes(
 ) -> None:
     model = objects.expressions(f'device.attributes["{DRIVER}"].model == "A100"')
     add_claim_and_pod(client, "a", objects.exactly(selectors=model))
-    expected = 'running "DynamicResources" filter plugin: claim default/a: selector #0: CEL runtime'
+    expected = 'running "DynamicResources" filter plugin: claim default/a: selector #0 on device'
     reason, message = eventually(lambda: reason_of(client, "a"))
     assert reason == "SchedulerError"
     assert message.startswith(expected)

@@ -14,14 +14,14 @@ def allocate(
     slices: Sequence[Json],
     classes: Iterable[Json] = (),
     existing: Iterable[Json] = (),
-    tries_all_candidates: bool = False,
+    release: int = allocation.NEWEST,
 ) -> list[Json]:
     """Return the allocations of a pod's claims on node-a."""
     cluster = allocation.cluster(
         slices=slices,
         classes=[device_class(), *classes],
         claims=[*existing, *claims],
-        tries_all_candidates=tries_all_candidates,
+        release=release,
     )
     return allocation.allocate(claims, cluster, node())
 

@@ -188,14 +188,16 @@ def outcome(claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json]
             [claim(exactly(deviceClassName="of A100", selectors=expressions("false")))],
             ONE_GPU,
             [],
-            "class of A100: selector #1: CEL runtime error: no such key: model",
+            "class of A100: selector #1 on device gpu.example.com/node-a/gpu-0: CEL runtime error: "
+            "no such key: model",
             id="the class is evaluated first",
         ),
         pytest.param(
             [claim(of_model("A100"))],
             [resource_slice(device("gpu-0"), device("gpu-1", model="A100"))],
             [],
-            "claim default/claim: selector #0: CEL runtime error: no such key: model",
+            "claim default/claim: selector #0 on device gpu.example.com/node-a/gpu-0: CEL runtime "
+            "error: no such key: model",
             id="a selector fails on one device",
         ),
         pytest.param(
@@ -403,8 +405,8 @@ def outcome(claims: Sequence[Json], slices: Sequence[Json], held: Sequence[Json]
             ],
             SHARED,
             [],
-            [["gpu-0", "gpu-1"]],
-            id="all keeps a device without capacity in its constraints",
+            [["gpu-0", "gpu-0"]],
+            id="all removes a device without capacity from its constraints",
         ),
     ],
 )
@@ -588,29 +590,74 @@ def test_no_sequence_of_claims_exceeds_the_capacity_of_a_device(
 CARDS: Final = [resource_slice(*(shared(f"gpu-{name}", uuid=name) for name in "abcd"))]
 
 
-def allocated_cards(found: Json, *, tries_all_candidates: bool) -> str:
+def allocated_cards(found: Json, *, release: int) -> str:
     """Return the cards in the order of the results, such as `abcd`."""
-    (allocation,) = allocate(found, slices=CARDS, tries_all_candidates=tries_all_candidates)
+    (allocation,) = allocate(found, slices=CARDS, release=release)
     return "".join(name.removeprefix("gpu-") for name in devices(allocation))
 
 
 @pytest.mark.parametrize(
-    ("constraints", "tries_all_candidates", "cards"),
-    [([], False, "abcd"), ([], True, "aaaa"), ([OTHER_CARD], True, "abab")],
-    ids=["1.36", "1.35", "1.35 with a constraint"],
+    ("constraints", "release", "cards"),
+    [
+        ([], 36, "abcd"),
+        ([], 35, "aaaa"),
+        ([OTHER_CARD], 35, "abab"),
+        ([OTHER_CARD], 37, "abcd"),
+    ],
 )
 def test_one_request_of_four_may_get_a_card_several_times_before_1_36(
-    constraints: list[Json], cards: str, *, tries_all_candidates: bool
+    constraints: list[Json], release: int, cards: str
 ) -> None:
     four = claim(exactly(count=4, capacity=SMALL), constraints=constraints)
 
-    assert allocated_cards(four, tries_all_candidates=tries_all_candidates) == cards
+    assert allocated_cards(four, release=release) == cards
 
 
-@pytest.mark.parametrize("tries_all_candidates", [True, False], ids=["1.35", "1.36"])
+@pytest.mark.parametrize(("release", "is_distinct"), [(36, False), (37, True)])
+def test_distinct_attribute_is_compared_with_all_devices_of_a_request_from_1_37_on(
+    release: int, *, is_distinct: bool
+) -> None:
+    slices = [resource_slice(*(shared(f"gpu-{n}", uuid=uuid) for n, uuid in enumerate("xyx")))]
+    three = claim(exactly(count=3, capacity=SMALL), constraints=[OTHER_CARD])
+
+    if is_distinct:
+        with pytest.raises(NoFitError):
+            allocate(three, slices=slices, release=release)
+    else:
+        (found,) = allocate(three, slices=slices, release=release)
+        assert devices(found) == ["gpu-0", "gpu-1", "gpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of_1_36", "of_1_37"),
+    [
+        ("20Gi", ["used", "free"], ["used", "free"]),
+        ("40Gi", ["free"], None),
+        ("80Gi", None, None),
+    ],
+    ids=["all have enough", "one has it no more", "none ever had it"],
+)
+def test_all_devices_need_enough_left_from_1_37_on_if_they_ever_had_it(
+    wanted: str, of_1_36: list[str] | None, of_1_37: list[str] | None
+) -> None:
+    slices = [resource_slice(shared("used"), shared("free"), shared("small", vram="10Gi"))]
+    first = allocated(claim(exactly(capacity=HALF), name="first"), slices)
+    capacity = {"tflops": "1", "vram": wanted}
+    everything = claim(exactly(allocationMode="All", capacity=capacity))
+
+    for release, expected in ((36, of_1_36), (37, of_1_37)):
+        if expected is None:
+            with pytest.raises(NoFitError):
+                allocate(everything, slices=slices, existing=[first], release=release)
+        else:
+            (found,) = allocate(everything, slices=slices, existing=[first], release=release)
+            assert devices(found) == expected
+
+
+@pytest.mark.parametrize("release", [35, 36, 37])
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
-    count: int, *, tries_all_candidates: bool
+    count: int, release: int
 ) -> None:
     wanted = PodRequest(count=count, tflops=Quantity.whole(1), vram=Quantity.whole(2**30))
     made = template_claim()
@@ -623,7 +670,7 @@ def test_claim_filled_by_the_webhook_gets_as_many_cards_as_its_pod_requests(
     assert constraint["distinctAttribute"] == f"{names.DRIVER}/{names.ATTR_UUID}"
     constraint["distinctAttribute"] = f"{DRIVER}/uuid"
 
-    assert allocated_cards(filled, tries_all_candidates=tries_all_candidates) == "abcd"[:count]
+    assert allocated_cards(filled, release=release) == "abcd"[:count]
 
 
 OWN = {"key": "tensor-fusion.ai/unhealthy", "effect": "NoSchedule"}

@@ -6,7 +6,7 @@ from typing import Any, Final
 import kubernetes_validate
 from kubernetes_validate import utils
 
-VERSION: Final = "1.36"
+VERSION: Final = "1.37"
 contents: Final = functools.cache(utils.schema_contents)
 """Cached reader of schema files: the library reads them each time, and one is a megabyte long."""
 utils.schema_contents = contents

@@ -52,6 +52,7 @@ class Diagnosis:
         findings: Faults that are not about free devices.
         outcomes: The nodes; empty if the pod was not tried on them.
         unchecked: What could not be read for want of a right.
+        release: Release of Kubernetes by whose rules devices were allocated, such as 1.37.
     """
 
     pod: str
@@ -61,6 +62,7 @@ class Diagnosis:
     findings: Sequence[Finding] = ()
     outcomes: Sequence[NodeOutcome] = field(default=())
     unchecked: Sequence[str] = ()
+    release: str = ""
 
 
 def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
@@ -185,7 +187,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         slices=observed.slices,
         classes=observed.classes,
         claims=[*observed.claims, *resolved.future],
-        tries_all_candidates=observed.tries_all_candidates,
+        release=observed.release,
     )
     clusters = NodeClusters(cluster)
     trial = Trial(pod=resolved.pod, claims=resolved.claims)
@@ -219,6 +221,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         findings=findings,
         outcomes=outcomes,
         unchecked=list(observed.unreadable),
+        release=f"1.{observed.release}",
     )
 
 

@@ -12,12 +12,10 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
-from tensorfusion_dra.scheduling import devices
+from tensorfusion_dra.scheduling import allocation, devices
 
 Document = Mapping[str, Any]
 
-_FIRST_ORDERLY_MINOR: Final = 36
-"""Schedulers before it try all candidates for each device of a request (scheduling.allocation)."""
 _TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 _CLAIM: Final = "ResourceClaim"
 _TEMPLATE: Final = "ResourceClaimTemplate"
@@ -38,7 +36,7 @@ class Observed:
         webhooks: MutatingWebhookConfigurations; None without the right to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
-        tries_all_candidates: The scheduler is older than 1.36.
+        release: Minor version of Kubernetes, at most the newest that the allocation knows.
         unreadable: What could not be read for want of a right.
     """
 
@@ -53,7 +51,7 @@ class Observed:
     pool_templates: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
-    tries_all_candidates: bool = False
+    release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
 
 
@@ -70,8 +68,6 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         lists.path("resourceclaimtemplates", namespace=segment(namespace)),
         "ResourceClaimTemplates",
     )
-    minor = lists.minor_version
-
     vital = {
         "Nodes": "/api/v1/nodes",
         "ResourceSlices": lists.path("resourceslices"),
@@ -97,7 +93,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         ),
         webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
         events_of=lambda pod: events(lists, pod),
-        tries_all_candidates=minor is not None and minor < _FIRST_ORDERLY_MINOR,
+        release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
         unreadable=lists.unreadable,
     )
 

@@ -56,7 +56,10 @@ def _lines(found: Diagnosis, short: Mapping[str, str]) -> Iterator[str]:
         yield f"Not checked: {', '.join(found.unchecked)}."
     if found.outcomes:
         yield ""
-        yield "CPU, memory, ports, volumes and affinity between pods are not checked here."
+        yield (
+            f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, "
+            "volumes and affinity between pods are not checked here."
+        )
 
 
 def document(found: Diagnosis) -> Mapping[str, Any]:
@@ -69,6 +72,7 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
         "findings": [finding.as_json() for finding in found.findings],
         "nodes": [_node_document(outcome) for outcome in found.outcomes],
         "unchecked": list(found.unchecked),
+        "release": found.release,
     }
 
 

@@ -1,4 +1,4 @@
-"""The API server's rules for one device of a ResourceSlice (validation.go, Kubernetes 1.36).
+"""The API server's rules for one device of a ResourceSlice (validation.go, Kubernetes 1.37).
 
 One bad device makes the API server refuse its whole slice. The driver therefore checks devices by
 these rules before it writes, and leaves bad ones out. They cover what the driver's own devices can
@@ -142,7 +142,7 @@ def _range_errors(
     if least > total:
         yield invalid(f"{where}.min", str(least), f"min is larger than capacity value: {total}")
     if wanted < least:
-        yield invalid(f"{where}.min", str(wanted), f"default is less than min: {least}")
+        yield invalid(f"{where}.default", str(wanted), f"default is less than min: {least}")
     if most is not None:
         here = f"{where}.max"
         if least > most:
@@ -150,12 +150,18 @@ def _range_errors(
         if most > total:
             yield invalid(here, str(most), f"max is larger than capacity value: {total}")
         if wanted > most:
-            yield invalid(here, str(wanted), f"default is more than max: {most}")
+            yield invalid(f"{where}.default", str(wanted), f"default is more than max: {most}")
     if step is not None:
         here = f"{where}.step"
+        if step <= Quantity(0):
+            yield invalid(here, str(step), "must be greater than zero")
+            return
         if least + step > total:
             text = f"one step {least + step} is larger than capacity value: {total}"
             yield invalid(here, str(step), text)
+        if least < Quantity(0):
+            yield invalid(f"{where}.min", str(least), "must be greater than or equal to 0")
+            return
         amounts = [wanted] if most is None else [wanted, most]
         yield from _step_errors(here, amounts, least=least, step=step)
 
@@ -167,10 +173,6 @@ def _step_errors(
 
     Fractions are rounded up first, as Quantity.Value() does in Go.
     """
-    if step.ceil() == 0:
-        # The API server would divide by zero here and answer 500.
-        yield invalid(path, str(step), "must not be zero")
-        return
     for amount in amounts:
         if (amount.ceil() - least.ceil()) % step.ceil() != 0:
             text = f"value is not a multiple of a given step ({step}) from ({least})"

@@ -136,16 +136,17 @@ RULES = {"items": [{"spec": {"deviceSelector": {"driver": "mine"}, "taint": TAIN
 
 
 @pytest.mark.parametrize(
-    ("version", "rules", "taints", "unreadable"),
+    ("version", "release", "rules", "found_taints"),
     [
-        ("v1.36.2", RULES, [], []),
-        ("v1.37.2", RULES, [TAINT], []),
-        ("v1.37.2", (403, "no"), [], ["DeviceTaintRules (no right to list them)"]),
+        ("v1.36.2", 36, RULES, []),
+        ("v1.37.2", 37, RULES, [TAINT]),
+        ("v1.38.0", 37, RULES, [TAINT]),
+        ("v1.37.2", 37, (403, "no"), []),
     ],
-    ids=["1.36", "1.37", "without the right"],
+    ids=["1.36", "1.37", "newer", "without the right"],
 )
-def test_taints_of_rules(
-    tmp_path: Path, version: str, rules: Any, taints: list[Any], unreadable: list[str]
+def test_release_of_the_allocation_and_taints_of_rules(
+    tmp_path: Path, version: str, release: int, rules: Any, found_taints: list[Any]
 ) -> None:
     answers = {
         "GET /version": {"gitVersion": version},
@@ -159,5 +160,7 @@ def test_taints_of_rules(
         found = observed.read(lists, "default")
 
     (device,) = found.slices[0]["spec"]["devices"]
-    assert device.get("taints", []) == taints
+    assert found.release == release
+    assert device.get("taints", []) == found_taints
+    unreadable = [] if rules == RULES else ["DeviceTaintRules (no right to list them)"]
     assert found.unreadable == unreadable

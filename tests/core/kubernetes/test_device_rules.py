@@ -59,9 +59,8 @@ ATTRIBUTES: tuple[Json, ...] = (
         device_with_policy(default="1000"),
         device_with_range(min="1"),
         device_with_range(min="10", max="10"),
-        device_with_range(min="-5", step="5"),
+        device_with_range(min="-5"),
         device_with_range(min="0", step="5", max="20"),
-        device_with_range(min="0", step="-1"),
         device_with_range("0.5", min="0.4"),
         # Fractions are rounded up first: 0.5 to 1, and then (10 - 1) is a multiple of 1.
         device_with_range(min="0.5", step="1"),
@@ -164,7 +163,7 @@ def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) 
         (device_with_range(min="101"), '.validRange.min: Invalid value: "101": min is larger than'),
         (
             device_with_range(min="20"),
-            '.validRange.min: Invalid value: "10": default is less than min',
+            '.validRange.default: Invalid value: "10": default is less than min',
         ),
         (
             device_with_range(min="1", max="0"),
@@ -176,7 +175,7 @@ def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) 
         ),
         (
             device_with_range(min="1", max="5"),
-            '.validRange.max: Invalid value: "10": default is more',
+            '.validRange.default: Invalid value: "10": default is more',
         ),
         (
             device_with_range(min="1", step="100"),
@@ -192,7 +191,11 @@ def test_request_policy_needs_allow_multiple_allocations(multiple: bool | None) 
         ),
         (
             device_with_range(min="1", step="0"),
-            '.validRange.step: Invalid value: "0": must not be zero',
+            '.validRange.step: Invalid value: "0": must be greater than zero',
+        ),
+        (
+            device_with_range(min="-5", step="5"),
+            '.validRange.min: Invalid value: "-5": must be greater than or equal to 0',
         ),
         (
             device_with_policy("1G", default="1G", validRange={"min": "1Mi", "step": "1Mi"}),

@@ -41,6 +41,7 @@ def api() -> Iterator[Client]:
             "b",
         ),
         (SLICES, "fieldSelector=metadata.name%3Dc", "c"),
+        (SLICES, "fieldSelector=spec.pool.name%3Dpool-a/node-b", "b"),
         (SLICES, "fieldSelector=", "abcd"),
         (SLICES, "labelSelector=tier%3Dx", "a"),
         (SLICES, "labelSelector=tier!%3Dx", "bcd"),
@@ -68,8 +69,8 @@ def test_a_selector_selects_the_matching_objects(
     [
         (
             SLICES,
-            "fieldSelector=spec.pool.name%3Dp",
-            "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: spec.pool.name",
+            "fieldSelector=spec.allNodes%3Dp",
+            "field label not supported for resource.k8s.io/v1, Kind=ResourceSlice: spec.allNodes",
         ),
         (SLICES, "fieldSelector=metadata.namespace%3Dx", "field label not supported"),
         (CLAIMS, "fieldSelector=spec.nodeName%3Dx", "field label not supported"),

@@ -24,7 +24,7 @@ def test_the_server_is_ready_and_reports_its_version(api: Client) -> None:
     assert api.get("/readyz").json["text"] == "ok"
     assert api.get("/livez").code == 200
     version = api.get("/version").json
-    assert (version["major"], version["minor"]) == ("1", "36")
+    assert (version["major"], version["minor"]) == ("1", "37")
 
 
 def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
