@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, struct
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
-from tensorfusion_dra.core.cel.syntax import CelError
+from tensorfusion_dra.core.cel.syntax import CelError, Node
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
@@ -312,9 +312,12 @@ asApproximateFloat() >= 200. At run time, as for attributes, it also compares th
 _UNDECLARED: Final = re.compile(r"[0-9:]+ undeclared reference to '([A-Za-z]+)'.*")
 _SUFFIX: Final = re.compile(r"(?: \(in container ''\))?(?:\s*\[[A-Z_]+\])?$")
 _PREFIX: Final = re.compile(r"^[A-Z_]+: ")
-_LITERALS: Final = frozenset({"matches", "duration", "timestamp"})
-"""Functions of which the API server checks an argument that is a literal."""
-_REPETITION: Final = re.compile(r"\{[0-9]+(,[0-9]*)?\}")
+_CONVERSIONS: Final = frozenset(
+    {"bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "uint"}
+)
+"""Functions that the API server evaluates at creation if their argument is constant."""
+_COUNT: Final = "(?:[0-9]{1,3}|1000)"
+_REPETITION: Final = re.compile(rf"\{{{_COUNT}(,{_COUNT}?)?\}}")
 _CHECKED_CHARACTERS: Final = 256
 _OWN: Final = "tensor_fusion_attributes"
 _OWN_LOOKUP: Final = re.compile(
@@ -463,7 +466,10 @@ def _own_variable(lookup: re.Match[str]) -> str:
 
 
 def _literal_errors(text: str) -> Iterator[str]:
-    """Yield an error for each regular expression, duration and timestamp that is not valid.
+    """Yield an error for each literal that is no valid pattern, and each conversion that fails.
+
+    The API server refuses them at creation, wherever they are: cel-go's validators of literals,
+    and its optimizations of a program (OptOptimize), do not know what is evaluated.
 
     A pattern such as (?i)\\pL{300} takes half a second to compile, and a selector has room for
     hundreds. So repetitions count as one, and only the first patterns of a selector are checked.
@@ -475,18 +481,30 @@ def _literal_errors(text: str) -> Iterator[str]:
     room = _CHECKED_CHARACTERS
     for node in nodes:
         nodes += node.parts
-        literal = node.arguments[-1] if node.text in _LITERALS and node.arguments else None
-        if literal is None or literal.form != "string":
+        call = text[node.start : node.end] if _is_conversion(node) else ""
+        if node.text == "matches" and node.arguments and node.arguments[-1].form == "string":
+            call = f'"".matches({_REPETITION.sub("{1}", node.arguments[-1].text)})'
+        room -= len(call)
+        if not call:
             continue
-        room -= len(literal.text)
         if room < 0:
             return
-        target = '"".' if node.text == "matches" else ""
-        call = f"{target}{node.text}({_REPETITION.sub('{1}', literal.text)})"
         result = _evaluating_environment().compile(call, disable_check=True).eval(data={})
-        if result.type() == cel.Type.ERROR:
-            line, column = syntax.position(text, literal.start)
-            yield f"{line}:{column}: {_kubernetes_error(str(result.value()))}"[:_SHOWN]
+        error = _kubernetes_error(str(result.value()))
+        # The library lacks some conversions that Kubernetes has, such as int(duration).
+        if result.type() == cel.Type.ERROR and not error.startswith("No matching overloads"):
+            line, column = syntax.position(text, node.arguments[-1].start)
+            yield f"{line}:{column}: {error}"[:_SHOWN]
+
+
+def _is_conversion(node: Node) -> bool:
+    """Return True for a call that converts a constant: a literal, or a conversion of one."""
+    if node.form != "call" or node.text not in _CONVERSIONS or len(node.parts) != 1:
+        return False
+    argument = node.parts[0]
+    if argument.form == "unary" and argument.text == "-":
+        argument = argument.parts[0]
+    return argument.form in {"string", "int", "double", "constant"} or _is_conversion(argument)
 
 
 @functools.cache

@@ -223,6 +223,11 @@ REFUSED = [
     ("true &&\n 'a'.matches('(')", "2:14: invalid regular expression: missing )"),
     ("duration('x') > duration('5s')", "1:10: String to Duration conversion failed"),
     ("timestamp('x') > timestamp('2026-01-01T00:00:00Z')", "1:11: String to Timestamp conversion"),
+    ("device.driver.matches('a{1001}')", "1:23: invalid regular expression: invalid repet"),
+    ("true || int('x') > 1", "1:13: cannot convert string to int"),
+    ("int(string(dyn('x'))) > 1", "1:5: cannot convert string to int"),
+    ("uint(-1) == 1u", "1:6: int64 out of uint64 range"),
+    ("bool(string('x'))", "1:6: Type conversion error from 'string' to 'bool'"),
     ("'\ud800' == ''", "1:1: found an unpaired surrogate"),
     ("true && \0", "1:9: Syntax error: "),
     ("9" * 5_000 + " > 1", "1:1: invalid int literal"),
@@ -292,6 +297,7 @@ TAKEN = [
     "cel.bind(d, device, d.driver == 'x')",
     "[device].exists(d, d.driver == 'x')",
     "'a'.matches('^a{2}[0-9]+$') && duration('5s') < duration('1h')",
+    "int(string(-1)) < int(duration('5s')) && int(device.driver) > 1",
 ]
 
 
