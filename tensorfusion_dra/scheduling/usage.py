@@ -21,7 +21,8 @@ class Holder:
     Attributes:
         claim: Name of the claim.
         request: Name of the request in the claim.
-        consumers: Names of the pods that the claim is reserved for; empty if nothing uses it.
+        consumers: Names of the pods that the claim is reserved for, and of others with their kind,
+            such as podgroups/train; empty if nothing uses it.
         amounts: Consumed amount of each capacity; None if the claim has the device exclusively.
         used: What its processes use, as the claim's status has it; {} if it does not say it.
         is_admin: The claim only observes the device (adminAccess), and takes nothing of it.
@@ -93,7 +94,12 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
     found: dict[DeviceId, list[Holder]] = {}
     for claim in claims:
         metadata, status = claim["metadata"], claim.get("status") or {}
-        consumers = tuple(str(entry["name"]) for entry in status.get("reservedFor") or ())
+        consumers = tuple(
+            entry["name"]
+            if entry.get("resource") in {None, "pods"}
+            else f"{entry['resource']}/{entry['name']}"
+            for entry in status.get("reservedFor") or ()
+        )
         used = {
             (each["driver"], each["pool"], each["device"], each.get("shareID")): (
                 each.get("data") or {}

@@ -163,6 +163,11 @@ def admit(
     trouble = missing(planned)
     if any(share.limit for share in record.shares):
         trouble = trouble or facts.lacking
+        if claim.group:
+            trouble = (
+                f"reserved for {claim.group}, which does not say whose limits to keep; expected a "
+                "claim of whole cards, or one that is named in pods alone"
+            )
     if not trouble and evidence and (dead := presence.refusal(record, evidence)):
         why = "" if record.enforcer == Nvidia.name else " (require-enforcement)"
         trouble = f"nothing would enforce its limits{why}: {dead}"

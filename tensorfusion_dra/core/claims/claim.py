@@ -88,6 +88,8 @@ class AllocatedClaim:
     Attributes:
         configs: In order of precedence, the lowest first: the class's, then the claim's.
         pods: Pods that the claim is reserved for.
+        group: What else it is reserved for, such as a PodGroup (KEP-5729), whose pods the claim
+            does not name; "" for nothing.
     """
 
     ref: ClaimRef
@@ -95,6 +97,7 @@ class AllocatedClaim:
     configs: tuple[OpaqueConfig, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     pods: tuple[PodRef, ...] = ()
+    group: str = ""
 
 
 def is_uid(text: str) -> bool:
@@ -165,6 +168,12 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
     if not allocation:
         raise ClaimError(f"claim {ref}: found no allocation, expected one by the scheduler")
     devices = allocation.get("devices") or {}
+    pods, groups = [], []
+    for consumer in stored["status"].get("reservedFor") or []:
+        if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
+            pods.append(_pod(ref, consumer["name"], consumer["uid"]))
+        else:
+            groups.append(f"{consumer['resource']}/{consumer['name']}")
     return AllocatedClaim(
         ref=ref,
         allocations=tuple(
@@ -181,11 +190,8 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
             key: _text(value)
             for key, value in (stored["metadata"].get("annotations") or {}).items()
         },
-        pods=tuple(
-            _pod(ref, consumer["name"], consumer["uid"])
-            for consumer in stored["status"].get("reservedFor") or []
-            if consumer.get("resource") == "pods" and not consumer.get("apiGroup")
-        ),
+        pods=tuple(pods),
+        group=", ".join(groups)[:_LONGEST_SHOWN],
     )
 
 

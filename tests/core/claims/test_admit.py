@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
@@ -60,6 +60,17 @@ def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
     assert (kept.admin_access, kept.exclusive) == (True, False)
     assert (kept.consumed, kept.limit) == ({}, None)
     assert kept.device_nodes == ("/dev/nvidia0",)
+
+
+def test_claim_of_a_pod_group_gets_whole_cards_without_limits_and_no_parts() -> None:
+    whole = allocated_claim("a", exclusive_allocation(GPU_0), group="podgroups/train")
+    part = allocated_claim("b", allocation(GPU_0, 1, **LEAST), group="podgroups/train")
+
+    (kept,) = claim_admission(whole, on=NODE).record.shares
+
+    assert kept.limit is None
+    with pytest.raises(RetryableError, match="reserved for podgroups/train, which"):
+        claim_admission(part, on=NODE)
 
 
 HALF = {"tflops": "156", "vram": "40Gi"}

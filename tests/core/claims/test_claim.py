@@ -108,7 +108,7 @@ def test_only_configs_from_a_class_are_trusted(source: str | None) -> None:
     assert config.parameters is None
 
 
-def test_pods_and_annotations_are_read_and_other_consumers_skipped() -> None:
+def test_pods_annotations_and_other_consumers_are_read() -> None:
     claim = stored_claim_a(full_result())
     claim["metadata"]["annotations"] = {"tensor-fusion.ai/qos": "high"}
     claim["status"]["reservedFor"] += [
@@ -124,6 +124,7 @@ def test_pods_and_annotations_are_read_and_other_consumers_skipped() -> None:
         PodRef(namespace="default", name="a", uid="uid-of-a"),
         PodRef(namespace="default", name="b", uid="uid-of-b"),
     )
+    assert read_claim.group == "jobs/j, pods/p"
 
 
 @pytest.mark.parametrize("nothing", [None, [], {}])
