@@ -6,6 +6,7 @@ ClusterProbe also has access reviews and dry-run writes.
 
 from collections.abc import Mapping
 from functools import cached_property
+from threading import Event
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, ResourceApi, StatusError
@@ -17,6 +18,9 @@ _PAGE: Final = "500"
 _EXPIRED: Final = 410
 _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 """The first one that has DeviceTaintRules by default, and in v1."""
+_POOL_STATUS: Final = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
+_POOL_STATUS_TRIES: Final = 15
+_POOL_STATUS_PAUSE_SECONDS: Final = 0.2
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1"
 _WAIT_SECONDS: Final = 10.0
 _FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
@@ -58,6 +62,36 @@ class ClusterLists:
         if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
             return []
         return self.readable_items(self.path("devicetaintrules"), "DeviceTaintRules") or []
+
+    def pool_status(self, driver: str) -> list[dict[str, Any]]:
+        """Return what kube-controller-manager counts in a driver's pools (KEP-5677).
+
+        None are returned without the gate DRAResourcePoolStatus, or the right to create and get the
+        request. kube-controller-manager answers it within a second, and deletes it after an hour.
+        Where v1alpha3 is served with the gate off, nobody answers, so it is deleted here.
+
+        Raises:
+            RetryableError: The API server did not answer.
+        """
+        made = {
+            "apiVersion": "resource.k8s.io/v1alpha3",
+            "kind": "ResourcePoolStatusRequest",
+            "metadata": {"generateName": "tensorfusion-dra-why-"},
+            "spec": {"driver": driver, "limit": 1000},
+        }
+        try:
+            asked = self.api.call("POST", _POOL_STATUS, body=made, wait_seconds=self._wait_seconds)
+            path = f"{_POOL_STATUS}/{asked['metadata']['name']}"
+            for _ in range(_POOL_STATUS_TRIES):
+                found = self._get(path, {})
+                if found.get("status"):
+                    return list(found["status"].get("pools") or [])
+                Event().wait(_POOL_STATUS_PAUSE_SECONDS)
+            self.api.call("DELETE", path, wait_seconds=self._wait_seconds)
+        except StatusError as error:
+            if error.status not in (403, 404):
+                raise
+        return []
 
     def path(self, plural: str, *, namespace: str = "", name: str = "") -> str:
         """Return a path of resource.k8s.io."""

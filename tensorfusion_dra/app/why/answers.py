@@ -315,6 +315,9 @@ def helps(
     candidates = sorted(found, key=lambda each: -each.share)[:_TRIED_CARDS]
     yield from _smaller(trial, clusters, candidates)
     yield from _in_the_way(trial, clusters, candidates)
+    spec = trial.pod["spec"]
+    if candidates and (spec.get("priority") or spec.get("priorityClassName")):
+        yield "Its priority does not help: Kubernetes preempts no pods for the devices of claims."
     yield from _other_values(trial, outcomes)
 
 

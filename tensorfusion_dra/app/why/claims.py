@@ -16,7 +16,8 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
-from tensorfusion_dra.core.kubernetes import made_claims, pod_claims, review
+from tensorfusion_dra.core.kubernetes import made_claims, pod_claims, quantity, review
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -30,6 +31,7 @@ schedules such a pod, and it runs without a GPU."""
 
 _SCHEDULER: Final = "default-scheduler"
 _AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
+_SHOWN_POOLS: Final = 5
 _SAID_OF: Final = {
     device_status.CONDITION_ENFORCED: "its limits are not enforced on",
     device_status.CONDITION_READY: "it is not ready on",
@@ -435,6 +437,28 @@ def unknown_resources(
                 cure=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
                 "deviceClass.extendedResourceName), or correct resources.limits",
             )
+
+
+def pools(status: Sequence[Document]) -> Iterator[Finding]:
+    """Yield what is free in the pools that have the most free memory, as KEP-5677 counts it."""
+    for pool in sorted(status, key=_free_memory, reverse=True)[:_SHOWN_POOLS]:
+        free = [
+            f"{each.get('name')} {each.get('available')} of {each.get('total')}"
+            for each in map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
+        ]
+        # Kubernetes counts the capacity of tainted cards as available.
+        amounts = f"; free, on these as well: {', '.join(free)}" if free else ""
+        yield note(
+            f"pool {pool['poolName']}",
+            f"{pool.get('totalDevices')} GPUs, {pool.get('allocatedDevices')} with claims, "
+            f"{pool.get('unavailableDevices')} unavailable{amounts}",
+        )
+
+
+def _free_memory(pool: Document) -> Quantity:
+    capacity = map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
+    free = (each.get("available") for each in capacity if each.get("name") == names.CAPACITY_VRAM)
+    return quantity.parse(next(free, "0"))
 
 
 def _unenforced(claim: Document, node: str) -> Iterator[Finding]:

@@ -201,6 +201,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)
         findings += [each for each in published if each.level is not Level.OK]
+    findings += resolving.pools(observed.pool_status)
     helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]

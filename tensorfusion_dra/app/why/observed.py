@@ -36,6 +36,8 @@ class Observed:
         webhooks: MutatingWebhookConfigurations; None without the right to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
+        pool_status: What kube-controller-manager counts in the pools of this driver; read only
+            without the right to list claims.
         release: Minor version of Kubernetes, at most the newest that the allocation knows.
         unreadable: What could not be read for want of a right.
     """
@@ -51,6 +53,7 @@ class Observed:
     pool_templates: Sequence[Document] = ()
     webhooks: Sequence[Document] | None = None
     events_of: Callable[[Document], Sequence[Document] | None] = lambda _: None
+    pool_status: Sequence[Document] = ()
     release: int = allocation.NEWEST
     unreadable: Sequence[str] = ()
 
@@ -93,6 +96,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         ),
         webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
         events_of=lambda pod: events(lists, pod),
+        pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
         unreadable=lists.unreadable,
     )

@@ -164,3 +164,48 @@ def test_release_of_the_allocation_and_taints_of_rules(
     assert device.get("taints", []) == found_taints
     unreadable = [] if rules == RULES else ["DeviceTaintRules (no right to list them)"]
     assert found.unreadable == unreadable
+
+
+POOL_STATUS = f"{GROUP}/v1alpha3/resourcepoolstatusrequests"
+POOLS = [
+    {
+        "poolName": f"node-{free}",
+        "totalDevices": 2,
+        "allocatedDevices": 1,
+        "unavailableDevices": 0,
+        "shareableSummary": {
+            "capacity": [{"name": "vram", "total": "160Gi", "available": f"{free}Gi"}]
+        },
+    }
+    for free in (8, 100)
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        ({"metadata": {"name": "asked"}}, ["pool node-100", "pool node-8"]),
+        ((403, "no right"), []),
+        ((404, "gate off"), []),
+    ],
+)
+def test_pools_are_counted_by_kubernetes_for_whom_claims_are_not_listed(
+    tmp_path: Path, made: Any, shown: list[str]
+) -> None:
+    answers = {
+        f"GET {GROUP}": {"versions": [{"version": "v1"}]},
+        f"GET {GROUP}/v1/resourceclaims": (403, "no right"),
+        f"POST {POOL_STATUS}": made,
+        f"GET {POOL_STATUS}/asked": {"status": {"pools": POOLS}},
+    }
+    with canned_api.served(answers) as server:
+        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+
+        found = observed.read(lists, "default")
+
+    notes = list(claims.pools(found.pool_status))
+    assert [each.subject for each in notes] == shown
+    if notes:
+        assert notes[0].found == (
+            "2 GPUs, 1 with claims, 0 unavailable; free, on these as well: vram 100Gi of 160Gi"
+        )

@@ -29,19 +29,24 @@ def test_pod_that_fits(cluster: Cluster, capsys: Capture) -> None:
     assert found["helps"] == []
 
 
-def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture) -> None:
+@pytest.mark.parametrize("priority", [0, 1000])
+def test_cards_that_other_pods_hold(cluster: Cluster, capsys: Capture, priority: int) -> None:
     first, second = cluster.add_node("node-01", *two_cards())
     for name, vram in (("a", "70Gi"), ("b", "60Gi")):
         cluster.schedule_pod(name, request({"vram": vram, "tflops": "100"}))
-    cluster.add_pod("c", request({"vram": "40Gi", "tflops": "100"}))
+    cluster.add_pod("c", request({"vram": "40Gi", "tflops": "100"}), priority=priority)
 
     code, found = cluster.why(capsys, "c")
 
+    preempts_none = (
+        "Its priority does not help: Kubernetes preempts no pods for the devices of claims."
+    )
     assert code == 1
     assert found["helps"] == [
         "Request less: vram 20Gi fits now on node-01.",
         f"Wait for default/b (tflops 100, vram 60Gi) on {second} of node-01: without it the pod "
         "fits there.",
+        *([preempts_none] if priority else []),
     ]
     text = cluster.text(capsys, "why", "c")
     assert f"node-01 {first} vram 70Gi of 80Gi taken, 40Gi more do not fit default/a (70Gi)" in text
