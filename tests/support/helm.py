@@ -21,7 +21,7 @@ Document = dict[str, Any]
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "daemonset" / "chart"
 NAMESPACE: Final = "tensorfusion-dra"
-KUBE_VERSION: Final = "1.36.0"
+KUBE_VERSION: Final = "1.37.0"
 
 _RELEASE: Final = "tensorfusion-dra"
 
