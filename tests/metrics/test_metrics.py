@@ -96,7 +96,8 @@ def test_health_of_cards() -> None:
 
     found = scrape(node_view(cards=(card_view(), sick)))
 
-    states = {"healthy", "source", "xid", "memory", "recovery", "unreadable", "lost", "vanished"}
+    troubles = {"source", "xid", "memory", "recovery", "unreadable", "lost", "vanished", "replaced"}
+    states = {"healthy", *troubles}
     well = found.values("card_health", "state", uuid="GPU-0001")
     ill = found.values("card_health", "state", uuid="GPU-0002")
     assert well == {state: float(state == "healthy") for state in states}
