@@ -105,6 +105,9 @@ RESOURCE_V1: Final = "resource.k8s.io/v1"
 PODS: Final = Resource(api_version="v1", plural="pods", kind="Pod")
 EVENTS: Final = Resource(api_version="v1", plural="events", kind="Event")
 EVENTS_V1: Final = Resource(api_version="events.k8s.io/v1", plural="events", kind="Event")
+NAMESPACES: Final = Resource(
+    api_version="v1", plural="namespaces", kind="Namespace", namespaced=False
+)
 NODES: Final = Resource(api_version="v1", plural="nodes", kind="Node", namespaced=False)
 CLAIMS: Final = Resource(api_version=RESOURCE_V1, plural="resourceclaims", kind="ResourceClaim")
 TEMPLATES: Final = Resource(

@@ -10,6 +10,7 @@ Expressions come from any tenant. The length is checked first; the library then 
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,10 +22,10 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
 from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, ValueKind
 from tensorfusion_dra.core.cel.syntax import CelError, Node
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity, QuantityError
-from tensorfusion_dra.scheduling.devices import Attribute, Device
+from tensorfusion_dra.scheduling.devices import Attribute, Device, slice_of
 
 Value = dict[str, str]
 
@@ -391,6 +392,29 @@ def selector(expression: str) -> Selector:
     for error in _errors(expression):
         raise CelCompileError(_api_server_error(error))
     return Selector(expression, _evaluating_environment().compile(expression, disable_check=True))
+
+
+def selected(slices: Iterable[Mapping[str, Any]], expression: str) -> list[Mapping[str, Any]]:
+    """Return the slices with only those devices that the expression selects.
+
+    A device on which the expression fails is not selected.
+
+    Raises:
+        InputError: The expression does not compile, perhaps for a function that is not covered.
+    """
+    try:
+        program = selector(expression)
+    except CelCompileError as error:
+        raise InputError(f"{expression}: {error}, expected one without this, or amounts") from error
+    found: list[Mapping[str, Any]] = []
+    for item in slices:
+        kept = []
+        parsed = slice_of(item).devices
+        for document, device in zip(item["spec"].get("devices") or (), parsed, strict=True):
+            with suppress(CelRunError):
+                kept += [document] if program.matches(device) else []
+        found.append({**item, "spec": {**item["spec"], "devices": kept}})
+    return found
 
 
 def check_expression(text: str) -> str | None:

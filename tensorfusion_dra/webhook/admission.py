@@ -1,14 +1,21 @@
 """Verdicts on admission requests: reads pools, pods and slices, and applies the rules in core."""
 
+import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, pod_admission, pod_request
+from tensorfusion_dra.core.admission import (
+    claim_admission,
+    dialects,
+    pod_admission,
+    pod_request,
+)
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import DraPool, PodRequest
 from tensorfusion_dra.core.cel import dialect
@@ -117,6 +124,22 @@ class Admission:
         except RetryableError as error:
             return _unavailable(error)
 
+    def dialect(self, dialect: Dialect, admission_review: Review) -> Verdict:
+        """Translate a new pod from a dialect, for the review of the translated pod that follows."""
+        if not _is_new(admission_review):
+            return PASSED
+        pod = copy.deepcopy(admission_review.document)
+        found = dialects.translate(pod, {dialect})
+        refused = [(each.path, each.text) for each in found.found if each.is_refused]
+        refused += [("spec", found.error)] if found.error else []
+        if refused:
+            return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
+        if not found.annotations:
+            return PASSED
+        dialects.apply(pod, found)
+        words = [f"{each.key}: {each.text}" for each in found.found]
+        return Verdict(changed=pod, warnings=[*words, *(f"{dialect}: {n}" for n in found.notes)])
+
     def claim(self, admission_review: Review) -> Verdict:
         """Fill a new claim from Tensor Fusion's template with its pod's request.
 
@@ -182,11 +205,16 @@ class Admission:
         takes_hard = self.enforces_hard or Isolation.HARD in pool.isolations
         errors += _selector_errors(wanted)
         errors += pod_admission.errors(admission_review.document, wanted, takes_hard=takes_hard)
+        choices: tuple[PodRequest, ...] = ()
         if not errors:
             try:
-                wanted = self._in_tflops(wanted, pool.name, wait_seconds=wait_seconds)
+                choices = self._alternatives(wanted, pool.name, wait_seconds=wait_seconds)
             except InputError as error:
-                where = pod_request.path_of(names.ANNOTATION_COMPUTE_PERCENT_REQUEST)
+                where = pod_request.path_of(
+                    names.ANNOTATION_VRAM_PERCENT_REQUEST
+                    if wanted.vram_percent
+                    else names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+                )
                 errors.append(FieldError(where, Reason.INVALID, str(error)))
         if errors:
             return Verdict(errors=errors)
@@ -197,10 +225,12 @@ class Admission:
             names_containers=self.names_containers,
             is_one_of_several=not pool.name and self._are_several(),
         )
+        # The amounts of several models are only in the claim, not in the pod's annotations.
+        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
         return Verdict(
             changed=pod_admission.admitted(admission_review.document, wanted, placement),
             warnings=pod_admission.warnings(
-                admission_review.document, annotations, wanted, placement
+                admission_review.document, annotations, choices[0], placement
             ),
         )
 
@@ -223,15 +253,21 @@ class Admission:
             pool = pod_request.choose(self._items(self.pools), wanted.pool)
         virtual = pod_request.divides_virtual(pool) if pool else self.virtual
         name = str(pool["metadata"]["name"]) if pool else wanted.pool
-        wanted = self._in_tflops(wanted, name, wait_seconds=wait_seconds)
-        return Verdict(changed=claim_admission.filled(claim, wanted, pool=name, virtual=virtual))
+        choices = self._alternatives(wanted, name, wait_seconds=wait_seconds)
+        return Verdict(changed=claim_admission.filled(claim, choices, pool=name, virtual=virtual))
 
-    def _in_tflops(self, wanted: PodRequest, pool: str, *, wait_seconds: float) -> PodRequest:
-        """Return the pod's request in TFLOPS; slices are read only for requests in percent."""
-        if not wanted.has_percentages:
-            return wanted
-        slices = self.slices.published(wait_seconds=wait_seconds)
-        return pod_request.in_tflops(wanted, slices, pool=pool)
+    def _alternatives(
+        self, wanted: PodRequest, pool: str, *, wait_seconds: float
+    ) -> tuple[PodRequest, ...]:
+        """Return the pod's request in amounts; slices are read only for requests in percent."""
+        slices: Sequence[Item] = ()
+        if wanted.has_percentages:
+            slices = self.slices.published(wait_seconds=wait_seconds)
+            for expression in filter(None, (wanted.expression, wanted.selector)):
+                from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
+
+                slices = cel_evaluation.selected(slices, dialect.translate(expression))
+        return pod_request.alternatives(wanted, slices, pool=pool)
 
     def _is_by_settings(self, name: str, *, wait_seconds: float) -> bool:
         """Return True if the pod's nodes are in their pools by settings, beside GPUPools.
@@ -270,18 +306,22 @@ def _is_new(admission_review: Review) -> bool:
     return admission_review.operation == "CREATE" and not admission_review.subresource
 
 
-def _selector_errors(wanted: PodRequest) -> list[FieldError]:
-    """Return why the API server would refuse the claim for its pod's own selector.
+def _selector_errors(wanted: PodRequest) -> Iterator[FieldError]:
+    """Yield why the API server would refuse the claim for its pod's own selectors.
 
     The CEL library takes 20 MB of memory, so it is loaded with the first selector.
     """
-    if not wanted.expression:
-        return []
-    from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
+    own = (
+        (names.ANNOTATION_CEL_EXPRESSION, wanted.expression),
+        (names.ANNOTATION_CEL_FILTER, wanted.selector),
+    )
+    for annotation, expression in own:
+        if not expression:
+            continue
+        from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
 
-    error = cel_evaluation.refusal(dialect.translate(wanted.expression))
-    where = pod_request.path_of(names.ANNOTATION_CEL_EXPRESSION)
-    return [FieldError(where, Reason.INVALID, error)] if error else []
+        if error := cel_evaluation.refusal(dialect.translate(expression)):
+            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, error)
 
 
 def _refused(path: str, error: InputError) -> Verdict:

@@ -4,12 +4,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core.admission import claim_admission
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
 from tensorfusion_dra.core.names import RESOURCE_GROUP
@@ -19,9 +21,11 @@ from tensorfusion_dra.webhook.admission import Admission
 log = structlog.get_logger()
 
 MUTATE_PODS: Final = "/mutate-pods"
+"""Also the beginning of the path of each dialect."""
 MUTATE_CLAIMS: Final = "/mutate-resourceclaims"
 VALIDATE: Final = "/validate"
 
+_POD: Final = ("", "v1", "Pod")
 _RESOURCE_VERSIONS: Final = ("v1", "v1beta2")
 """Both have the same JSON. v1beta1 has requests of another shape; the API server converts them."""
 _SECONDS: Final = 5.0
@@ -53,9 +57,13 @@ class Reviews:
             for kind in claim_admission.CONFIG_PATHS
         }
         self._rules: Final[Mapping[str, tuple[Rule, set[tuple[str, str, str]]]]] = {
-            MUTATE_PODS: (admission.pod, {("", "v1", "Pod")}),
+            MUTATE_PODS: (admission.pod, {_POD}),
             MUTATE_CLAIMS: (admission.claim, claims),
             VALIDATE: (admission.parameters, checked),
+            **{
+                f"{MUTATE_PODS}/{dialect}": (partial(admission.dialect, dialect), {_POD})
+                for dialect in Dialect
+            },
         }
 
     def respond(self, request: Request) -> Response:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import dialects
 from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.device import Version
@@ -88,6 +89,21 @@ def test_annotation_table_matches_the_webhook() -> None:
 
     documented = [f"{names.ANNOTATION_PREFIX}{markdown.codes(row[0])[0]}" for row in rows]
     assert sorted(documented) == sorted(KNOWN_ANNOTATIONS)
+
+
+def test_dialect_table_matches_the_words() -> None:
+    rows = markdown.table(markdown.text(ROOT / "docs" / "use.md"), "dialects")
+
+    documented = {
+        (markdown.codes(dialect)[0], word, "".join(markdown.codes(becomes)))
+        for dialect, words, becomes in rows
+        for word in markdown.codes(words)
+    }
+    assert documented == {
+        (str(dialect), word.name, word.becomes.removeprefix(names.ANNOTATION_PREFIX))
+        for dialect, words in dialects.WORDS.items()
+        for word in words
+    }
 
 
 def test_profile_table_matches_the_profile_fields() -> None:

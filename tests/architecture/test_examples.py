@@ -14,15 +14,16 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import (
     CLASSES,
     GPUPOOLS,
+    NAMESPACES,
     PODS,
     SCHEDULING_CONFIG_TEMPLATES,
     TEMPLATES,
     Client,
-    Resource,
 )
 from tensorfusion_dra.app.webhook import command, process
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import claim_admission, pod_request
+from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request
+from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, Kind, Word
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.capacity import Oversubscription
@@ -43,7 +44,6 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "hack" / "examples").glob("*.yaml"))
 MANIFESTS = [ROOT / "daemonset" / "claim-template.yaml"]
 LLM_D = ROOT / "hack" / "examples" / "helm" / "llm-d-modelservice.yaml"
-NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)
 KINDS = {
     resource.kind: resource
     for resource in (CLASSES, GPUPOOLS, NAMESPACES, PODS, SCHEDULING_CONFIG_TEMPLATES, TEMPLATES)
@@ -226,6 +226,7 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
     paths = {key: entry["clientConfig"]["service"]["path"] for key, entry in webhooks().items()}
 
     assert paths == {
+        **{("Mutating", str(each)): f"{reviews.MUTATE_PODS}/{each}" for each in Dialect},
         ("Mutating", "pods"): reviews.MUTATE_PODS,
         ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
         ("Validating", "parameters"): reviews.VALIDATE,
@@ -270,6 +271,43 @@ def test_deployment_flags_and_ports_match_the_settings() -> None:
 @pytest.mark.parametrize("annotation", pod_request.REQUESTING_ANNOTATIONS)
 def test_pod_with_a_request_annotation_is_sent(annotation: str) -> None:
     assert is_sent(webhooks()["Mutating", "pods"], pod_document({annotation: "x"}))
+
+
+EVERY_WORD = [(dialect, word) for dialect, words in WORDS.items() for word in words]
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+@pytest.mark.parametrize(
+    ("dialect", "word"), EVERY_WORD, ids=[f"{dialect}-{word.name}" for dialect, word in EVERY_WORD]
+)
+def test_pod_is_sent_by_those_words_by_which_it_asks_for_a_gpu(
+    dialect: Dialect, word: Word, kind: str
+) -> None:
+    entry = webhooks()["Mutating", str(dialect)]
+    name = word.name.replace("*", "main")
+    document = pod_document({})
+    (container,) = document["spec"]["containers"]
+    document["spec"][kind] = [{**container, "resources": {"limits": {"cpu": "1"}}}]
+    document["metadata"]["labels"] = {f"{names.ANNOTATION_PREFIX}other": "x"}
+    assert not is_sent(entry, document)
+    place = {
+        Kind.RESOURCE: document["spec"][kind][0]["resources"]["limits"],
+        Kind.ANNOTATION: document["metadata"]["annotations"],
+        Kind.LABEL: document["metadata"]["labels"],
+        Kind.SCHEDULER: document["spec"],
+    }[word.kind]
+    place["schedulerName" if word.kind is Kind.SCHEDULER else name] = "1"
+
+    asks = word.kind is Kind.RESOURCE and word.becomes != ""
+    asks = asks or name in {"gpu-fraction", "gpu-memory", dialects.KSERVE_CLASS}
+    assert is_sent(entry, document) is (asks or dialect is Dialect.GPU_FRACTIONING)
+    assert entry["namespaceSelector"]["matchLabels"] == {f"{names.LABEL_DIALECT}{dialect}": "true"}
+
+
+def test_dialects_come_before_the_webhook_that_reads_what_they_write() -> None:
+    order = [name for kind, name in webhooks() if kind == "Mutating"]
+
+    assert order.index("pods") == len(Dialect)
 
 
 @pytest.mark.parametrize(

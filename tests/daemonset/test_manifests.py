@@ -15,6 +15,7 @@ import yaml
 
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, rbac
 from tests.support.helm import ROOT, Document, RefusedValuesError
 from tests.support.installation import NO_GPUS, WEBHOOK
@@ -96,6 +97,24 @@ def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
     (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
     (container,) = webhook["spec"]["template"]["spec"]["containers"]
     assert "--enforcer=hami-core" in container["args"]
+
+
+@pytest.mark.parametrize("chosen", [[], ["kai"], ["hami", "kserve"]])
+def test_chart_translates_the_chosen_dialects_and_none_by_default(chosen: list[str]) -> None:
+    values: dict[str, object] = {"enabled": True, **({"dialects": chosen} if chosen else {})}
+
+    rendered = helm.render({"webhook": values})
+
+    (found,) = (item for item in rendered if item["kind"] == "MutatingWebhookConfiguration")
+    names = [entry["name"].partition(".")[0] for entry in found["webhooks"]]
+    assert names == [*chosen, "pods", "claims"]
+
+
+def test_chart_knows_the_dialects_of_the_webhook() -> None:
+    schema = json.loads((ROOT / "daemonset" / "chart" / "values.schema.json").read_text())
+
+    items = schema["properties"]["webhook"]["properties"]["dialects"]["items"]
+    assert items["enum"] == [str(dialect) for dialect in Dialect]
 
 
 def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:

@@ -5,13 +5,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tests.support import helm, yaml_text
 from tests.support.helm import Document
 
 FOLDER: Final = helm.ROOT / "daemonset" / "install"
 
 NO_GPUS: Final = {"nvidia": {"enabled": False}, "settings": {"simulated-gpus": "2xA100-SXM4-80GB"}}
-WEBHOOK: Final = {"webhook": {"enabled": True}}
+WEBHOOK: Final = {"webhook": {"enabled": True, "dialects": [*map(str, Dialect)]}}
 
 _NODE_PLUGIN: Final[Mapping[str, tuple[Mapping[str, Any], str]]] = {
     "nvidia": (

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.doctor.webhook import trial_pod
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
 from tensorfusion_dra.webhook.admission import Admission
@@ -145,6 +146,82 @@ def test_all_errors_of_a_pod_are_reported_at_once() -> None:
     ]
 
 
+def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
+    cluster = Cluster(slices=[slice_of_models(A100, T4)])
+    document = pod_document({"nvidia.com/use-gputype": "a100", "nvidia.com/numa-bind": "true"})
+    (container,) = document["spec"]["containers"]
+    container["resources"] = {"limits": {"nvidia.com/gpumem-percentage": "25"}}
+
+    translated = cluster.admission.dialect(Dialect.HAMI, review_of(document))
+    assert translated.changed is not None
+    admitted = cluster.admission.pod(review_of(dict(translated.changed)))
+    assert admitted.changed is not None
+    cluster.pods.stored["uid-train"] = dict(admitted.changed)
+    filled = cluster.admission.claim(review_of(template_claim()))
+
+    assert requests(filled) == {"tflops": "78", "vram": "20Gi"}
+    assert filled.changed is not None
+    (request,) = filled.changed["spec"]["devices"]["requests"]
+    assert '.contains("A100")' in request["exactly"]["selectors"][-1]["cel"]["expression"]
+    assert [text.partition(":")[0] for text in translated.warnings] == [
+        *("nvidia.com/use-gputype", "nvidia.com/numa-bind", "nvidia.com/gpumem-percentage", "hami")
+    ]
+    assert cluster.admission.dialect(Dialect.HAMI, review_of(dict(translated.changed))) is PASSED
+
+
+def test_pod_whose_words_cannot_be_said_is_refused() -> None:
+    document = pod_document({"gpu-fraction": "2"})
+    document["spec"]["containers"] = [
+        {"name": name, "resources": {"limits": {"nvidia.com/gpu": "1"}}} for name in "ab"
+    ]
+
+    found = errors(Cluster().admission.dialect(Dialect.KAI, review_of(document)))
+
+    assert found == [
+        "metadata.annotations[gpu-fraction]: found '2', expected more than 0 and less than 1",
+        "spec: found amounts for containers a, b, expected one: a pod has one claim, which its "
+        "containers share",
+    ]
+
+
+def test_models_in_order_of_preference_become_alternatives_of_each_card() -> None:
+    slices = [slice_of_models(A100, T4)]
+    annotations = {"gpu_model": "A100,T4", "gpu_count": "2", "compute_percent_request": "20"}
+    cluster = Cluster(slices=slices)
+    admitted = cluster.pod(dra_enabled="true", vram_request="4Gi", **annotations)
+    assert admitted.changed is not None
+    cluster.pods.stored["uid-train"] = dict(admitted.changed)
+
+    filled = cluster.admission.claim(review_of(template_claim())).changed
+
+    assert filled is not None
+    devices = filled["spec"]["devices"]
+    both = ["gpu-request", "gpu-request-2"]
+    assert [request["name"] for request in devices["requests"]] == both
+    for request in devices["requests"]:
+        assert [
+            (each["name"], each["count"], each["capacity"]["requests"])
+            for each in request["firstAvailable"]
+        ] == [
+            ("choice-1", 1, {"tflops": "62400m", "vram": "4Gi"}),
+            ("choice-2", 1, {"tflops": "13", "vram": "4Gi"}),
+        ]
+    assert devices["constraints"] == [
+        {"requests": both, "distinctAttribute": "tensor-fusion.ai.dra-driver/uuid"},
+        {"requests": both, "matchAttribute": "tensor-fusion.ai.dra-driver/model"},
+    ]
+
+
+def test_percentages_of_several_models_stay_percentages_in_the_pod() -> None:
+    cluster = Cluster(slices=[slice_of_models(T4)])
+    request = {"gpu_model": "H100,T4", "compute_percent_request": "20"}
+
+    admitted = cluster.pod(dra_enabled="true", vram_request="4Gi", **request)
+
+    assert admitted.changed is not None
+    assert "tensor-fusion.ai/tflops-request" not in admitted.changed["metadata"]["annotations"]
+
+
 def published(*pools: str) -> list[Json]:
     return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
 
@@ -232,7 +309,7 @@ def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
     assert found == (
         "metadata.annotations[tensor-fusion.ai/compute-percent-request]: found T4 of 65 TFLOPS, "
         "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
-        "or tensor-fusion.ai/tflops-request instead of a percentage"
+        "or an amount instead of a percentage"
     )
 
 

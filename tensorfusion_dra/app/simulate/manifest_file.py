@@ -10,6 +10,7 @@ from dra_simulator.rest import (
     CLASSES,
     GPUPOOLS,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     PODS,
     SCHEDULING_CONFIG_TEMPLATES,
     TEMPLATES,
@@ -28,7 +29,7 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.review import annotations_of
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
-_APPLIED: Final = (CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
+_APPLIED: Final = (NAMESPACES, CLASSES, SCHEDULING_CONFIG_TEMPLATES, GPUPOOLS, TEMPLATES, PODS)
 """The kinds that a file may contain, in the order in which they are created."""
 _RESOURCES: Final = {
     (resource.api_version, resource.kind): resource
@@ -69,7 +70,11 @@ class FilePods:
             resource = _resource(item)
             if resource is CLASSES and cluster.client.find(CLASSES, item["metadata"]["name"]):
                 continue
-            if resource is not PODS:
+            if resource is NAMESPACES and (
+                stored := cluster.client.find(NAMESPACES, item["metadata"]["name"])
+            ):
+                cluster.client.patch(NAMESPACES, stored, item)
+            elif resource is not PODS:
                 cluster.client.create(resource, item)
         pool = self._pool()
         source = "object" if pool in self._names(GPUPOOLS) else "settings"
@@ -119,10 +124,12 @@ class FilePods:
     def _warnings(self, pod: str) -> tuple[str, ...]:
         """Return the warnings of a pod's admission, from the webhook's log."""
         assert self._webhook is not None  # prepare() started it
-        for line in self._webhook.logged():
-            if line.get("kind") == "Pod" and line.get("name") == f"{NAMESPACE}/{pod}":
-                return tuple(line["warnings"])
-        return ()
+        return tuple(
+            warning
+            for line in self._webhook.logged()
+            if (line.get("kind"), line.get("name")) == ("Pod", f"{NAMESPACE}/{pod}")
+            for warning in line.get("warnings", ())
+        )
 
     def _names(self, resource: Resource) -> set[str]:
         return {i["metadata"]["name"] for i in self._objects if _resource(i) is resource}
@@ -145,10 +152,13 @@ class FilePods:
 
 
 def _requests(cluster: SimulatedCluster, pod: str) -> list[Json]:
-    """Return the `exactly` of each request of a pod's claim; none if it has no claim."""
+    """Return what each request of a pod's claim asks first; nothing if it has no claim."""
     claim = cluster.claim_of(cluster.pod(pod))
     requests: list[Json] = claim["spec"]["devices"].get("requests", []) if claim else []
-    return [dict(request.get("exactly", {})) for request in requests]
+    return [
+        dict(request.get("exactly") or request.get("firstAvailable", [{}])[0])
+        for request in requests
+    ]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ Json = dict[str, Any]
 _PLACEHOLDER: Final = "true"
 """The selector in the guide's template, a placeholder for the generated one."""
 _UNIQUE: Final = f"{names.DRIVER}/{names.ATTR_UUID}"
+_MODEL: Final = f"{names.DRIVER}/{names.ATTR_MODEL}"
 _UNLIMITED: Final = "0"
 _ATTRIBUTES: Final = f"device.attributes[{quoted(names.DRIVER)}]"
 
@@ -62,13 +63,18 @@ def owner(claim: Mapping[str, Any], namespace: str) -> PodRef:
     raise InputError("found no owner of kind Pod, expected the pod that the claim is for")
 
 
-def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
+def filled(
+    claim: Mapping[str, Any], alternatives: Sequence[PodRequest], *, pool: str, virtual: bool
+) -> Json:
     """Return the claim with the cards, selector, amounts and limits that its pod requests.
 
-    A claim that is already filled is returned unchanged.
+    A claim that is already filled is returned unchanged. Several models become alternatives of each
+    request, of which the scheduler takes the first that it can, and one model for all cards:
+
+        firstAvailable: [{name: choice-1, ... H100}, {name: choice-2, ... A100}]
 
     Args:
-        wanted: The request of the claim's pod.
+        alternatives: The request of the claim's pod, once for each of its models.
         pool: The GPUPool for the generated selector; "" for any.
         virtual: True if the pool's cards are divided by their virtual amounts.
 
@@ -78,26 +84,15 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
     result = copy.deepcopy(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
     request = _own_request(as_list(devices.get("requests")))
-    exactly = request["exactly"]
-    exactly["allocationMode"] = "ExactCount"
-    exactly["count"] = 1
-    qos = wanted.share.qos
-    if wanted.expression:
-        expression = dialect.translate(wanted.expression).strip()
+    template = request.pop("exactly")
+    each = [_exactly(template, one, pool=pool, virtual=virtual) for one in alternatives]
+    if len(each) == 1:
+        request["exactly"] = each[0]
     else:
-        expression = selector(model=wanted.model, pool=pool, qos=qos.value if qos else "")
-    exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
-    if wanted.must_be_enforced and (demand := enforcing(wanted)):
-        exactly["selectors"] = _selectors(exactly["selectors"], demand)
-    amounts = {
-        VIRTUAL_OF[name] if virtual else name: str(amount)
-        for name, amount in wanted.amounts().items()
-    }
-    if amounts:
-        capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
-        capacity["requests"] = {**as_map(capacity.get("requests")), **amounts}
-    if wanted.whole:
-        _drop_amounts(exactly)
+        request["firstAvailable"] = [
+            {"name": f"choice-{place}", **one} for place, one in enumerate(each, start=1)
+        ]
+    wanted = alternatives[0]
     if wanted.count > 1:
         assert isinstance(devices, dict)
         first = str(request.get("name"))
@@ -106,11 +101,14 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
         for field in ("constraints", "config"):
             if field in devices:
                 devices[field] = [_concerning(entry, cards) for entry in as_list(devices[field])]
-        devices["constraints"] = _keeping_apart(as_list(devices.get("constraints")), cards)
+        constraints = _keeping_apart(as_list(devices.get("constraints")), cards)
+        if len(each) > 1:
+            constraints.append({"requests": cards, "matchAttribute": _MODEL})
+        devices["constraints"] = constraints
     limits = {
         names.ANNOTATION_TFLOPS_LIMIT: wanted.share.tflops_limit,
         names.ANNOTATION_VRAM_LIMIT: wanted.share.vram_limit,
-        names.ANNOTATION_QOS: qos,
+        names.ANNOTATION_QOS: wanted.share.qos,
         names.ANNOTATION_ISOLATION: wanted.share.isolation,
     }
     metadata = result.setdefault("metadata", {})
@@ -122,6 +120,35 @@ def filled(claim: Mapping[str, Any], wanted: PodRequest, *, pool: str, virtual: 
         **{name: str(value) for name, value in limits.items() if value is not None},
     }
     return result
+
+
+def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) -> Json:
+    """Return a template's device request with the selector and amounts of a pod's request."""
+    exactly = copy.deepcopy(template)
+    exactly["allocationMode"] = "ExactCount"
+    exactly["count"] = 1
+    qos = wanted.share.qos
+    if wanted.expression:
+        expression = dialect.translate(wanted.expression).strip()
+    else:
+        model = wanted.models[0] if wanted.models else ""
+        expression = selector(model=model, pool=pool, qos=qos.value if qos else "")
+    exactly["selectors"] = _selectors(as_list(exactly.get("selectors")), expression)
+    if wanted.selector:
+        own = dialect.translate(wanted.selector).strip()
+        exactly["selectors"] = _selectors(exactly["selectors"], own)
+    if wanted.must_be_enforced and (demand := enforcing(wanted)):
+        exactly["selectors"] = _selectors(exactly["selectors"], demand)
+    amounts = {
+        VIRTUAL_OF[name] if virtual else name: str(amount)
+        for name, amount in wanted.amounts().items()
+    }
+    if amounts:
+        capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
+        capacity["requests"] = {**as_map(capacity.get("requests")), **amounts}
+    if wanted.whole:
+        _drop_amounts(exactly)
+    return exactly
 
 
 def _own_request(requests: list[object]) -> Json:
@@ -243,7 +270,7 @@ def _keeping_apart(constraints: list[object], cards: Sequence[str]) -> list[obje
     for constraint in map(as_map, constraints):
         scope = as_list(constraint.get("requests"))
         if constraint.get("distinctAttribute") == _UNIQUE and (not scope or {*cards} <= {*scope}):
-            return constraints
+            return [*constraints]
     return [*constraints, {"requests": list(cards), "distinctAttribute": _UNIQUE}]
 
 

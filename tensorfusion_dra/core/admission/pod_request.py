@@ -16,10 +16,12 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules, quantity, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.field_reader import Fields
-from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
+from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Item = Mapping[str, Any]
+Card = tuple[Quantity, Quantity, str]
+"""Memory, TFLOPS and model of a published GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,7 @@ REQUESTING_ANNOTATIONS: Final = (
     names.ANNOTATION_VRAM_REQUEST,
     names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_VRAM_PERCENT_REQUEST,
     names.ANNOTATION_GPU_COUNT,
     names.ANNOTATION_GPU_MODEL,
     names.ANNOTATION_DEDICATED_GPU,
@@ -144,6 +147,7 @@ _IMPLYING_AMOUNTS: Final = (
     names.ANNOTATION_VRAM_REQUEST,
     names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
     names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_VRAM_PERCENT_REQUEST,
     names.ANNOTATION_TFLOPS_LIMIT,
     names.ANNOTATION_VRAM_LIMIT,
     names.ANNOTATION_ISOLATION,
@@ -154,7 +158,12 @@ _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
 _BOOLEANS: Final = {"true": True, "false": False}
-_CURE: Final = f"or {names.ANNOTATION_TFLOPS_REQUEST} instead of a percentage"
+_CURE: Final = "or an amount instead of a percentage"
+LIKE_MEMORY: Final = "memory"
+"""Value of compute-percent-request: the part of each card's compute that the pod's memory is of the
+card's memory, rounded up to whole percent."""
+_MOST_MODELS: Final = 8
+"""Maximum number of alternatives of a request (FirstAvailableDeviceRequestMaxSize)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,12 +176,15 @@ class PodRequest:
         vram: Bytes of each GPU; None if unset.
         percent: Percentage of each GPU's compute, instead of tflops.
         percent_limit: Limit of compute as a percentage, instead of the share's.
+        vram_percent: Percentage of each GPU's memory, instead of vram.
+        like_memory: True for the same part of compute as of memory, instead of tflops.
         whole: True for exclusive use of each GPU, whatever the amounts: a dedicated GPU, or
             isolation `shared`, which has no limits.
         count: Number of GPUs.
-        model: Model of the GPUs; "" for any.
+        models: Models of the GPUs, in order of preference; empty for any.
         pool: Name of a GPUPool; "" for the default one.
         expression: Device selector instead of the generated one; "" for none.
+        selector: Device selector in addition to the generated one; "" for none.
         containers: Names of the containers that get the share; empty leaves that to the webhook.
         share: Limits, isolation and level of service.
         must_be_enforced: True to get only GPUs of nodes that enforce what the pod limits.
@@ -183,24 +195,27 @@ class PodRequest:
     vram: Quantity | None = None
     percent: Quantity | None = None
     percent_limit: Quantity | None = None
+    vram_percent: Quantity | None = None
+    like_memory: bool = False
     whole: bool = False
     count: int = 1
-    model: str = ""
+    models: tuple[str, ...] = ()
     pool: str = ""
     expression: str = ""
+    selector: str = ""
     containers: tuple[str, ...] = ()
     share: ShareParameters = _NO_PARAMETERS
     must_be_enforced: bool = False
 
     @property
     def has_percentages(self) -> bool:
-        """Return True if the pod requests or limits compute as a percentage."""
-        return self.percent is not None or self.percent_limit is not None
+        """Return True if the pod requests or limits something as a percentage."""
+        return self.like_memory or any((self.percent, self.percent_limit, self.vram_percent))
 
     @property
     def has_amounts(self) -> bool:
         """Return True if the annotations determine how much of a GPU the pod gets."""
-        return any((self.whole, self.tflops, self.vram, self.percent))
+        return any((self.whole, self.tflops, self.vram, self.percent, self.vram_percent))
 
     def amounts(self) -> Mapping[str, Quantity]:
         """Return the requested amount of each capacity of a GPU; a missing one is taken whole."""
@@ -229,6 +244,7 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
     whole GPUs, whatever the amounts.
     """
     fields = Fields(pod_annotations, path=_PATH, errors=errors)
+    is_like_memory = pod_annotations.get(names.ANNOTATION_COMPUTE_PERCENT_REQUEST) == LIKE_MEMORY
     request = PodRequest(
         # A malformed value counts as true, so that its error is reported.
         enabled=fields.read(
@@ -238,13 +254,18 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
         ),
         tflops=fields.read(names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
         vram=fields.read(names.ANNOTATION_VRAM_REQUEST, _amount, None),
-        percent=fields.read(names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent, None),
+        percent=None
+        if is_like_memory
+        else fields.read(names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent, None),
         percent_limit=fields.read(names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
+        vram_percent=fields.read(names.ANNOTATION_VRAM_PERCENT_REQUEST, _percent, None),
+        like_memory=is_like_memory,
         whole=fields.read(names.ANNOTATION_DEDICATED_GPU, _boolean, default=False),
         count=fields.read(names.ANNOTATION_GPU_COUNT, _count, 1),
-        model=fields.read(names.ANNOTATION_GPU_MODEL, _model, ""),
+        models=fields.read(names.ANNOTATION_GPU_MODEL, _models, ()),
         pool=fields.read(names.ANNOTATION_GPUPOOL, _pool, ""),
         expression=fields.read(names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
+        selector=fields.read(names.ANNOTATION_CEL_FILTER, _expression, ""),
         containers=fields.read(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
         share=share_policy.read_annotations(fields),
         must_be_enforced=fields.read(names.ANNOTATION_REQUIRE_ENFORCEMENT, _boolean, default=False),
@@ -263,16 +284,23 @@ def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRe
 def _completed(request: PodRequest) -> PodRequest:
     """Return the request with the values that follow from its other values."""
     share = request.share
+    none = replace(request, percent=None, percent_limit=None, vram_percent=None, like_memory=False)
     if request.whole or share.isolation is Isolation.SHARED:
         unlimited = replace(share, tflops_limit=None, vram_limit=None)
-        return replace(request, whole=True, percent=None, percent_limit=None, share=unlimited)
+        return replace(none, whole=True, share=unlimited)
     tflops = request.tflops or share.tflops_limit
+    vram_percent = None if request.vram else request.vram_percent
+    vram = request.vram or (None if vram_percent else share.vram_limit)
+    is_like_memory = request.like_memory and not tflops and bool(vram or vram_percent)
+    percent = request.percent or (None if is_like_memory else request.percent_limit)
     return replace(
-        request,
+        none,
         tflops=tflops,
-        vram=request.vram or share.vram_limit,
-        percent=None if tflops else request.percent or request.percent_limit,
+        vram=vram,
+        percent=None if tflops else percent,
         percent_limit=None if share.tflops_limit else request.percent_limit,
+        vram_percent=vram_percent,
+        like_memory=is_like_memory,
     )
 
 
@@ -304,11 +332,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _model(text: str) -> str:
-    if not text.strip():
-        raise ValueError(f"found {text[:80]!r}, expected a model such as A100")
+def _models(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(model.strip() for model in text.split(",")))
+    if not all(found) or len(found) > _MOST_MODELS:
+        raise ValueError(
+            f"found {text[:80]!r}, expected a model such as A100, or up to {_MOST_MODELS} of them, "
+            "separated by commas"
+        )
     syntax.quoted(text)  # raises for text that no selector can contain
-    return text
+    return found
 
 
 def _pool(text: str) -> str:
@@ -334,59 +366,108 @@ def _containers(text: str) -> tuple[str, ...]:
     return found
 
 
-def in_tflops(wanted: PodRequest, slices: Iterable[Mapping[str, Any]], *, pool: str) -> PodRequest:
-    """Return the pod's request with TFLOPS, by which devices are divided, instead of percentages.
+def alternatives(
+    wanted: PodRequest, slices: Iterable[Mapping[str, Any]], *, pool: str
+) -> tuple[PodRequest, ...]:
+    """Return a request for each model of the pod, in its order, with amounts for percentages.
 
-    A claim requests one amount of TFLOPS, whichever card it gets. A pod's percentages therefore
-    have a definite meaning only if all cards that it can get have the same TFLOPS.
+    A claim requests one amount of each capacity, whichever card it gets. A percentage therefore has
+    a definite meaning only if all cards that it can get have the same amount. Models that no node
+    publishes are left out then.
 
     Example: with A100 (312 TFLOPS) in the pool, `compute-percent-request: 25` requests 78 TFLOPS.
-    With A100 and T4 (65 TFLOPS) it is refused, unless `gpu-model` names one of them.
+    With A100 and T4 (65 TFLOPS) it is refused, unless `gpu-model` has one of them, or both: then
+    it requests 78 TFLOPS of an A100 or 16.25 of a T4. Compute that follows memory is no
+    percentage of the pod's own, so without `gpu-model` it has an alternative for each model.
 
     Args:
         wanted: The pod's request.
-        slices: The driver's ResourceSlices.
+        slices: The driver's ResourceSlices, with those devices that the pod's own selector matches.
         pool: The GPUPool that the pod's devices come from; "" for any.
 
     Raises:
-        InputError: The cards that the pod can get differ in TFLOPS, or there is none.
+        InputError: Cards that the pod can get differ, or there is none.
     """
-    found = {
-        amount: model
-        for model, amount in _cards(slices, pool="" if wanted.expression else pool)
-        if not wanted.model or model == device.shortened(wanted.model)
-    }
+    if not wanted.has_percentages:
+        return tuple(replace(wanted, models=(model,)) for model in wanted.models) or (wanted,)
+    if wanted.percent_limit and len(wanted.models) > 1:
+        several = ", ".join(wanted.models)
+        raise InputError(f"found a limit in percent and {several}, expected one model of GPU")
+    cards = sorted(_cards(slices, pool="" if wanted.expression else pool))
+    models = wanted.models
+    if wanted.like_memory and wanted.vram and not models:
+        models = tuple(dict.fromkeys(model for _, _, model in cards))[:_MOST_MODELS]
+    found = []
+    for model in models or ("",):
+        own = [card for card in cards if not model or card[2] == device.shortened(model)]
+        choice = replace(wanted, models=(model,) if model else ())
+        found += [_in_amounts(choice, own)] if own else []
     if not found:
         raise InputError(
-            f"found no published GPU {wanted.model or 'of any model'} in "
+            f"found no published GPU {' or '.join(models) or 'of any model'} in "
             f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_CURE}"
         )
+    return tuple(found)
+
+
+def _in_amounts(wanted: PodRequest, cards: Sequence[Card]) -> PodRequest:
+    """Return the request with the amounts that its percentages are on each of these cards."""
+    share, tflops, vram = wanted.share, wanted.tflops, wanted.vram
+    if wanted.vram_percent:
+        whole = _only({vram: f"{model} of {vram}" for vram, _, model in cards})
+        part = whole.nano * wanted.vram_percent.nano // (_HUNDRED.nano * NANO)
+        vram = Quantity.of_bytes(max(1, part // MIB) * MIB)
+    if wanted.percent or wanted.percent_limit:
+        whole = _only({tflops: f"{model} of {tflops} TFLOPS" for _, tflops, model in cards})
+        if wanted.percent_limit:
+            share = replace(share, tflops_limit=_part(whole, wanted.percent_limit))
+        tflops = _part(whole, wanted.percent) if wanted.percent else tflops
+    if wanted.like_memory and vram:
+        tflops = max(
+            _part(card, Quantity.whole(min(100, -(-100 * vram.nano // memory.nano))))
+            for memory, card, _ in cards
+        )
+    return replace(
+        wanted,
+        tflops=tflops,
+        vram=vram,
+        share=share,
+        percent=None,
+        percent_limit=None,
+        vram_percent=None,
+        like_memory=False,
+    )
+
+
+def _only(found: Mapping[Quantity, str]) -> Quantity:
+    """Return the amount that all cards have.
+
+    Raises:
+        InputError: They differ.
+    """
     if len(found) > 1:
-        several = [f"{model} of {amount} TFLOPS" for amount, model in sorted(found.items())]
-        shown = ", ".join(several[:5])
+        shown = ", ".join(found[amount] for amount in sorted(found)[:5])
         raise InputError(
             f"found {shown}, expected one kind of GPU ({names.ANNOTATION_GPU_MODEL}), {_CURE}"
         )
-    (card,) = found
-    share = wanted.share
-    if wanted.percent_limit is not None:
-        share = replace(share, tflops_limit=_part(card, wanted.percent_limit))
-    tflops = wanted.tflops if wanted.percent is None else _part(card, wanted.percent)
-    return replace(wanted, tflops=tflops, percent=None, percent_limit=None, share=share)
+    return next(iter(found))
 
 
-def _cards(slices: Iterable[Mapping[str, Any]], *, pool: str) -> Iterator[tuple[str, Quantity]]:
-    """Yield model and TFLOPS of each published device of a GPUPool; "" for any pool."""
+def _cards(slices: Iterable[Mapping[str, Any]], *, pool: str) -> Iterator[Card]:
+    """Yield the published devices of a GPUPool; "" for any pool."""
     for item in slices:
         for entry in map(as_map, as_list(as_map(item.get("spec")).get("devices"))):
-            attributes = as_map(entry.get("attributes"))
+            attributes, capacity = as_map(entry.get("attributes")), as_map(entry.get("capacity"))
             if pool and _text(attributes, names.ATTR_POOL_NAME) != device.shortened(pool):
                 continue
-            tflops = as_map(as_map(entry.get("capacity")).get(names.CAPACITY_TFLOPS)).get("value")
             try:
-                yield _text(attributes, names.ATTR_MODEL), quantity.parse(tflops)
+                vram, tflops = (
+                    quantity.parse(as_map(capacity.get(name)).get("value"))
+                    for name in (names.CAPACITY_VRAM, names.CAPACITY_TFLOPS)
+                )
             except QuantityError:
                 continue  # a device of an older release, or of another driver
+            yield vram, tflops, _text(attributes, names.ATTR_MODEL)
 
 
 def _text(attributes: Mapping[str, object], name: str) -> str:

@@ -50,6 +50,28 @@ def test_the_guides_pod_runs_with_its_devices_and_limits(
     assert report["left_behind"] == []
 
 
+def test_pods_in_the_words_of_other_systems_get_the_amounts_that_they_ask_for() -> None:
+    file = Path(__file__).with_name("dialects.yaml")
+    report = simulated(file, "--gpus", "3xA100-SXM4-40GB")
+
+    found = {
+        each["pod"]: (each["requests"], each["request"].get("capacity", {}).get("requests"))
+        for each in report["admissions"]
+    }
+    # HAMi's is a quarter of two cards' memory, KAI's of one; the compute of the last three but the
+    # whole card's follows memory.
+    assert found == {
+        "hami": (2, {"tflops": "93600m", "vram": "10Gi"}),
+        "vgpu-manager": (1, {"tflops": "31200m", "vram": "4Gi"}),
+        "kai": (1, {"tflops": "78", "vram": "10Gi"}),
+        "gpu-fractioning": (1, {"tflops": "62400m", "vram": "8Gi"}),
+        "kserve": (1, None),
+        "fallback": (1, {"tflops": "10", "vram": "4Gi"}),
+    }
+    assert {pod["phase"] for pod in report["pods"]} == {"Running"}
+    assert report["left_behind"] == []
+
+
 def test_parameters_in_annotations_reach_the_container(tmp_path: Path) -> None:
     report = simulated(EXAMPLES / "guide-annotations.yaml", *EIGHT, "--qos", "high")
 

@@ -37,7 +37,7 @@ def test_quick_start_requests_a_part_of_one_gpu() -> None:
 
     assert found.enabled is True
     assert found.amounts() == {"tflops": quantity.parse("100"), "vram": quantity.parse("16Gi")}
-    assert (found.count, found.pool, found.model, found.expression) == (1, "default", "", "")
+    assert (found.count, found.pool, found.models, found.expression) == (1, "default", (), "")
 
 
 def test_every_annotation_is_read() -> None:
@@ -61,7 +61,7 @@ def test_every_annotation_is_read() -> None:
         tflops=quantity.parse("71.2"),
         vram=quantity.parse("16Gi"),
         count=4,
-        model="A100",
+        models=("A100",),
         pool="prod-pool",
         expression='device.attributes["model"] == "H100"\n',
         containers=("main", "side"),
@@ -196,9 +196,13 @@ A100, T4 = ("A100", "312"), ("T4", "65")
 
 
 def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodRequest:
-    return pod_request.in_tflops(
-        pod_request.parse(pod_annotations(**annotations), []), slices, pool=pool
-    )
+    (found,) = chosen(*slices, pool=pool, **annotations)
+    return found
+
+
+def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[PodRequest, ...]:
+    wanted = pod_request.parse(pod_annotations(**annotations), [])
+    return pod_request.alternatives(wanted, slices, pool=pool)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +244,7 @@ def test_only_cards_that_the_pod_can_get_are_considered(
 @pytest.mark.parametrize(
     ("slices", "annotations", "expected"),
     [
-        ([], {}, "found no published GPU of any model in pool default, expected one, or tensor"),
+        ([], {}, "found no published GPU of any model in pool default, expected one, or an a"),
         (
             [slice_of_models(A100, pool="other")],
             {},
@@ -272,6 +276,94 @@ def test_ambiguous_percentages_are_refused(
     assert str(caught.value).startswith(expected)
 
 
+SMALL = ("A100", "312", "40Gi")
+LIKE = {"compute_percent_request": "memory"}
+
+
+@pytest.mark.parametrize(
+    ("slices", "annotations", "expected"),
+    [
+        # A percentage of each card's memory, in whole MiB, and of its compute.
+        ([slice_of_models(A100)], {"vram_percent_request": "50"}, [("", None, "40Gi")]),
+        ([slice_of_models(A100)], {"vram_percent_request": "33.3"}, [("", None, "27279Mi")]),
+        ([slice_of_models(A100)], {"vram_percent_request": "1n"}, [("", None, "1Mi")]),
+        (
+            [slice_of_models(A100)],
+            {"vram_percent_request": "50", "vram_request": "1Gi"},
+            [("", None, "1Gi")],
+        ),
+        (
+            [slice_of_models(A100)],
+            {"vram_percent_request": "25", "compute_percent_request": "50"},
+            [("", "156", "20Gi")],
+        ),
+        # Compute like memory: 10 GiB of 80 are 12.5 %, rounded up to 13.
+        ([slice_of_models(A100)], {"vram_request": "8Gi", **LIKE}, [("A100", "31200m", "8Gi")]),
+        ([slice_of_models(A100)], {"vram_request": "10Gi", **LIKE}, [("A100", "40560m", "10Gi")]),
+        ([slice_of_models(A100)], {"vram_limit": "10Gi", **LIKE}, [("A100", "40560m", "10Gi")]),
+        ([slice_of_models(A100)], {"vram_percent_request": "25", **LIKE}, [("", "78", "20Gi")]),
+        (
+            [slice_of_models(A100, SMALL)],
+            {"vram_request": "10Gi", **LIKE},
+            [("A100", "78", "10Gi")],
+        ),
+        ([slice_of_models(A100)], {"vram_request": "900Gi", **LIKE}, [("A100", "312", "900Gi")]),
+        (
+            [slice_of_models(A100, ("T4", "65", "16Gi"))],
+            {"vram_request": "8Gi", **LIKE},
+            [("T4", "32500m", "8Gi"), ("A100", "31200m", "8Gi")],
+        ),
+        # Several models: each has its own amounts, and one that nobody has is left out.
+        (
+            [slice_of_models(A100, T4)],
+            {"gpu_model": "T4, A100", "compute_percent_request": "20"},
+            [("T4", "13", None), ("A100", "62400m", None)],
+        ),
+        (
+            [slice_of_models(A100)],
+            {"gpu_model": "H100,A100", "compute_percent_request": "50"},
+            [("A100", "156", None)],
+        ),
+        (
+            [],
+            {"gpu_model": "H100,A100", "tflops_request": "5"},
+            [("H100", "5", None), ("A100", "5", None)],
+        ),
+    ],
+)
+def test_each_model_has_the_amounts_that_percentages_are_of_it(
+    slices: list[Json], annotations: dict[str, str], expected: list[tuple[str, str, str]]
+) -> None:
+    found = chosen(*slices, **annotations)
+
+    assert [
+        (
+            ",".join(each.models),
+            each.tflops and str(each.tflops),
+            each.vram and str(each.vram),
+        )
+        for each in found
+    ] == expected
+    assert not any(each.has_percentages for each in found)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({"vram_percent_request": "50"}, "found A100 of 40Gi, A100 of 80Gi, expected one kind"),
+        (
+            {"gpu_model": "A100,T4", "compute_percent_limit": "50"},
+            "found a limit in percent and A100, T4, expected one model",
+        ),
+    ],
+)
+def test_amounts_that_no_claim_can_have_are_refused(
+    annotations: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(InputError, match=expected):
+        chosen(slice_of_models(A100, SMALL), **annotations)
+
+
 @pytest.mark.parametrize(
     ("annotations", "tflops", "limit"),
     [
@@ -295,6 +387,7 @@ def test_limit_in_percent_without_a_request_is_the_request_as_well(
         {"tflops_request": "10", "compute_percent_request": "25"},
         {"tflops_limit": "10", "compute_percent_request": "25", "compute_percent_limit": "50"},
         {"isolation": "shared", "compute_percent_request": "25", "compute_percent_limit": "50"},
+        {"dedicated_gpu": "true", "vram_percent_request": "5", "compute_percent_request": "memory"},
         {"dedicated_gpu": "true", "compute_percent_request": "25"},
         {"vram_request": "1Gi", "compute_percent_request": "0"},
     ],

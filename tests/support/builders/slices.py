@@ -31,18 +31,27 @@ def stored_slices(
     return [copy.deepcopy(dict(item)) for item in items]
 
 
-def slice_of_models(*devices: tuple[str, str], pool: str = "default") -> dict[str, Any]:
-    """Return a slice of a GPUPool with devices, each given by model and TFLOPS."""
+def slice_of_models(*devices: tuple[str, ...], pool: str = "default") -> dict[str, Any]:
+    """Return a slice of a GPUPool with devices, each given by model, TFLOPS and perhaps memory."""
     return {
+        "metadata": {"name": f"{pool}-node-01"},
         "spec": {
-            "pool": {"name": f"{pool}/node-01"},
+            "driver": "tensor-fusion.ai.dra-driver",
+            "pool": {"name": f"{pool}/node-01", "resourceSliceCount": 1},
             "devices": [
                 {
                     "name": f"gpu-{index}",
-                    "attributes": {"model": {"string": model}, "pool_name": {"string": pool}},
-                    "capacity": {"tflops": {"value": tflops}, "vram": {"value": "80Gi"}},
+                    "attributes": {
+                        "model": {"string": model},
+                        "product_name": {"string": f"NVIDIA {model}"},
+                        "pool_name": {"string": pool},
+                    },
+                    "capacity": {
+                        "tflops": {"value": tflops},
+                        "vram": {"value": vram[0] if vram else "80Gi"},
+                    },
                 }
-                for index, (model, tflops) in enumerate(devices)
+                for index, (model, tflops, *vram) in enumerate(devices)
             ],
-        }
+        },
     }

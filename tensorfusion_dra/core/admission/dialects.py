@@ -1,0 +1,397 @@
+"""Pods in the words of other systems for sharing GPUs, translated into Tensor Fusion's annotations.
+
+A table has each word, what it becomes, and how its value is read. The pod is then admitted like any
+pod with these annotations. Example of HAMi, in the limits of container `main`:
+
+    nvidia.com/gpu: 2         gpu-count: "2"
+    nvidia.com/gpumem: 3000   vram-request: 3000Mi
+                              compute-percent-request: memory, inject-container: main
+
+Two rules fill in what the words leave open. A pod that names no amount gets whole cards. A pod that
+names memory and no compute would get all compute of its cards, since a claim takes all of a
+capacity that it does not name, and nobody else could share them. So its compute follows its memory:
+10 GiB of 40 are 25 % of the compute. The other systems set no limit there, or take turns.
+
+A pod has one claim, so one container may have words. An init container with the same words shares
+the claim, since it has ended before the others start.
+
+Nothing is dropped in silence: each word is replaced, kept with a note, or refused.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import pod_containers
+from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY, REQUESTING_ANNOTATIONS
+from tensorfusion_dra.core.cel.syntax import quoted
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+
+Json = dict[str, Any]
+Amounts = dict[str, str]
+"""Tensor Fusion's annotations and their values."""
+
+
+class Dialect(StrEnum):
+    """A system whose words are known."""
+
+    HAMI = "hami"
+    VGPU_MANAGER = "vgpu-manager"
+    KAI = "kai"
+    GPU_FRACTIONING = "gpu-fractioning"
+    KSERVE = "kserve"
+
+
+class Kind(StrEnum):
+    """Where a word is in a pod."""
+
+    RESOURCE = "resource"
+    ANNOTATION = "annotation"
+    LABEL = "label"
+    SCHEDULER = "schedulerName"
+
+
+def _whole(text: str, most: int = 2**31 - 1) -> str:
+    """Return a whole number; 0 is unset, as in the systems that have such numbers."""
+    amount = quantity.parse(text)
+    if amount.nano % NANO or not 0 <= amount.nano <= most * NANO:
+        raise ValueError(f"found {text[:80]!r}, expected a whole number of at most {most}")
+    return str(amount.nano // NANO) if amount.nano else ""
+
+
+def _percent(text: str) -> str:
+    return _whole(text, most=100)
+
+
+def _mib(text: str) -> str:
+    amount = _whole(text)
+    return f"{amount}Mi" if amount else ""
+
+
+def _fraction(text: str) -> str:
+    """Return the percentage that a fraction is."""
+    amount = quantity.parse(text)
+    if not 0 < amount.nano < NANO:
+        raise ValueError(f"found {text[:80]!r}, expected more than 0 and less than 1")
+    return str(Quantity(100 * amount.nano))
+
+
+def _attribute(name: str, *, has: bool) -> Callable[[str], str]:
+    """Return the reader of a list, of which an entry has to be part of a device's attribute.
+
+    Letters are compared without case. A list without entries is no condition. Of an optional value
+    (`.?`) the API server does not know the length, and refuses the expression for its cost.
+    """
+    attribute = f"device.attributes[{quoted(names.DRIVER)}].{name}"
+
+    def read(text: str) -> str:
+        entries = [entry.strip().upper() for entry in text.split(",") if entry.strip()]
+        # HAMi writes NVIDIA- before a card's product name.
+        parts = [
+            f"{attribute}.upperAscii().contains({quoted(each.removeprefix('NVIDIA-'))})"
+            for each in entries
+        ]
+        found = f"has({attribute}) && ({' || '.join(parts)})"
+        return (f"({found})" if has else f"!({found})") if parts else ""
+
+    return read
+
+
+def _selectors(text: str) -> str:
+    """Return the lines of a text as one selector, if they are about this driver's devices."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and names.DRIVER not in text:
+        raise ValueError(f"found attributes of other drivers, expected those of {names.DRIVER}")
+    return " && ".join(f"({line})" for line in lines)
+
+
+def _undefined(_: str) -> str:
+    raise ValueError(f"no release defines it, expected {names.ANNOTATION_COMPUTE_PERCENT_REQUEST}")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a dialect.
+
+    Attributes:
+        name: Of the resource, annotation, label or scheduler; * is the name of a container.
+        becomes: Tensor Fusion's annotation, or a scheduler; "" for a word without effect here.
+        read: Returns the annotation's value, or "" for none; raises for a text that it cannot have.
+        note: Why the word has no effect.
+    """
+
+    kind: Kind
+    name: str
+    becomes: str = ""
+    read: Callable[[str], str] = str
+    note: str = ""
+
+
+_RESOURCE, _ANNOTATION, _SCHEDULER = Kind.RESOURCE, Kind.ANNOTATION, Kind.SCHEDULER
+_COUNT: Final = names.ANNOTATION_GPU_COUNT
+_VRAM: Final = names.ANNOTATION_VRAM_REQUEST
+_VRAM_PERCENT: Final = names.ANNOTATION_VRAM_PERCENT_REQUEST
+_COMPUTE: Final = names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+_FILTER: Final = names.ANNOTATION_CEL_FILTER
+_INJECT: Final = names.ANNOTATION_INJECT_CONTAINER
+_DEFAULT_SCHEDULER: Final = "default-scheduler"
+_TYPE, _NO_TYPE = (_attribute(names.ATTR_PRODUCT_NAME, has=has) for has in (True, False))
+_UUID, _NO_UUID = (_attribute(names.ATTR_UUID, has=has) for has in (True, False))
+_PLACING: Final = "kube-scheduler places the pod"
+_LIMITER: Final = "the node's enforcer decides how limits are kept"
+_QUEUE: Final = "only KAI's scheduler has queues"
+_KAI_PLACES: Final = "it still places the pod, so it has to allocate claims with amounts"
+_OF: Final = "nvidia.com/container.*."
+_KSERVE: Final = "serving.kserve.io/exp-dra-"
+KSERVE_CLASS: Final = f"{_KSERVE}device-class"
+KSERVE_SELECTOR: Final = f"{_KSERVE}cel-selector"
+
+WORDS: Final[Mapping[Dialect, tuple[Word, ...]]] = {
+    # Project-HAMi/HAMi: charts/hami/values.yaml, pkg/device/nvidia/device.go (MutateAdmission,
+    # GenerateResourceRequests), pkg/device/devices.go (CheckType, CheckUUID), pkg/util/types.go.
+    # Memory is in MiB of each card (memoryFactor 1), cores are percent, 0 is unset, and gpumem
+    # takes precedence over gpumem-percentage. Without nvidia.com/gpu it is one card.
+    Dialect.HAMI: (
+        Word(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
+        Word(_RESOURCE, "nvidia.com/gpumem", _VRAM, _mib),
+        Word(_RESOURCE, "nvidia.com/gpumem-percentage", _VRAM_PERCENT, _percent),
+        Word(_RESOURCE, "nvidia.com/gpucores", _COMPUTE, _percent),
+        Word(_RESOURCE, "nvidia.com/priority", note=_LIMITER),
+        Word(_ANNOTATION, "nvidia.com/use-gputype", _FILTER, _TYPE),
+        Word(_ANNOTATION, "nvidia.com/nouse-gputype", _FILTER, _NO_TYPE),
+        Word(_ANNOTATION, "nvidia.com/use-gpuuuid", _FILTER, _UUID),
+        Word(_ANNOTATION, "nvidia.com/nouse-gpuuuid", _FILTER, _NO_UUID),
+        Word(_ANNOTATION, "nvidia.com/vgpu-mode", note=_LIMITER),
+        Word(_ANNOTATION, "nvidia.com/numa-bind", note=_PLACING),
+        Word(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
+        Word(_ANNOTATION, "hami.io/gpu-scheduler-policy", note=_PLACING),
+        Word(_SCHEDULER, "hami-scheduler", _DEFAULT_SCHEDULER),
+    ),
+    # coldzerofear/vgpu-manager: pkg/util/consts.go, pkg/webhook/pod/mutate/pod_mutate.go (without
+    # a number it is 1, without cores and memory the card is whole), pkg/device/allocator (without
+    # memory all memory), pkg/util/util.go (matchDeviceSelector). Memory is in MiB of each card
+    # (deviceMemoryFactor 1).
+    Dialect.VGPU_MANAGER: (
+        Word(_RESOURCE, "nvidia.com/vgpu-number", _COUNT, _whole),
+        Word(_RESOURCE, "nvidia.com/vgpu-memory", _VRAM, _mib),
+        Word(_RESOURCE, "nvidia.com/vgpu-cores", _COMPUTE, _percent),
+        Word(_ANNOTATION, "nvidia.com/include-gpu-type", _FILTER, _TYPE),
+        Word(_ANNOTATION, "nvidia.com/exclude-gpu-type", _FILTER, _NO_TYPE),
+        Word(_ANNOTATION, "nvidia.com/include-gpu-uuid", _FILTER, _UUID),
+        Word(_ANNOTATION, "nvidia.com/exclude-gpu-uuid", _FILTER, _NO_UUID),
+        Word(_ANNOTATION, "nvidia.com/vgpu-compute-policy", note=_LIMITER),
+        Word(_ANNOTATION, "nvidia.com/node-scheduler-policy", note=_PLACING),
+        Word(_ANNOTATION, "nvidia.com/device-scheduler-policy", note=_PLACING),
+        Word(_ANNOTATION, "nvidia.com/device-topology-mode", note=_PLACING),
+        Word(_SCHEDULER, "vgpu-scheduler", _DEFAULT_SCHEDULER),
+    ),
+    # kai-scheduler/KAI-Scheduler: pkg/common/constants, docs/gpu-sharing (memory in MiB; for the
+    # first container by default), gpu_request_validator.go (a fraction is between 0 and 1).
+    Dialect.KAI: (
+        Word(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
+        Word(_ANNOTATION, "gpu-fraction", _VRAM_PERCENT, _fraction),
+        Word(_ANNOTATION, "gpu-memory", _VRAM, _mib),
+        Word(_ANNOTATION, "gpu-fraction-num-devices", _COUNT, _whole),
+        Word(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
+        Word(_ANNOTATION, "mps", note=_LIMITER),
+        Word(Kind.LABEL, "kai.scheduler/queue", note=_QUEUE),
+        Word(_SCHEDULER, "kai-scheduler", note=_KAI_PLACES),
+    ),
+    # kai-scheduler/gpu-fractioning: README, fractiond/internal/annotations (memory as quantities;
+    # one of request and limit is the other as well; compute by turns or by MPS, without amounts).
+    Dialect.GPU_FRACTIONING: (
+        Word(_ANNOTATION, f"{_OF}gpu-memory.request", _VRAM),
+        Word(_ANNOTATION, f"{_OF}gpu-memory.limit", names.ANNOTATION_VRAM_LIMIT),
+        Word(_ANNOTATION, f"{_OF}gpu-compute.request", _COMPUTE, _undefined),
+        Word(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
+        Word(_ANNOTATION, f"{_OF}gpu-compute.mode", note=_LIMITER),
+        Word(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
+    ),
+    # kserve/kserve: the samples of managed DRA, pkg/constants (whole devices; for the first
+    # container by default; device-count was gpu-count before).
+    Dialect.KSERVE: (
+        Word(_ANNOTATION, KSERVE_CLASS, names.ANNOTATION_DEDICATED_GPU, lambda _: "true"),
+        Word(_ANNOTATION, f"{_KSERVE}device-count", _COUNT, _whole),
+        Word(_ANNOTATION, f"{_KSERVE}gpu-count", _COUNT, _whole),
+        Word(_ANNOTATION, KSERVE_SELECTOR, _FILTER, _selectors),
+        Word(_ANNOTATION, f"{_KSERVE}container-name", _INJECT),
+    ),
+}
+_PREFIXES: Final[Mapping[Dialect, tuple[str, ...]]] = {
+    Dialect.HAMI: ("nvidia.com/", "hami.io/"),
+    Dialect.VGPU_MANAGER: ("nvidia.com/", "vgpu-manager.io/"),
+    Dialect.KAI: ("gpu-fraction", "gpu-memory", "kai.scheduler/"),
+    Dialect.GPU_FRACTIONING: ("nvidia.com/container.",),
+    Dialect.KSERVE: (_KSERVE,),
+}
+"""With these, a name that is no word is probably one of another release, or misspelled."""
+_KSERVE_CLAIMS: Final = frozenset({"managed-device", "managed-gpu"})
+"""Entries of pods for which KServe has made a claim itself, of the class that its user names."""
+_MEMORY: Final = frozenset({_VRAM, _VRAM_PERCENT, names.ANNOTATION_VRAM_LIMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A word in a pod, or an unknown name that begins like one.
+
+    Attributes:
+        owner, field: Where the mapping is that has the word as `key`.
+        path: Its path in the pod.
+        text: What becomes of it, or why it is refused.
+    """
+
+    owner: Json
+    field: str
+    key: str
+    path: str
+    text: str
+    is_removed: bool = False
+    is_refused: bool = False
+
+    @property
+    def holder(self) -> Json:
+        """The mapping that has the word."""
+        found: Json = self.owner[self.field]
+        return found
+
+
+@dataclass(slots=True)
+class Translation:
+    """What a pod's words mean.
+
+    Attributes:
+        annotations: Tensor Fusion's annotations for the pod; empty if its words ask for no GPU.
+        found: Every word, and every unknown name that begins like one.
+        notes: What follows from the words together.
+        error: Why they cannot be said together; "" if they can.
+    """
+
+    annotations: Amounts = field(default_factory=dict)
+    found: list[Found] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translation:
+    """Return what a pod, or a template of pods, says in these dialects.
+
+    A pod that requests a GPU in Tensor Fusion's annotations, or turns DRA off there, has nothing to
+    translate. So a translated pod is not translated again.
+    """
+    claims = {name_of(entry) for entry in as_list(as_map(pod.get("spec")).get("resourceClaims"))}
+    written = as_map(as_map(pod.get("metadata")).get("annotations"))
+    if claims & _KSERVE_CLAIMS or any(name in written for name in REQUESTING_ANNOTATIONS):
+        return Translation()
+    result, asked = Translation(), dict[str, Amounts]()
+    for kind, container, path, owner, field_name, key in _entries(pod):
+        text = str(owner[field_name][key])
+        here = partial(Found, owner, field_name, key, path)
+        found = _word(text if kind is Kind.SCHEDULER else key, kind, dialects)
+        if found is None:
+            if key.startswith(tuple(prefix for each in dialects for prefix in _PREFIXES[each])):
+                result.found.append(here("is no known word, so it stays"))
+            continue
+        word, named = found
+        try:
+            value = word.read(text)
+        except (ValueError, DriverError) as error:
+            result.found.append(here(str(error), is_refused=True))
+            continue
+        becomes = f"becomes {word.becomes}: {value}" if value else "is unset"
+        if kind is Kind.SCHEDULER:
+            becomes = f"{text} becomes {word.becomes}"
+        elif word.becomes and value:
+            amounts = asked.setdefault(named or container, {})
+            if word.becomes == _FILTER and _FILTER in amounts:
+                value = f"{amounts[_FILTER]} && {value}"
+            amounts[word.becomes] = value
+        text = becomes if word.becomes else f"has no effect: {word.note}"
+        is_removed = bool(word.becomes) or kind is Kind.RESOURCE
+        result.found.append(here(text, is_removed=is_removed))
+    _combine(result, pod, asked)
+    return result
+
+
+def _entries(pod: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str, Json, str, str]]:
+    """Yield everything that may be a word: kind, container, path, owner, field and key.
+
+    Requests come before limits, which therefore decide.
+    """
+    metadata = pod.get("metadata")
+    places = [
+        (Kind.ANNOTATION, "", "metadata", metadata, "annotations"),
+        (Kind.LABEL, "", "metadata", metadata, "labels"),
+    ]
+    for path, container in pod_containers.with_paths(pod):
+        resources, name = container.get("resources"), name_of(container)
+        for field_name in ("requests", "limits"):
+            places.append((Kind.RESOURCE, name, f"{path}.resources", resources, field_name))
+    for kind, name, path, owner, field_name in places:
+        if isinstance(owner, dict):
+            for key in as_map(owner.get(field_name)):
+                yield kind, name, f"{path}.{field_name}[{key}]", owner, field_name, str(key)
+    if isinstance(pod, dict) and "schedulerName" in as_map(pod.get("spec")):
+        yield Kind.SCHEDULER, "", "spec.schedulerName", pod, "spec", "schedulerName"
+
+
+def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[Word, str] | None:
+    """Return a word, and the container that its name has; None if it is unknown."""
+    for word in (word for each in dialects for word in WORDS[each]):
+        pattern = re.escape(word.name).replace(r"\*", "([a-z0-9-]+)")
+        if word.kind is kind and (match := re.fullmatch(pattern, name)):
+            return word, "".join(match.groups())
+    return None
+
+
+def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amounts]) -> None:
+    """Set the annotations, and what follows from all words together."""
+    of_pod = asked.pop("", {})
+    selecting = {name: of_pod.pop(name) for name in (_FILTER,) if name in of_pod}
+    inits = {
+        name_of(container): path.startswith("spec.init")
+        and container.get("restartPolicy") != "Always"
+        for path, container in pod_containers.with_paths(pod)
+    }
+    first = of_pod.pop(_INJECT, next((name for name, is_init in inits.items() if not is_init), ""))
+    if of_pod:
+        asked[first] = {**of_pod, **asked.get(first, {})}
+    if not asked:
+        result.found = [found for found in result.found if found.is_refused]
+        return
+    together = [name for name in asked if not inits.get(name)]
+    amounts, *others = asked.values()
+    if len(together) > 1 or any(other != amounts for other in others):
+        result.error = (
+            f"found amounts for containers {', '.join(asked)}, expected one: a pod has one claim, "
+            "which its containers share"
+        )
+        return
+    if not amounts.keys() & {*_MEMORY, _COMPUTE}:
+        amounts = {**amounts, names.ANNOTATION_DEDICATED_GPU: "true"}
+        result.notes.append("no part of a GPU is named, so the pod gets whole GPUs")
+    elif _COMPUTE not in amounts:
+        amounts = {**amounts, _COMPUTE: LIKE_MEMORY}
+        result.notes.append("no compute is named, so it gets the same part of compute as of memory")
+    result.annotations = {
+        names.ANNOTATION_DRA_ENABLED: "true",
+        _COUNT: "1",
+        _INJECT: ",".join(asked),
+        **selecting,
+        **amounts,
+    }
+
+
+def apply(pod: Json, translation: Translation) -> None:
+    """Replace the words in the pod that was translated; what it has in our words already stays."""
+    for found in translation.found:
+        if found.is_removed:
+            found.holder.pop(found.key, None)
+    metadata = pod.setdefault("metadata", {})
+    metadata["annotations"] = {**translation.annotations, **(metadata.get("annotations") or {})}
