@@ -11,7 +11,7 @@ import difflib
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,10 +20,13 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.resolver import BaseResolver
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 from ruamel.yaml.tokens import CommentToken
 
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission import dialects
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
@@ -154,6 +157,25 @@ def move(owner: CommentedMap, keys: list[str], into: str) -> None:
         part.lc.add_kv_line_col(key, line)
         part.ca.items[key] = comments
         _indent(part, key)
+
+
+def remove(owner: Any, field: str, key: str) -> None:
+    """Remove an entry of the mapping in a field; comments in lines of their own stay."""
+    part = owner[field]
+    before = list(part)[: list(part).index(key)]
+    below = _cut(part, key)
+    above = (part.ca.items.pop(key, None) or [None] * 4)[1] or []
+    del part[key]
+    text = "".join(" " * each.start_mark.column + each.value for each in above) + below
+    if before:
+        _paste(part, before[-1], text)
+    elif part and text:
+        tokens = part.ca.items.setdefault(next(iter(part)), [None] * 4)
+        first = CommentToken(text.lstrip(" "), CommentMark(part.lc.col))
+        tokens[1] = [first, *(tokens[1] or [])]
+    elif not part and not part.fa.flow_style():
+        owner[field] = None  # nothing after the colon: {} would be below the comments
+        _paste(owner, field, text)
 
 
 def rename(part: CommentedMap, key: str, new: str) -> None:
@@ -290,7 +312,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--check needs conversion; 2 the input cannot be read"
     )
     parser.add_argument("-f", dest="file", metavar="FILE", required=True, help="YAML; - for stdin")
+    parser.add_argument(
+        "--dialects",
+        metavar="NAMES",
+        type=_dialects,
+        default=(),
+        help="also translate the pods' words of other systems, separated by commas: "
+        f"{', '.join(Dialect)}",
+    )
     parser.add_argument("--check", action="store_true", help="only print what would be converted")
+
+
+def _dialects(text: str) -> tuple[Dialect, ...]:
+    return tuple(Dialect(name.strip()) for name in text.split(","))
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -302,7 +336,7 @@ def run(flags: argparse.Namespace) -> int:
         InputError: The file cannot be read, or is not YAML.
     """
     text = streams.read(flags.file)
-    converted = convert(text)
+    converted = convert(text, flags.dialects)
     name = "stdin" if flags.file == streams.STDIN else flags.file
     if not flags.check:
         sys.stdout.write(converted.text)
@@ -315,15 +349,18 @@ def run(flags: argparse.Namespace) -> int:
     return 1 if converted.problems or (flags.check and converted.text != text) else 0
 
 
-def convert(text: str) -> Converted:
+def convert(text: str, spoken: Collection[Dialect] = ()) -> Converted:
     """Convert what an API server of 1.34 or later refuses of the guide's forms.
 
     A document in which nothing has to be converted stays as it is, byte for byte.
 
+    Args:
+        spoken: Systems whose words in pods become Tensor Fusion's annotations.
+
     Raises:
         InputError: The text is not YAML, or sets a key twice.
     """
-    done = [_Conversion(part, found) for part, found in documents(text)]
+    done = [_Conversion(part, found, spoken) for part, found in documents(text)]
     return Converted(
         text="".join(each.text for each in done),
         reasons=tuple(sorted({reason for each in done for reason in each.reasons})),
@@ -334,13 +371,15 @@ def convert(text: str) -> Converted:
 class _Conversion:
     """Conversion of one document, which may be an object, a List or a part of an object."""
 
-    def __init__(self, text: str, of: Document) -> None:
+    def __init__(self, text: str, of: Document, spoken: Collection[Dialect]) -> None:
         self._of: Final = of
+        self._spoken: Final = spoken
         self.reasons: Final[list[Reason]] = []
         self.problems: Final[list[Reason]] = []
         for item in _objects(of.root):
             self._object(item)
         self._annotations(of.root)
+        self._pods(of.root)
         self.text: Final = of.text() if self.reasons else text
 
     def _reason(self, part: Any, key: object, text: str) -> None:
@@ -430,6 +469,57 @@ class _Conversion:
                 self._annotations(value)
         for item in part if isinstance(part, list) else ():
             self._annotations(item)
+
+    def _pods(self, part: Any) -> None:
+        """Translate the pods and templates of pods at any depth."""
+        if isinstance(at(part, "spec", "containers"), list):
+            self._pod(part)
+        if Dialect.KSERVE in self._spoken and at(part, "kind") == "LLMInferenceService":
+            self._service(part)
+        for item in part.values() if isinstance(part, CommentedMap) else ():
+            self._pods(item)
+        for item in part if isinstance(part, list) else ():
+            self._pods(item)
+
+    def _pod(self, pod: CommentedMap) -> None:
+        found = dialects.translate(pod, self._spoken)
+        refused = [each for each in found.found if each.is_refused]
+        for each in refused:
+            self._problem(each.holder, each.key, f"{each.key}: {each.text}")
+        if found.error:
+            self._problem(pod, "spec", found.error)
+        if refused or not found.annotations:
+            return
+        for each in found.found:
+            self._reason(each.holder, each.key, f"{each.key}: {each.text}")
+        for text in found.notes:
+            self._reason(pod, "spec", text)
+        if not isinstance(at(pod, "metadata"), CommentedMap):
+            pod.insert(0, "metadata", CommentedMap())
+        if not isinstance(at(pod, "metadata", "annotations"), CommentedMap):
+            pod["metadata"].pop("annotations", None)
+            insert_first(pod, "metadata", "annotations", _like(pod["metadata"]))
+        for name, value in reversed(found.annotations.items()):
+            if name not in pod["metadata"]["annotations"]:
+                quotes = SingleQuotedScalarString if '"' in value else DoubleQuotedScalarString
+                insert_first(pod["metadata"], "annotations", name, quotes(value))
+        for each in found.found:
+            if each.is_removed:
+                remove(each.owner, each.field, each.key)
+
+    def _service(self, service: CommentedMap) -> None:
+        """Let KServe make its claims of this driver's class."""
+        annotations = at(service, "metadata", "annotations")
+        for name in (dialects.KSERVE_CLASS, dialects.KSERVE_SELECTOR):
+            value = at(annotations, name)
+            if value is None or names.DEVICE_CLASS in value:
+                continue
+            if name == dialects.KSERVE_CLASS:
+                self._reason(annotations, name, f"{name}: {value} becomes {names.DEVICE_CLASS}")
+                replace(annotations, name, names.DEVICE_CLASS)
+            else:
+                text = f"{name}: expected attributes of {names.DRIVER}, which has other names"
+                self._problem(annotations, name, text)
 
     def _expression(self, part: Any, key: str) -> None:
         if not isinstance(expression := at(part, key), str):

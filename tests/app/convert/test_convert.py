@@ -14,6 +14,7 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLAIMS, CLASSES, GPUPOOLS, NODES, PODS, TEMPLATES, ApiError, Client
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.convert.convert import Converted, convert
+from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
@@ -570,6 +571,136 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     code = cli.main(["convert", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
+
+
+DEPLOYMENT: Final = """\
+kind: Deployment
+spec:
+  template:
+    metadata:
+      annotations:
+        # only these
+        nvidia.com/use-gpuuuid: "GPU-1"  # a card
+    spec:
+      schedulerName: hami-scheduler
+      # one container
+      containers:
+      - name: main
+        resources:
+          limits:
+            nvidia.com/gpu: 2 # two
+            # memory of each
+            nvidia.com/gpumem: 3000
+            nvidia.com/gpumems: 4
+          requests: {nvidia.com/gpu: 2}
+"""
+CONVERTED_DEPLOYMENT: Final = """\
+kind: Deployment
+spec:
+  template:
+    metadata:
+      annotations:
+        tensor-fusion.ai/dra-enabled: "true"
+        tensor-fusion.ai/gpu-count: "2"
+        tensor-fusion.ai/inject-container: "main"
+        tensor-fusion.ai/dra-cel-filter: 'FILTER'
+        tensor-fusion.ai/vram-request: "3000Mi"
+        tensor-fusion.ai/compute-percent-request: "memory"
+        # only these
+    spec:
+      # one container
+      containers:
+      - name: main
+        resources:
+          limits:
+            # memory of each
+            nvidia.com/gpumems: 4
+          requests: {}
+"""
+
+
+def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
+    converted = convert(DEPLOYMENT, [Dialect.HAMI])
+
+    uuid = f'(has({A}.uuid) && ({A}.uuid.upperAscii().contains("GPU-1")))'
+    assert converted.text == CONVERTED_DEPLOYMENT.replace("FILTER", uuid)
+    assert [(each.line, each.text.partition(":")[0]) for each in converted.reasons] == [
+        (7, "nvidia.com/use-gpuuuid"),
+        (8, "no compute is named, so it gets the same part of compute as of memory"),
+        (9, "schedulerName"),
+        (15, "nvidia.com/gpu"),
+        (17, "nvidia.com/gpumem"),
+        (18, "nvidia.com/gpumems"),
+        (19, "nvidia.com/gpu"),
+    ]
+    assert converted.problems == ()
+    assert convert(converted.text, [Dialect.HAMI]).text == converted.text
+    assert convert(DEPLOYMENT).text == DEPLOYMENT, "only the dialects that are named"
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_converted_pods_of_each_dialect_have_no_word_left(dialect: Dialect) -> None:
+    text = (Path(__file__).parents[1] / "simulate" / "dialects.yaml").read_text()
+    (own,) = (part for part in text.split("---\n") if f"name: {dialect}\n" in part)
+
+    converted = convert(own, [dialect])
+
+    changed = yaml.safe_load(converted.text)
+    assert all(name.startswith("tensor-fusion.ai/") for name in changed["metadata"]["annotations"])
+    assert "nvidia.com/" not in str(changed["spec"])
+    assert converted.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (
+            "kind: Pod\nspec:\n  containers:\n"
+            "  - {name: a, resources: {limits: {nvidia.com/gpu: 1}}}\n"
+            "  - {name: b, resources: {limits: {nvidia.com/gpu: 1}}}\n",
+            *(2, "found amounts for containers a, b, expected one: a pod has one claim, which "),
+        ),
+        (
+            "spec:\n  template:\n    spec:\n      containers:\n"
+            "      - {name: a, resources: {limits: {nvidia.com/gpucores: 300}}}\n",
+            *(5, "nvidia.com/gpucores: found '300', expected a whole number of at most 100"),
+        ),
+        (
+            "kind: LLMInferenceService\nmetadata:\n  annotations:\n"
+            "    serving.kserve.io/exp-dra-cel-selector: device.driver == 'x'\n",
+            *(4, "serving.kserve.io/exp-dra-cel-selector: expected attributes of tensor-fusion"),
+        ),
+    ],
+)
+def test_what_cannot_be_said_is_named_and_stays(text: str, line: int, problem: str) -> None:
+    converted = convert(text, list(Dialect))
+
+    assert converted.text == text
+    (found,) = converted.problems
+    assert found.line == line
+    assert found.text.startswith(problem)
+
+
+def test_kserve_makes_its_claims_of_this_drivers_class() -> None:
+    text = (
+        "kind: LLMInferenceService\nmetadata:\n  annotations:\n"
+        "    serving.kserve.io/exp-dra-device-class: CLASS # whole cards\n"
+    )
+
+    converted = convert(text.replace("CLASS", "gpu.nvidia.com"), [Dialect.KSERVE])
+
+    assert converted.text == text.replace("CLASS", "tensor-fusion.ai")
+    assert convert(converted.text, [Dialect.KSERVE]).reasons == ()
+
+
+def test_dialects_are_chosen_by_a_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(DEPLOYMENT)
+
+    code, out, _ = run(capsys, "-f", str(file), "--dialects", "kai, hami")
+
+    assert (code, out) == (0, convert(DEPLOYMENT, [Dialect.KAI, Dialect.HAMI]).text)
+    assert run(capsys, "-f", str(file), "--dialects", "mig")[0] == 2
 
 
 def test_the_text_is_on_stdout_and_the_diff_with_reasons_on_stderr(
