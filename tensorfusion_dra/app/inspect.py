@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,10 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.printable import one_line
@@ -41,6 +43,7 @@ from tensorfusion_dra.driver.providers import Outcome, ProviderKind, Registered,
 from tensorfusion_dra.driver.providers import State as ProviderState
 from tensorfusion_dra.state import ledger_reading
 
+_TEMPLATE_NODE: Final = "template"
 _FORMS: Final = ("table", "json", "yaml")
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
@@ -64,18 +67,31 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print who gives which attribute and capacity, in what time, and what went wrong",
     )
+    parser.add_argument(
+        "--as-template",
+        action="store_true",
+        help="print the ResourceSlices that another node with such GPUs would publish, as YAML",
+    )
+    parser.add_argument("--model", help="GPU model to take instead of this node's GPUs, as A10")
+    parser.add_argument("--count", type=int, default=1, help="how many of the model; default: 1")
     node_settings.add_flags(parser)
 
 
 def run(flags: argparse.Namespace) -> int:
     """Print the node's GPUs, devices, shares and CDI specs; return 1 if a part is unknown.
 
-    With --providers print these and what they give; return 1 if one failed.
+    With --providers print these and what they give; return 1 if one failed. With --as-template
+    print the slices of another such node.
 
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.
-        RetryableError: The NVIDIA driver cannot be recorded.
+        RetryableError: The NVIDIA driver cannot be recorded, or its cards cannot be read as a
+            template.
     """
+    if flags.model:
+        flags.simulated_gpus = f"{flags.count}x{flags.model}"
+    if flags.as_template:
+        flags.node_name = flags.node_name or _TEMPLATE_NODE
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="error", form="console")
     with node_parts.discovery(settings) as discovery:
@@ -84,10 +100,14 @@ def run(flags: argparse.Namespace) -> int:
             return 0
         with streams.own_output():
             read = _read_providers if flags.providers else _read
+            if flags.as_template:
+                read = _template
             found, troubles = read(settings, discovery)
+    if flags.as_template and flags.model:
+        troubles += _guesses(settings)
     if flags.form == "json":
         text = json.dumps(found, indent=2)
-    elif flags.form == "yaml":
+    elif flags.form == "yaml" or flags.as_template:
         text = yaml.safe_dump(found, sort_keys=False).rstrip()
     else:
         text = "\n".join(_provider_lines(found) if flags.providers else _lines(found))
@@ -101,12 +121,7 @@ def run(flags: argparse.Namespace) -> int:
 
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the view as a JSON object, and an error text for each part that is unknown."""
-    troubles: list[str] = []
-    if follows := node_parts.follows_gpupool(settings):
-        troubles.append(
-            f"pool-source {settings.pool_source}: the pool's values are in the API server, which "
-            "inspect does not read; the devices are shown with the values of the settings"
-        )
+    troubles = _pool_troubles(settings)
     try:
         claims = ledger_reading.claims(settings.data_folder)
     except DriverError as error:
@@ -144,13 +159,74 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     devices = catalog.devices if catalog else ()
     for card, device in zip(view["cards"], devices, strict=True):
         card["tflopsSource"] = device.gpu.tflops_source.value
-    pool = None if follows else node_parts.node(settings).pool
+    pool = None if node_parts.follows_gpupool(settings) else node_parts.node(settings).pool
     return {
         "node": {"name": settings.node_name, "pool": pool},
         **{part: view[part] for part in _OF_THE_VIEW},
         "devices": [device.as_api() for device in devices],
         "cdiSpecs": sorted(map(str, Path(settings.cdi_dir).glob(f"{names.CDI_FILE_PREFIX}*.json"))),
     }, troubles
+
+
+def _pool_troubles(settings: Settings) -> list[str]:
+    if not node_parts.follows_gpupool(settings):
+        return []
+    return [
+        f"pool-source {settings.pool_source}: the pool's values are in the API server, which "
+        "inspect does not read; the devices are shown with the values of the settings"
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfTemplate:
+    """The GPUs of a discovery, healthy, and without the UUIDs that only this node has."""
+
+    discovery: Discovery
+
+    def read(self) -> Inventory:
+        found = self.discovery.read()
+        gpus = tuple(
+            replace(gpu, uuid=f"GPU-00000000-0000-0000-0000-{gpu.index:012}") for gpu in found.gpus
+        )
+        return replace(found, gpus=gpus, recovery={})
+
+
+def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
+    """Return the ResourceSlices that another node with these GPUs and settings would publish.
+
+    An autoscaler that has no such node takes them for the one that it could add.
+    """
+    reader = DeviceCatalog(
+        _OfTemplate(discovery),
+        node_parts.node(settings),
+        host=HostSizes(settings.disk_folder),
+        providers=providers.load(settings),
+        enforcement=node_parts.node_enforcer(settings).of_devices,
+    )
+    reader.refresh()
+    catalog = reader.current()
+    assert catalog is not None  # the cards were read and the node is known
+    wanted = slices.wanted(catalog.devices, catalog.node, node_uid="")
+    items = slices.plan(wanted, ()).create
+    for item in items:
+        del item["metadata"]["ownerReferences"]  # of a Node that is not there
+    left_out = (f"left out: {each.subject}: {each.reason}" for each in catalog.left_out)
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSliceList",
+        "items": [{"apiVersion": "resource.k8s.io/v1", **item} for item in items],
+    }, [*_pool_troubles(settings), *catalog.host_size_errors, *left_out]
+
+
+def _guesses(settings: Settings) -> Iterator[str]:
+    """Yield what a model alone does not say of its node."""
+    if settings.enforcer == AUTO:
+        yield (
+            f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
+            f"shows {settings.candidates[0]}"
+        )
+    if settings.oversubscription and settings.oversubscription.expands_memory:
+        yield "the template expands memory by that of this host; take it on a node of the pool"
 
 
 def _lines(found: Json) -> Iterator[str]:

@@ -55,6 +55,7 @@ def test_version_flag_prints_name_and_version() -> None:
         (["inspect", "--gpu-models", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "/nowhere/a.yaml"], "/nowhere/a.yaml"),
         (["inspect", "--simulated-gpus", "2xA1000000"], "A1000000"),
+        (["inspect", "--as-template", "--model", "A1000000"], "A1000000"),
         (["doctor", "--runtime-config", "/nowhere"], "runtime-config: /nowhere"),
         (["doctor", "--on", "moon"], "moon"),
         (["doctor", "--enforcer", "magic"], "enforcer: found 'magic'"),
@@ -162,6 +163,57 @@ def test_simulate_shows_an_oversubscribed_pool_and_each_containers_limits() -> N
     assert small["shares"][0]["consumed"]["virtual_vram"] == "1Mi"
     assert "virtual_tflops" in whole["waits_for"]
     assert {left["capacity"]: left["free"] for left in report["left"]}["virtual_tflops"] == "0"
+
+
+SETTINGS = ("--gpupool", "prod", "--qos", "high", "--enforcer", "hami-core")
+
+
+def test_template_is_what_a_node_publishes_but_for_uuids_and_the_nodes_name(tmp_path: Path) -> None:
+    pool = (*SETTINGS, "--tflops-oversell-ratio", "150")
+    cards = "65xA100-SXM4-80GB"
+    node = command(
+        *("inspect", "-o", "json", "--node-name", "node-01", "--simulated-gpus", cards),
+        *(*pool, *host_folders(tmp_path)),
+    )
+    template = command("inspect", "--as-template", "--simulated-gpus", cards, *pool)
+
+    assert (template.returncode, template.stderr) == (0, "")
+    first, last = yaml.safe_load(template.stdout)["items"]
+    spec = first["spec"]
+    assert spec["pool"] == {"name": "prod/template", "resourceSliceCount": 2, "generation": 1}
+    assert spec["driver"] == "tensor-fusion.ai.dra-driver"
+    assert {spec["nodeName"], last["spec"]["nodeName"]} == {"template"}
+    assert "ownerReferences" not in first["metadata"]
+    made = [*spec["devices"], *last["spec"]["devices"]]
+    assert len({device["name"] for device in made}) == 65
+    assert list(map(without_node, made)) == list(
+        map(without_node, json.loads(node.stdout)["devices"])
+    )
+
+
+def without_node(device: dict[str, Any]) -> dict[str, Any]:
+    unique = ("uuid", "node_name")
+    attributes = {key: value for key, value in device["attributes"].items() if key not in unique}
+    return {**device, "name": "", "attributes": attributes}
+
+
+def test_template_of_a_model_needs_no_node_and_reports_what_only_a_node_knows() -> None:
+    typed = shown(INSTALL, "tensorfusion-dra inspect --as-template")
+    arguments, _ = typed.line.replace("POOL", "prod").split(" > ")
+    sure = command(*shlex.split(arguments)[1:])
+    guessed = command(
+        *("inspect", "--as-template", "-o", "json", "--model", "T4", "--node-name", "gpu-9"),
+        *("--vram-expand-to-host-mem", "10"),
+    )
+
+    (item,) = yaml.safe_load(sure.stdout)["items"]
+    assert (sure.returncode, sure.stderr) == (0, "")
+    assert len(item["spec"]["devices"]) == 8
+    assert item["spec"]["devices"][0]["attributes"]["enforcer"] == {"string": "hami-core"}
+    assert json.loads(guessed.stdout)["items"][0]["spec"]["nodeName"] == "gpu-9"
+    assert guessed.returncode == 1
+    assert "enforcer: found auto, expected the name" in guessed.stderr
+    assert "expands memory by that of this host" in guessed.stderr
 
 
 def test_inspect_raw_prints_a_recording_of_nvml() -> None:
@@ -273,6 +325,7 @@ def test_plugin_shows_its_own_name(capsys: Capture, monkeypatch: pytest.MonkeyPa
     assert capsys.readouterr().out.startswith("usage: kubectl tensorfusion why")
 
 
+INSTALL = markdown.text(ROOT / "docs" / "install.md")
 USE = markdown.text(ROOT / "docs" / "use.md")
 EXTEND = markdown.text(ROOT / "docs" / "extend.md")
 DEMO = "make demo"
