@@ -135,6 +135,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         providers=providers.load(settings),
         tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
         taint_effect=node_parts.taint_effect(settings),
+        users=node_parts.card_users(settings),
         enforcement=node_parts.node_enforcer(settings).of_devices,
     )
     try:

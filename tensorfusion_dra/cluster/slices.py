@@ -41,7 +41,8 @@ class Slices:
         self._must_list = True  # before the next fetch() returns
         self._is_watched = False
         # The Node authorizer and the admission policy restrict a node to its own slices.
-        self._query = {"fieldSelector": f"spec.driver={names.DRIVER},spec.nodeName={node_name}"}
+        self._of_node = f"spec.nodeName={node_name}"
+        self._query = {"fieldSelector": f"spec.driver={names.DRIVER},{self._of_node}"}
 
     def fetch(self) -> Sequence[Slice]:
         with self._guard:
@@ -81,17 +82,33 @@ class Slices:
                     raise
             self._known.pop(metadata["name"], None)
 
-    def watch(self, *, on_change: Callable[[], None], on_return: Callable[[], None]) -> Watch:
+    def watch(
+        self,
+        *,
+        on_change: Callable[[], None],
+        on_return: Callable[[], None],
+        on_others: Callable[[Sequence[Slice]], None] = lambda _: None,
+    ) -> Watch:
         """Return a watch of this node's slices, which keeps what fetch() returns up to date.
 
         Args:
             on_change: Called when another writer has added, changed or deleted a slice.
             on_return: Called when the watch begins, or begins again, since the server may be
                 another one.
+            on_others: Called with all slices that other drivers have on this node, when they
+                may have changed.
         """
         self._is_watched = True
+        others: dict[str, Slice] = {}
 
-        def on_list(_items: Sequence[Slice]) -> None:
+        def is_others(item: Slice) -> bool:
+            spec = item["spec"]
+            return bool(spec["driver"] != names.DRIVER and spec.get("nodeName") == self._node_name)
+
+        def on_list(items: Sequence[Slice]) -> None:
+            others.clear()
+            others.update((each["metadata"]["name"], each) for each in items if is_others(each))
+            on_others(tuple(others.values()))
             # The list may be older than own writes, so the next fetch() makes its own.
             with self._guard:
                 self._must_list = True
@@ -99,6 +116,12 @@ class Slices:
 
         def on_event(event: str, item: Slice) -> None:
             metadata = item["metadata"]
+            if is_others(item):
+                others.pop(metadata["name"], None)
+                if event != "DELETED":
+                    others[metadata["name"]] = item
+                on_others(tuple(others.values()))
+                return
             with self._guard:
                 known = self._known.get(metadata["name"], {"metadata": {}})["metadata"]
                 if event == "DELETED":
@@ -113,7 +136,7 @@ class Slices:
         return Watch(
             self._resource_api.api,
             self._resource_api.slices,
-            selector=self._query["fieldSelector"],
+            selector=self._of_node,
             on_list=on_list,
             on_event=on_event,
             on_resume=on_return,

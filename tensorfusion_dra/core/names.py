@@ -114,6 +114,11 @@ PHASE_UNKNOWN: Final = "Unknown"
 """Phase of an unhealthy device: Tensor Fusion's phase for a GPU in an unknown state. The guide's
 selectors accept Running, and Tensor Fusion's own accept Running or Pending."""
 
+TAINT_USED_BY: Final = "tensor-fusion.ai/used-by"
+"""Key of the taint of a device that another driver or device plugin gives to containers as well."""
+NVIDIA_DEVICE_PLUGIN: Final = "nvidia-device-plugin"
+"""Tensor Fusion's name, in used_by, for a card of NVIDIA's device plugin."""
+
 TAINT_UNHEALTHY: Final = "tensor-fusion.ai/unhealthy"
 """Key of the taint of an unhealthy device; its value is the reason."""
 TAINT_ENFORCER_MISSING: Final = "tensor-fusion.ai/enforcer-missing"

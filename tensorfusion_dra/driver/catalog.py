@@ -52,6 +52,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import XidCounts
+from tensorfusion_dra.driver.card_users import CardUsers
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.ports import CardEvents, Discovery, HostSizes, HungError
 from tensorfusion_dra.driver.providers import Providers
@@ -275,6 +276,7 @@ class DeviceCatalog:
         tracker: CardHealthTracker | None = None,
         taint_effect: str = NO_SCHEDULE,
         enforcement: Callable[[Node], Enforcement] = lambda _: Enforcement(),
+        users: CardUsers | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -286,11 +288,13 @@ class DeviceCatalog:
             tracker: Decides on the cards' health; None for one without a record on disk.
             taint_effect: Effect of an unhealthy device's taint; "" for no taint.
             enforcement: Returns what keeps limits on the node now.
+            users: Knows who else gives the cards to containers; None for nobody.
         """
         self._discovery = discovery
         self._providers = providers or Providers()
         self._taint_effect = taint_effect
         self._enforcement = enforcement
+        self._users = users or CardUsers()
         self._host = host
         self._host_resources = HostResources()
         self._host_size_errors: tuple[str, ...] = ()
@@ -339,10 +343,18 @@ class DeviceCatalog:
                 self._rebuild()
             raise
         troubles = self._providers.troubles(inventory)
+        self._users.read()
         with self._building:
             self._tracker.record_reading(inventory, troubles)
             self._read_host_sizes()
             return self._rebuild(call_again=True)
+
+    def holders(self) -> Mapping[str, str]:
+        """Return by device name who gave a card to a container that has it now, read again."""
+        self._users.read()
+        catalog = self.current()
+        users = self._users.of_cards(device.gpu for device in catalog.devices) if catalog else {}
+        return {devices.device_name(uuid): each.name for uuid, each in users.items() if each.holds}
 
     def on_event(self, event: CardEvent) -> bool:
         """Take in an event of the NVIDIA driver; return True if the catalog changed."""
@@ -439,10 +451,13 @@ class DeviceCatalog:
         reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
         built = devices.own(reading, node, self._enforcement(node))
         extended = self._providers.extended(built, reading, call_again=call_again)
+        users = self._users.of_cards(reading.gpus)
+        since = self._users.since(users)
         effect = self._taint_effect
-        for device in (
-            devices.with_health(each, cards.sick.get(each.name), effect=effect) for each in extended
-        ):
+        for each in extended:
+            uuid = each.gpu.uuid
+            free = devices.with_user(each, users[uuid].name, since[uuid]) if uuid in users else each
+            device = devices.with_health(free, cards.sick.get(each.name), effect=effect)
             if reasons := device_rules.violations(device.as_api()):
                 left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
             else:

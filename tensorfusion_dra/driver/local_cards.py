@@ -148,6 +148,24 @@ class LocalCards:
                 text = sickness.worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
+    def check_free(self, ref: ClaimRef, devices: Iterable[str]) -> None:
+        """Check that no container has one of the devices from somebody else.
+
+        Args:
+            ref: The claim, for the error text.
+            devices: Their names, without those that a claim only observes.
+
+        Raises:
+            RetryableError: One has.
+        """
+        holders = self.catalog.holders()
+        for device in devices:
+            if device in holders:
+                raise RetryableError(
+                    f"claim {ref}: {device}: found a container that has this GPU from "
+                    f"{holders[device]}, expected only claims of this driver"
+                )
+
     def node_facts(self, catalog: Catalog, devices: set[str]) -> NodeFacts:
         """Return what admit() has to know of this node for a claim with these devices.
 

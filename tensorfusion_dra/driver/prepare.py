@@ -202,6 +202,9 @@ class Preparer:
         catalog = self._cards.wait_for_catalog(claim.ref, deadline)
         devices = {allocation.device for allocation in claim.allocations}
         self._cards.check_present(claim.ref, devices)
+        self._cards.check_free(
+            claim.ref, (each.device for each in claim.allocations if not each.admin_access)
+        )
         pods = ClaimPods(self._pods, claim, deadline=deadline)
         policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
         choice = self._enforcer.of_new_claim()

@@ -486,3 +486,26 @@ def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
         client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
 
         assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})
+
+
+def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ours(
+    server: ApiServer, resource_api: ResourceApi
+) -> None:
+    others: list[list[str]] = []
+    own = Slices(resource_api, node_name=NODE.name)
+    watch = own.watch(
+        on_change=lambda: pytest.fail("another driver's slice was taken for ours"),
+        on_return=nothing,
+        on_others=lambda found: others.append([each["spec"]["driver"] for each in found]),
+    )
+    nvidia = {**t4_slice(), "metadata": {"name": "nvidia"}}
+    nvidia["spec"] = {**nvidia["spec"], "driver": "gpu.nvidia.com"}
+    elsewhere = {**nvidia, "metadata": {"name": "elsewhere"}}
+    elsewhere["spec"] = {**nvidia["spec"], "nodeName": "node-02"}
+    with following(watch):
+        assert eventually(lambda: others == [[]])
+        Slices(resource_api, node_name="node-02").create(elsewhere)
+        created = Slices(resource_api, node_name=NODE.name).create(nvidia)
+        assert eventually(lambda: others[1:] == [["gpu.nvidia.com"]])
+        Slices(resource_api, node_name=NODE.name).delete(created)
+        assert eventually(lambda: others[2:] == [[]])

@@ -11,7 +11,9 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.devices import other_users
 from tensorfusion_dra.core.devices.capacity import Oversubscription
+from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError
@@ -32,8 +34,6 @@ _PLUGINS: Final = (
 )
 """Device plugins: prefix of the resource names, name, and means to keep it off a node."""
 _LIVE: Final = frozenset({"Pending", "Running", "Unknown"})
-_MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
-"""Attributes by which drivers name a card, without their domain."""
 
 
 def cards(context: Context) -> Iterator[Finding]:
@@ -44,6 +44,7 @@ def cards(context: Context) -> Iterator[Finding]:
             discovery,
             node_parts.node(settings),
             host=HostSizes(settings.disk_folder),
+            users=node_parts.card_users(settings),
         )
         try:
             recording = discovery.raw()
@@ -62,6 +63,7 @@ def cards(context: Context) -> Iterator[Finding]:
     assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
     yield from published(gpus, catalog.left_out)
+    yield from used_by_others(catalog.devices)
     yield from expansion(settings.oversubscription, catalog.host_size_errors)
     yield from _access(settings, gpus)
 
@@ -116,6 +118,18 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
             expected="a card that can be published",
             cure="fix the stated cause; the card is then published without a restart",
         )
+
+
+def used_by_others(devices: Sequence[Device]) -> Iterator[Finding]:
+    """Judge which cards containers have from a device plugin or another DRA driver."""
+    for device in devices:
+        if user := device.attributes[names.ATTR_USED_BY]:
+            yield warning(
+                f"GPU {device.gpu.uuid}",
+                f"a container has it from {user}",
+                expected="only claims of this driver; a taint keeps them away until then",
+                cure=f"end the pods that have it from {user}, and keep {user} off this node",
+            )
 
 
 def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Iterator[Finding]:
@@ -279,12 +293,12 @@ def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterato
         mark
         for driver, device in _devices(slices)
         if driver == names.DRIVER
-        for mark in _marks(device)
+        for mark in other_users.marks(device)
     }
     twice: dict[str, set[str]] = {}
     others = {driver for driver, _ in _devices(slices)} - {names.DRIVER}
     for driver, device in _devices(slices):
-        if driver != names.DRIVER and ours & set(_marks(device)):
+        if driver != names.DRIVER and ours & set(other_users.marks(device)):
             twice.setdefault(driver, set()).add(device["name"])
     for driver, devices in sorted(twice.items()):
         yield warning(
@@ -302,11 +316,3 @@ def _devices(slices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping
     for item in slices:
         for device in item["spec"].get("devices") or []:
             yield item["spec"]["driver"], device
-
-
-def _marks(device: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the attribute values that identify a card within its node, in lower case."""
-    for name, value in (device.get("attributes") or {}).items():
-        text = str(value.get("string") or "").lower()
-        if text and name.rpartition("/")[2] in _MARKS:
-            yield text

@@ -158,6 +158,7 @@ class NodePlugin:
             node_parts.discovery(settings, claims_of, check=replacement.check)
         )
         self._card_events = discovery.events if settings.health_events == "true" else None
+        self._users = node_parts.card_users(settings)
         self.catalog = DeviceCatalog(
             discovery,
             None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
@@ -166,8 +167,10 @@ class NodePlugin:
             tracker=node_parts.health_tracker(settings, claims_of, replacement=replacement),
             taint_effect=node_parts.taint_effect(settings),
             enforcement=node_enforcer.of_devices,
+            users=self._users,
         )
         providers_of = self.catalog.providers
+        self._users.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
         node_enforcer.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
         replacement.on_change = lambda: providers_of.wake()  # noqa: PLW0108  likewise
 
@@ -362,7 +365,9 @@ class NodePlugin:
         """
         # Before the publisher starts, which lists the slices in each round without a watch.
         slice_watch = self._slices.watch(
-            on_change=self.publisher.slices_changed, on_return=self.publisher.server_returned
+            on_change=self.publisher.slices_changed,
+            on_return=self.publisher.server_returned,
+            on_others=self._users.set_slices,
         )
         self._supervisor.own("publish", self.publisher)
         self._supervisor.own("slice-watch", slice_watch)

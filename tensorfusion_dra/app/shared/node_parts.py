@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
+from tensorfusion_dra.driver.card_users import CardUsers
 from tensorfusion_dra.driver.catalog import CardHealthTracker
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
@@ -38,6 +40,7 @@ from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcement.evidence import EvidenceReader
+from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 
@@ -268,6 +271,12 @@ def health_tracker(
         saves=saves,
         replacement=replacement,
     )
+
+
+def card_users(settings: Settings) -> CardUsers:
+    """Return what knows who else gives this node's cards to containers."""
+    socket = Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock"
+    return CardUsers(partial(pod_resources.allocations, socket))
 
 
 def taint_effect(settings: Settings) -> str:

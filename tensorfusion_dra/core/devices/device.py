@@ -203,6 +203,17 @@ def device_name(gpu_uuid: str) -> str:
     return gpu_uuid.lower()
 
 
+def with_user(device: Device, user: str, since: datetime) -> Device:
+    """Return the device as it is published while something else gives its card to containers.
+
+    Args:
+        user: Name of the other DRA driver or device plugin.
+        since: Start of the taint.
+    """
+    taint = Taint(key=names.TAINT_USED_BY, value=user, effect="NoSchedule", since=since)
+    return replace(device, attributes={**device.attributes, names.ATTR_USED_BY: user}, taint=taint)
+
+
 def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> Device:
     """Return the device as it is published with this health.
 

@@ -7,6 +7,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.presence import Choice
 from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
@@ -30,6 +32,7 @@ from tensorfusion_dra.state.ledger_file import VERSION
 from tensorfusion_dra.state.ledger_reading import LedgerFacts
 from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
+from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.prepared_claims import limit
 from tests.support.canned_api import served
@@ -763,3 +766,13 @@ def test_dead_enforcer_is_a_problem_if_it_is_required(
 
     assert finding.level is level
     assert found.text in finding.found
+
+
+def test_a_card_that_a_container_has_from_a_device_plugin_is_a_warning() -> None:
+    free, used = published_devices(gpu(), gpu(1))
+    used = devices.with_user(used, "nvidia-device-plugin", datetime.now(UTC))
+
+    findings.check(
+        gpus.used_by_others([free, used]),
+        [(Level.WARNING, "a container has it from nvidia-device-plugin")],
+    )

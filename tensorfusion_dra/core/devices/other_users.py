@@ -1,0 +1,92 @@
+"""Cards that something else than this driver gives to containers as well.
+
+Device plugins and other DRA drivers do not count this driver's claims, nor does it count theirs. So
+a card that another DRA driver publishes, or that a container got from a device plugin or another
+DRA driver, has a taint that keeps new claims away, and the attribute `used_by` names the other one.
+As long as such a container holds a card, claims on it are not prepared either.
+
+Example: a node moves from NVIDIA's device plugin to this driver. Pod A got card 0 from the plugin
+before. Card 0 has the taint until A ends; card 1 is shared at once.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.gpu import Gpu
+
+_MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
+"""Attributes by which drivers name a card, without their domain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocations:
+    """What the node's containers hold, as the kubelet lists it.
+
+    Attributes:
+        plugins: Devices of device plugins: resource and device ID, such as
+            ``("nvidia.com/gpu", "GPU-8f3a...")``. A plugin that shares a card appends to its UUID.
+        claims: Devices of claims: driver, pool and device.
+    """
+
+    plugins: frozenset[tuple[str, str]] = frozenset()
+    claims: frozenset[tuple[str, str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherUser:
+    """Something else that gives a card to containers.
+
+    Attributes:
+        name: Name of the DRA driver; for a device plugin ``nvidia-device-plugin``, or the domain of
+            its resource.
+        holds: True if a container has the card from it now.
+    """
+
+    name: str
+    holds: bool
+
+
+def of_cards(
+    gpus: Iterable[Gpu], allocations: Allocations, slices: Sequence[Mapping[str, Any]]
+) -> Mapping[str, OtherUser]:
+    """Return the cards' other users by GPU UUID; one that holds the card comes first.
+
+    Args:
+        slices: The node's ResourceSlices of other drivers.
+    """
+    published = [
+        (item["spec"]["driver"], item["spec"]["pool"]["name"], device)
+        for item in slices
+        for device in item["spec"].get("devices") or ()
+    ]
+    found = {}
+    for gpu in gpus:
+        uuid = gpu.uuid.lower()
+        users = [
+            OtherUser(name=driver, holds=(driver, pool, device["name"]) in allocations.claims)
+            for driver, pool, device in published
+            if {uuid, gpu.pci_bus_id} & {*marks(device)}
+        ]
+        users += [
+            OtherUser(name=_plugin(resource), holds=True)
+            for resource, device_id in sorted(allocations.plugins)
+            if uuid in device_id.lower()
+        ]
+        if users:
+            found[gpu.uuid] = max(users, key=lambda user: user.holds)
+    return found
+
+
+def marks(device: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the attribute values that identify a card within its node, in lower case."""
+    for name, value in (device.get("attributes") or {}).items():
+        text = str(value.get("string") or "").lower()
+        if text and name.rpartition("/")[2] in _MARKS:
+            yield text
+
+
+def _plugin(resource: str) -> str:
+    domain = resource.partition("/")[0]
+    return names.NVIDIA_DEVICE_PLUGIN if domain == "nvidia.com" else domain

@@ -1,0 +1,62 @@
+"""Which cards something else gives to containers as well."""
+
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.devices import other_users
+from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
+from tests.support.builders.gpus import gpu
+
+CARD = gpu(pci_bus_id="0000:18:00.0")
+UUID = CARD.uuid
+NVIDIA_SLICE = {
+    "spec": {
+        "driver": "gpu.nvidia.com",
+        "pool": {"name": "node-01"},
+        "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": UUID}}}],
+    }
+}
+BY_PCI_ADDRESS = {
+    "spec": {
+        "driver": "other.example.com",
+        "pool": {"name": "p"},
+        "devices": [
+            {
+                "name": "a",
+                "attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:18:00.0"}},
+            }
+        ],
+    }
+}
+EMPTY = {"spec": {"driver": "empty.example.com", "pool": {"name": "p"}}}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "claims", "slices", "user"),
+    [
+        ([], [], [EMPTY], None),
+        ([("nvidia.com/gpu", "GPU-other")], [], [], None),
+        ([("nvidia.com/gpu", UUID)], [], [], ("nvidia-device-plugin", True)),
+        ([("nvidia.com/gpu.shared", f"{UUID}::3")], [], [], ("nvidia-device-plugin", True)),
+        ([("volcano.sh/vgpu-number", f"{UUID}-0")], [], [], ("volcano.sh", True)),
+        ([], [], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
+        ([], [], [BY_PCI_ADDRESS], ("other.example.com", False)),
+        ([], [("gpu.nvidia.com", "node-01", "gpu-0")], [NVIDIA_SLICE], ("gpu.nvidia.com", True)),
+        ([], [("gpu.nvidia.com", "node-01", "gpu-1")], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
+        ([], [("tensor-fusion.ai.dra-driver", "default/node-01", UUID)], [], None),
+        ([("nvidia.com/gpu", UUID)], [], [NVIDIA_SLICE], ("nvidia-device-plugin", True)),
+    ],
+)
+def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_it(
+    plugins: list[tuple[str, str]],
+    claims: list[tuple[str, str, str]],
+    slices: list[dict[str, Any]],
+    user: tuple[str, bool] | None,
+) -> None:
+    allocations = Allocations(plugins=frozenset(plugins), claims=frozenset(claims))
+
+    found = other_users.of_cards([CARD, gpu(1)], allocations, slices)
+
+    expected = {UUID: OtherUser(name=user[0], holds=user[1])} if user else {}
+    assert found == expected
