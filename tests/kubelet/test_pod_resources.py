@@ -42,6 +42,13 @@ def kubelet(socket: Path, answer: pb.ListPodResourcesResponse | None) -> Iterato
             server.stop(None).wait()
 
 
+def holding(resource: str, *devices: str) -> pb.ListPodResourcesResponse:
+    """Return the answer about one container with devices of a device plugin."""
+    held = pb.ContainerDevices(resource_name=resource, device_ids=devices)
+    container = pb.ContainerResources(devices=[held])
+    return pb.ListPodResourcesResponse(pod_resources=[pb.PodResources(containers=[container])])
+
+
 def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path) -> None:
     container = pb.ContainerResources(
         devices=[

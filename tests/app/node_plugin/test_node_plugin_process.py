@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.rest import EVENTS
+from dra_simulator.rest import EVENTS, SLICES
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tests.kubelet.test_pod_resources import holding, kubelet
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 SHARE = {"tflops": "100", "vram": "16Gi"}
@@ -187,3 +188,32 @@ def test_the_plugin_registers_its_driver_name_and_service(cluster: SimulatedClus
     assert plugin.service == "v1.DRAPlugin"
     cluster.until("health", lambda: len(cluster.kubelet.health) == 2)
     assert {health.status for health in cluster.kubelet.health.values()} == {"HEALTHY"}
+
+
+def users(cluster: SimulatedCluster) -> list[str]:
+    """Return who else gives away each of the driver's cards, as its taint says it."""
+    return [
+        device["taints"][0]["value"] if "taints" in device else ""
+        for item in cluster.slices()
+        if item["spec"]["driver"] == names.DRIVER
+        for device in item["spec"]["devices"]
+    ]
+
+
+def test_cards_of_a_device_plugin_and_of_another_dra_driver_are_tainted() -> None:
+    with cluster_with() as cluster:
+        start(cluster)
+        (stored,) = cluster.slices()
+        first, second = (
+            device["attributes"]["uuid"]["string"] for device in stored["spec"]["devices"]
+        )
+        socket = cluster.kubelet_root / "pod-resources" / "kubelet.sock"
+        socket.parent.mkdir()
+        other = {"name": "gpu-0", "attributes": {"uuid": {"string": second}}}
+        spec = {**stored["spec"], "driver": "gpu.nvidia.com", "devices": [other]}
+        with kubelet(socket, holding("nvidia.com/gpu", first)):
+            # Its event has the node plugin read everything again.
+            cluster.client.create(SLICES, {"metadata": {"name": "other"}, "spec": spec})
+            cluster.until(
+                "tainted", lambda: users(cluster) == ["nvidia-device-plugin", "gpu.nvidia.com"]
+            )
