@@ -6,6 +6,7 @@ from typing import Any, Final
 from tensorfusion_dra.app.doctor import kubernetes
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import segment
+from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects as rules
 from tensorfusion_dra.core.doctor.finding import Finding
@@ -30,11 +31,6 @@ def pods(context: Context) -> Iterator[Finding]:
         there = not name or context.probe.find(f"{_RUNTIME_CLASSES}/{segment(name)}") is not None
         nodes = context.probe.items("/api/v1/nodes")
         yield from rules.pods(item, nodes, has_runtime_class=there)
-
-
-_GPUPOOLS: Final = (
-    f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}/{names.GPUPOOLS}"
-)
 
 
 def slices(context: Context) -> Iterator[Finding]:
@@ -62,7 +58,7 @@ def _awaited(
     """Return the finding for nodes that publish nothing because they wait for a GPUPool."""
     for source in sources:
         if source.kind != "settings":
-            stored = context.probe.items_if_served(_GPUPOOLS)
+            stored = context.probe.items_if_served(GPUPOOLS)
             if found := rules.awaited_pool(source, stored, list(nodes)):
                 return found
     return None
@@ -88,10 +84,12 @@ def templates(context: Context) -> Iterator[Finding]:
 
 
 def known_pools(context: Context) -> Iterator[Finding]:
-    """Check that the pools that nodes publish are GPUPools, if the cluster has any."""
+    """Check that nodes publish pools that are GPUPools, and how these want pods to be placed."""
     probe, selector = context.probe, f"spec.driver={names.DRIVER}"
     found = probe.items(context.resource_api.slices(), fieldSelector=selector)
-    yield from rules.published_pools(found, probe.items(_GPUPOOLS))
+    pools = probe.items(GPUPOOLS)
+    yield from rules.published_pools(found, pools)
+    yield from rules.placement_modes(pools, probe.items(TEMPLATES) if pools else [])
 
 
 def crds(context: Context) -> Iterator[Finding]:

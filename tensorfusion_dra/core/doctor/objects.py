@@ -368,6 +368,29 @@ def published_pools(
     )
 
 
+def placement_modes(
+    pools: Sequence[Mapping[str, Any]], templates: Sequence[Mapping[str, Any]]
+) -> Iterator[Finding]:
+    """Name the GPUPools whose SchedulingConfigTemplate sets a mode of placement.
+
+    kube-scheduler takes a node's first card with room, whatever the mode, and does not weigh GPUs
+    when it chooses the node (docs/adr/0053).
+    """
+    modes = {
+        str(each["metadata"]["name"]): as_map(as_map(each.get("spec")).get("placement")).get("mode")
+        for each in templates
+    }
+    for pool in pools:
+        if mode := modes.get(str(as_map(pool.get("spec")).get("schedulingConfigTemplate"))):
+            yield note(
+                f"GPUPool {pool['metadata']['name']}",
+                f"placement.mode {mode} has no effect: kube-scheduler fills a node's cards one "
+                "after the other, and chooses the node by CPU and memory",
+                cure="place pods by their affinity or topologySpreadConstraints "
+                "(docs/concepts.md, Which card a pod gets)",
+            )
+
+
 def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Judge a CustomResourceDefinition; yield nothing if the cluster has none.
 

@@ -352,6 +352,23 @@ def test_pools_of_settings_beside_gpupools_of_other_names_are_a_warning(
     assert all(published in each.found and "prod" in each.found for each in found)
 
 
+@pytest.mark.parametrize(
+    ("named", "mode", "is_noted"),
+    [("t", "LowLoadFirst", True), ("t", None, False), ("gone", "LowLoadFirst", False)],
+)
+def test_mode_of_placement_that_has_no_effect_is_noted(
+    named: str, mode: str | None, *, is_noted: bool
+) -> None:
+    pool = gpupool_document("prod", schedulingConfigTemplate=named)
+    template = {"metadata": {"name": "t"}, "spec": {"placement": {"mode": mode}}}
+
+    found = list(objects.placement_modes([pool], [template]))
+
+    assert [(each.level, each.subject) for each in found] == (
+        [(Level.NOTE, "GPUPool prod")] if is_noted else []
+    )
+
+
 def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
     selectors = [{"cel": {"expression": text}} for text in expressions]
     return {"spec": {"selectors": selectors, "config": config or []}}
