@@ -13,7 +13,9 @@ import yaml
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.app.shared.streams import shown, table
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
@@ -23,6 +25,7 @@ from tensorfusion_dra.scheduling.usage import Holder
 
 _FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+_ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
 _LEAST_SECONDS: Final = 1.0
 _MOST_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
@@ -70,6 +73,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--containers", action="store_true", help="the memory that each container uses as well"
     )
+    parser.add_argument(
+        "--namespaces", action="store_true", help="what namespaces have of their quotas instead"
+    )
     parser.add_argument("-w", "--watch", action="store_true", help="print again until interrupted")
     parser.add_argument(
         "--seconds", type=float, default=5.0, help="time between prints of --watch. Default: 5."
@@ -92,6 +98,8 @@ def run(flags: argparse.Namespace) -> int:
     lists = ClusterLists(kubectl.api(flags.kubeconfig))
 
     def page() -> str:
+        if flags.namespaces:
+            return _text_of_namespaces(_namespaces(lists, flags.namespace), form=flags.form)
         found = _cards(lists)
         containers = _containers(lists, flags.namespace) if flags.containers else None
         namespace = flags.namespace or ""
@@ -171,6 +179,46 @@ def _sorted_cards(
         )
         found.append(card)
     return found
+
+
+def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str, Any]]:
+    """Return what the claims of each namespace count with, and what its quotas leave."""
+    claims: dict[str, list[quota.Amounts]] = {}
+    totals: dict[str, quota.Amounts] = {}
+    for each in lists.claims():
+        if amounts := quota.counted(each):
+            claims.setdefault(each["metadata"]["namespace"], []).append(amounts)
+    for each in lists.readable_items(QUOTAS, "GPUResourceQuotas") or ():
+        smallest = totals.setdefault(each["metadata"]["namespace"], {})
+        for name, amount in quota.totals(each).items():
+            smallest[name] = min(amount, smallest.get(name, amount))
+    found: list[Mapping[str, Any]] = []
+    for name in sorted({namespace} if namespace else claims.keys() | totals.keys()):
+        used, most = quota.sums(claims.get(name, ())), totals.get(name, {})
+        rows = {}
+        for row in dict.fromkeys([*_ALWAYS, *most]):
+            taken, total = used.get(row, Quantity(0)), most.get(row)
+            rows[row] = {
+                "used": str(taken),
+                "quota": str(total) if total else None,
+                "left": str(_Amount(total=total, taken=taken).free) if total else None,
+            }
+        found.append({"namespace": name, "claims": len(claims.get(name, ())), "amounts": rows})
+    return found
+
+
+def _text_of_namespaces(found: Sequence[Mapping[str, Any]], *, form: str) -> str:
+    if form == "json":
+        return json.dumps({"namespaces": found}, indent=2) + "\n"
+    if form == "yaml":
+        return str(yaml.safe_dump({"namespaces": found}, sort_keys=False))
+    rows = [
+        [each["namespace"], each["claims"], name, *(text or "-" for text in amount.values())]
+        for each in found
+        for name, amount in each["amounts"].items()
+    ]
+    heads = ["NAMESPACE", "CLAIMS", "AMOUNT", "USED", "QUOTA", "LEFT"]
+    return "".join(f"{line}\n" for line in table([heads, *rows], indent=""))
 
 
 def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:

@@ -405,16 +405,14 @@ class ResourceApi:
         collection = f"{_GROUP}/{self.version()}/resourceslices"
         return f"{collection}/{segment(name)}" if name else collection
 
-    def claims(self) -> str:
-        """Return the path of the ResourceClaims of all namespaces."""
-        return f"{_GROUP}/{self.version()}/resourceclaims"
+    def claims(self, namespace: str = "") -> str:
+        """Return the path of the ResourceClaims of one namespace; "" for all namespaces."""
+        scope = f"/namespaces/{segment(namespace)}" if namespace else ""
+        return f"{_GROUP}/{self.version()}{scope}/resourceclaims"
 
     def claim(self, namespace: str, name: str) -> str:
         """Return the path of one ResourceClaim."""
-        return (
-            f"{_GROUP}/{self.version()}/namespaces/{segment(namespace)}"
-            f"/resourceclaims/{segment(name)}"
-        )
+        return f"{self.claims(namespace)}/{segment(name)}"
 
 
 class RetriedReads:

@@ -84,6 +84,24 @@ class Claims:
             raise
 
 
+class NamespaceClaims:
+    """Reader of a namespace's claims; implements webhook.quota_admission.NamespaceClaims."""
+
+    def __init__(self, resource_api: ResourceApi) -> None:
+        self._resource_api = resource_api
+        self._reads = RetriedReads()
+
+    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        listed = self._reads.with_retries(
+            f"claims of namespace {name}",
+            lambda seconds: self._resource_api.api.call(
+                "GET", self._resource_api.claims(name), wait_seconds=seconds
+            ),
+            wait_seconds=wait_seconds,
+        )
+        return listed.get("items") or []
+
+
 class ClaimStatus:
     """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
 

@@ -53,6 +53,7 @@ _TOO_LARGE_VERSION: Final = 504
 _GROUP_VERSION: Final = f"{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 GPUPOOLS: Final = f"/apis/{_GROUP_VERSION}/{names.GPUPOOLS}"
 TEMPLATES: Final = f"/apis/{_GROUP_VERSION}/{names.SCHEDULING_CONFIG_TEMPLATES}"
+QUOTAS: Final = f"/apis/{_GROUP_VERSION}/{names.GPU_RESOURCE_QUOTAS}"
 NODES: Final = "/api/v1/nodes"
 
 
@@ -209,6 +210,10 @@ def _version_of(event: Mapping[str, Any]) -> str:
     return str(found.get("resourceVersion") or "")
 
 
+def _key(item: Item) -> tuple[str, str]:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
 class ObjectCache:
     """Cache of one kind of object; implements ports.Objects.
 
@@ -221,14 +226,14 @@ class ObjectCache:
         """Create the watch without starting it.
 
         Args:
-            path: The collection of a cluster-scoped kind, such as GPUPOOLS.
+            path: The collection of all objects of a kind, such as GPUPOOLS.
             name: Keep only the object of this name; empty keeps all.
             on_change: Called when the result of items() may have changed.
         """
         self._path = path
         self._on_change = on_change
         self._guard = Lock()  # guards _items and _absent
-        self._items: dict[str, Item] | None = None
+        self._items: dict[tuple[str, str], Item] | None = None
         self._absent = False
         self._watch = Watch(
             api,
@@ -255,17 +260,17 @@ class ObjectCache:
     def _listed(self, items: Sequence[Item]) -> None:
         with self._guard:
             self._absent = False
-            self._items = {item["metadata"]["name"]: item for item in items}
+            self._items = {_key(item): item for item in items}
         self._on_change()
 
     def _changed(self, event: str, item: Item) -> None:
-        name = item["metadata"]["name"]
+        key = _key(item)
         with self._guard:
             assert self._items is not None  # a watch begins with a list
             if event == "DELETED":
-                self._items.pop(name, None)
+                self._items.pop(key, None)
             else:
-                self._items[name] = item
+                self._items[key] = item
         self._on_change()
 
     def _not_served(self) -> None:

@@ -17,6 +17,7 @@ from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 
 log = structlog.get_logger()
 
@@ -24,6 +25,7 @@ MUTATE_PODS: Final = "/mutate-pods"
 """Also the beginning of the path of each dialect."""
 MUTATE_CLAIMS: Final = "/mutate-resourceclaims"
 VALIDATE: Final = "/validate"
+QUOTAS: Final = "/validate-quotas"
 
 _POD: Final = ("", "v1", "Pod")
 _RESOURCE_VERSIONS: Final = ("v1", "v1beta2")
@@ -41,7 +43,11 @@ class Reviews:
     """Dispatcher of AdmissionReviews to their rules, callable from any thread."""
 
     def __init__(
-        self, admission: Admission, *, on_review: Callable[[str, Outcome, float], None]
+        self,
+        admission: Admission,
+        quotas: QuotaAdmission,
+        *,
+        on_review: Callable[[str, Outcome, float], None],
     ) -> None:
         """Map each path to the rule for its objects.
 
@@ -60,6 +66,7 @@ class Reviews:
             MUTATE_PODS: (admission.pod, {_POD}),
             MUTATE_CLAIMS: (admission.claim, claims),
             VALIDATE: (admission.parameters, checked),
+            QUOTAS: (quotas.claim, claims),
             **{
                 f"{MUTATE_PODS}/{dialect}": (partial(admission.dialect, dialect), {_POD})
                 for dialect in Dialect

@@ -10,10 +10,12 @@ import yaml
 from dra_simulator.rest import CLAIMS, PODS, SLICES
 from tensorfusion_dra import cli
 from tensorfusion_dra.app import top
+from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import RetryableError
 from tests.support import canned_api, objects
 from tests.support.builders.gpus import gpu
+from tests.support.builders.quotas import quota_document
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
@@ -123,6 +125,53 @@ def test_top_for_programs(cluster: Cluster, capsys: Capture) -> None:
     assert card["capacity"]["tflops"] == {"total": "312", "taken": "200", "free": "112"}
     assert [share["pods"] for share in card["shares"]] == [["a"], ["b"]]
     assert yaml.safe_load(cluster.run(capsys, "top", "-o", "yaml").out) == found
+
+
+def test_top_shows_what_namespaces_have_of_their_quotas(
+    cluster: Cluster, tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("a", "b"):
+        cluster.add_pod(name, request({"vram": "20Gi", "tflops": "100"}))
+    quotas = [quota_document(vram="1Gi")]
+    for quota in (
+        quota_document(tflops="250", vram="1Ti", workers=9),
+        quota_document(vram="10Gi", workers=9),
+    ):
+        quota["metadata"]["namespace"] = "default"
+        quotas.append(quota)
+    with canned_api.served({f"GET {watch.QUOTAS}": {"items": quotas}}) as server:
+        server.other_url = cluster.server.url
+        config = ["--kubeconfig", str(server.kubeconfig(tmp_path / "canned"))]
+
+        def printed(*flags: str) -> str:
+            assert cli.main(["top", "--namespaces", *flags, *config]) == 0
+            return capsys.readouterr().out
+
+        lines = [" ".join(line.split()) for line in printed().splitlines()]
+        found = json.loads(printed("-n", "team-a", "-o", "json"))
+        as_yaml = yaml.safe_load(printed("-n", "team-a", "-o", "yaml"))
+
+    assert lines == [
+        "NAMESPACE CLAIMS AMOUNT USED QUOTA LEFT",
+        "default 2 requests.tflops 200 250 50",
+        "default 2 requests.vram 40Gi 10Gi 0",
+        "default 2 workers 2 9 7",
+        "team-a 0 requests.tflops 0 - -",
+        "team-a 0 requests.vram 0 1Gi 1Gi",
+    ]
+    assert found == {
+        "namespaces": [
+            {
+                "namespace": "team-a",
+                "claims": 0,
+                "amounts": {
+                    "requests.tflops": {"used": "0", "quota": None, "left": None},
+                    "requests.vram": {"used": "0", "quota": "1Gi", "left": "1Gi"},
+                },
+            }
+        ]
+    }
+    assert as_yaml == found
 
 
 def test_card_that_is_gone_stays_listed_while_a_claim_holds_it(

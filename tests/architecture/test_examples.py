@@ -230,6 +230,7 @@ def test_each_webhook_has_the_path_for_its_kind() -> None:
         ("Mutating", "pods"): reviews.MUTATE_PODS,
         ("Mutating", "claims"): reviews.MUTATE_CLAIMS,
         ("Validating", "parameters"): reviews.VALIDATE,
+        ("Validating", "quotas"): reviews.QUOTAS,
     }
 
 
@@ -354,6 +355,20 @@ def test_only_objects_with_parameters_for_this_driver_are_sent(resource: str, ki
     assert not is_sent(entry, {"spec": {"spec": {"devices": {}}, "devices": {}}})
 
 
+@pytest.mark.parametrize(
+    ("request_", "sent"),
+    [
+        ({"exactly": {"deviceClassName": names.DEVICE_CLASS}}, True),
+        ({"firstAvailable": [{"deviceClassName": names.DEVICE_CLASS}]}, True),
+        ({"exactly": {"deviceClassName": "nic.example.com"}}, False),
+    ],
+)
+def test_only_claims_of_this_drivers_class_are_sent_for_quotas(request_: Json, sent: bool) -> None:
+    document = {"spec": {"devices": {"requests": [request_]}}}
+
+    assert is_sent(webhooks()["Validating", "quotas"], document) is sent
+
+
 def test_claims_are_selected_by_the_templates_label() -> None:
     template = claim_template()
     wanted = webhooks()["Mutating", "claims"]["objectSelector"]["matchLabels"]
@@ -399,6 +414,8 @@ def test_webhook_role_has_exactly_the_rights_it_needs() -> None:
         (names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES): watched,
         ("", "pods"): {"get"},
         ("resource.k8s.io", "resourceslices"): {"list"},
+        ("resource.k8s.io", "resourceclaims"): {"list"},
+        (names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS): {"list", "watch"},
     }
 
 
@@ -424,14 +441,15 @@ def test_definition_is_valid_for_kubernetes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_definition_is_cluster_scoped_and_in_tensor_fusions_group(name: str) -> None:
+def test_definition_is_of_its_scope_and_in_tensor_fusions_group(name: str) -> None:
     found = definition_in(name)
     spec = found["spec"]
 
     assert name == f"{spec['names']['plural']}.yaml"
     assert found["metadata"]["name"] == f"{spec['names']['plural']}.{spec['group']}"
     assert spec["group"] == names.TENSOR_FUSION_GROUP
-    assert spec["scope"] == "Cluster"
+    is_namespaced = spec["names"]["plural"] == names.GPU_RESOURCE_QUOTAS
+    assert spec["scope"] == ("Namespaced" if is_namespaced else "Cluster")
     assert [version["name"] for version in spec["versions"]] == [names.TENSOR_FUSION_VERSION]
 
 

@@ -65,6 +65,21 @@ class PodsInMemory:
         return self.stored.get(pod.uid)
 
 
+class ClaimsInMemory:
+    """Claims of one namespace; implements webhook.quota_admission.NamespaceClaims."""
+
+    def __init__(self, *claims: Json) -> None:
+        self.stored = [*claims]
+        self.error: Exception | None = None
+
+    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Json]:
+        assert name == "team-a"
+        assert wait_seconds > 0
+        if self.error is not None:
+            raise self.error
+        return self.stored
+
+
 class SlicesInMemory:
     """Slices set by a test; implements webhook.admission.PublishedSlices."""
 

@@ -17,9 +17,18 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
-from tests.support.admission import Json, ObjectsInMemory, SlicesInMemory, patched, review_body
+from tests.support.admission import (
+    ClaimsInMemory,
+    Json,
+    ObjectsInMemory,
+    SlicesInMemory,
+    patched,
+    review_body,
+)
 from tests.support.builders.pods import pod_annotations, pod_document
+from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim
 
 
@@ -50,6 +59,7 @@ def reviews(
             scheduler="default-scheduler",
             virtual=False,
         ),
+        QuotaAdmission(ObjectsInMemory(quota_document(vram="1Gi")), ClaimsInMemory()),
         on_review=lambda kind, outcome, _: found.append((kind, outcome)),
     )
 
@@ -188,7 +198,7 @@ ANNOTATIONS = st.dictionaries(
     TEXTS,
     max_size=8,
 )
-PATHS = st.sampled_from(["/mutate-pods", "/mutate-resourceclaims", "/validate"])
+PATHS = st.sampled_from(["/mutate-pods", "/mutate-resourceclaims", "/validate", "/validate-quotas"])
 
 
 def deep_sets(document: Json) -> st.SearchStrategy[Json]:

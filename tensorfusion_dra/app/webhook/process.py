@@ -18,7 +18,7 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, ResourceApi
-from tensorfusion_dra.cluster.objects import Pods
+from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
@@ -29,6 +29,7 @@ from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import Admission
 from tensorfusion_dra.webhook.certificates import Certificates
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 
 log = structlog.get_logger()
@@ -77,20 +78,26 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     objects = {
         "gpupool-watch": ObjectCache(api, watch.GPUPOOLS, on_change=_nothing),
         "template-watch": ObjectCache(api, watch.TEMPLATES, on_change=_nothing),
+        "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
-    pools, templates = objects.values()
+    pools, templates, quotas = objects.values()
+    resource_api = ResourceApi(api)
     admission = Admission(
         pools=pools,
         templates=templates,
         pods=Pods(api),
-        slices=PublishedSlices(ResourceApi(api)),
+        slices=PublishedSlices(resource_api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
         enforces_hard=settings.enforcer == AUTO or enforcer_kinds.enforces_hard(settings.enforcer),
         names_containers=settings.enforcer in {AUTO, TensorFusion.name},
     )
     server = Server(
-        Reviews(admission, on_review=metrics.reviewed).respond,
+        Reviews(
+            admission,
+            QuotaAdmission(quotas, NamespaceClaims(resource_api)),
+            on_review=metrics.reviewed,
+        ).respond,
         host=settings.host,
         port=settings.port,
         context=certificates.context,
@@ -102,7 +109,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
     health = HealthEndpoint(
-        {"/healthz": _nothing, "/readyz": _readiness(supervisor, (pools, templates))},
+        {"/healthz": _nothing, "/readyz": _readiness(supervisor, tuple(objects.values()))},
         _metrics_page(settings, supervisor, metrics, certificates),
         host=settings.health_host,
         port=settings.health_port,

@@ -172,9 +172,15 @@ def of_webhook() -> tuple[Right, ...]:
         resource="resourceslices",
         purpose="pods name pools that nodes publish, and percentages of their GPUs",
     )
+    quota = "the claims of a namespace keep to its GPUResourceQuota"
+    claims = Right(
+        verb="list", group=names.RESOURCE_GROUP, resource="resourceclaims", purpose=quota
+    )
     return (
         pods,
         slices,
+        claims,
+        *_followed(names.TENSOR_FUSION_GROUP, names.GPU_RESOURCE_QUOTAS, quota),
         *_followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, purpose),
         *_followed(names.TENSOR_FUSION_GROUP, names.SCHEDULING_CONFIG_TEMPLATES, purpose),
     )

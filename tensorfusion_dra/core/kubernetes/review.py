@@ -46,6 +46,7 @@ class Review:
         document: The object; empty for a DELETE.
         old: The object that is replaced or deleted; empty for a CREATE.
         wait_seconds: How long the API server waits for the response.
+        dry_run: True if the object will not be stored.
     """
 
     uid: str
@@ -59,6 +60,7 @@ class Review:
     document: Json
     old: Json
     wait_seconds: float
+    dry_run: bool = False
 
     def __str__(self) -> str:
         metadata = as_map(self.document.get("metadata"))
@@ -138,6 +140,7 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
         document=_object(request, "object", empty=True),
         old=_object(request, "oldObject", empty=True),
         wait_seconds=wait_seconds,
+        dry_run=request.get("dryRun") is True,
     )
 
 

@@ -1,0 +1,171 @@
+"""GPUResourceQuota (tensor-fusion.ai/v1): what all claims of a namespace may have together.
+
+A claim counts with these amounts, which have the names of the quota's fields:
+
+- requests.tflops, requests.vram: the sum over its cards; of an oversubscribed card the virtual
+  amounts. An allocated claim counts with what it consumes.
+- limits.tflops, limits.vram: the limits that the claim sets, else what it requests.
+- workers: 1.
+
+A new claim has to name each amount that the quota limits, as in Kubernetes' own ResourceQuota. A
+claim for a whole card does not: how much it takes is known only when the scheduler has chosen one.
+
+Example: of `total.requests.tflops: 100`, claim a has 50 and claim b has 30. Claim c, which requests
+10 for each of two cards, is admitted. Then a claim of 5 is refused: 100 of 100 are taken by a (50),
+b (30), c (20).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.admission.pod_request import MOST_GPUS
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
+from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import quantity, review
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
+
+WORKERS: Final = "workers"
+_FIELDS: Final = ("requests", "limits")
+_NAMED: Final = 5
+"""Most claims that a refusal names."""
+
+Item = Mapping[str, Any]
+Amounts = dict[str, Quantity]
+
+
+def shares(claim: Item) -> list[Amounts]:
+    """Return the amounts of each request of the claim, or of each share that it has.
+
+    An amount that is not known in advance is missing.
+    """
+    found = []
+    for request, amounts, count in _cards(claim):
+        limits = {**amounts, **_limits(claim, request, count)}
+        counted = (("requests", amounts), ("limits", limits))
+        found.append({f"{field}.{name}": each[name] for field, each in counted for name in each})
+    return found
+
+
+def sums(found: Iterable[Amounts]) -> Amounts:
+    """Return the sum of each amount."""
+    result: Amounts = {}
+    for amounts in found:
+        for name, amount in amounts.items():
+            result[name] = result[name] + amount if name in result else amount
+    return result
+
+
+def counted(claim: Item) -> Amounts:
+    """Return what the claim counts with; empty if it has none of this driver's cards."""
+    found = shares(claim)
+    return {**sums(found), WORKERS: Quantity.whole(1)} if found else {}
+
+
+def totals(quota: Item) -> Amounts:
+    """Return the most that all claims may have, by amount; one that is not set has no limit."""
+    total = as_map(as_map(quota.get("spec")).get("total"))
+    found = {
+        f"{field}.{name}": quantity.parse(as_map(total.get(field))[name])
+        for field in _FIELDS
+        for name in VIRTUAL_OF
+        if name in as_map(total.get(field))
+    }
+    workers = total.get("maxWorkers")
+    return found if workers is None else {**found, WORKERS: quantity.parse(workers)}
+
+
+def refusals(quota: Item, claim: Item, others: Mapping[str, Amounts]) -> Iterator[str]:
+    """Yield why the quota does not admit a new claim.
+
+    Args:
+        others: What the namespace's other claims count with, by the claim's name.
+    """
+    asked, requested = counted(claim), shares(claim)
+    subject = f"GPUResourceQuota {quota['metadata']['name']}"
+    try:
+        limited = totals(quota)
+    except DriverError as error:
+        yield f"{subject}: spec.total: {error}"
+        return
+    for amount, most in limited.items():
+        if amount != WORKERS and any(amount not in each for each in requested):
+            name = amount.partition(".")[2]
+            yield f"{subject}: {amount}: found a request without {name}, expected its amount"
+            continue
+        having = {name: each[amount] for name, each in others.items() if each.get(amount)}
+        used = sum(having.values(), Quantity(0, most.family))
+        if used + asked[amount] > most:
+            left = max(most - used, Quantity(0))
+            rest = f": {used} of {most} are taken{_names(having)}"
+            yield f"{subject}: {amount}: found {asked[amount]}, expected at most {left}{rest}"
+
+
+def _names(having: Amounts) -> str:
+    """Return the claims that have most, with their amounts; "" if there are none."""
+    ordered = sorted(having, key=lambda name: (-having[name].nano, name))
+    shown = ", ".join(f"{name} ({having[name]})" for name in ordered[:_NAMED])
+    more = f" and {len(ordered) - _NAMED} more" if len(ordered) > _NAMED else ""
+    return f" by {shown}{more}" if shown else ""
+
+
+def _cards(claim: Item) -> Iterator[tuple[str, Amounts, int]]:
+    """Yield request, amounts and number of cards: of the allocation, else of the spec."""
+    allocation = as_map(as_map(claim.get("status")).get("allocation"))
+    for result in map(as_map, as_list(as_map(allocation.get("devices")).get("results"))):
+        if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
+            yield str(result.get("request")), _amounts(result.get("consumedCapacity"), 1), 1
+    if allocation:
+        return
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    for request in map(as_map, as_list(devices.get("requests"))):
+        options = []
+        for each in map(as_map, [request.get("exactly"), *as_list(request.get("firstAvailable"))]):
+            if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
+                found = MOST_GPUS if each.get("allocationMode") == "All" else each.get("count")
+                count = found if is_whole_number(found) else 1
+                options.append(
+                    (_amounts(as_map(each.get("capacity")).get("requests"), count), count)
+                )
+        if options:  # the scheduler may take any of them, so the largest amounts count
+            known = [name for name in VIRTUAL_OF if all(name in each for each, _ in options)]
+            most = {name: max(each[name] for each, _ in options) for name in known}
+            yield str(request.get("name")), most, max(count for _, count in options)
+
+
+def _amounts(found: object, count: int) -> Amounts:
+    """Return TFLOPS and memory of some cards; of a virtual and a physical amount the larger one."""
+    given = {
+        name.removeprefix(f"{names.DRIVER}/"): quantity.parse(text)
+        for name, text in as_map(found).items()
+    }
+    return {
+        # A negative amount gets the least share, and must not offset what other claims have.
+        name: _times(max(NONE, *(given[each] for each in (name, virtual) if each in given)), count)
+        for name, virtual in VIRTUAL_OF.items()
+        if name in given or virtual in given
+    }
+
+
+def _limits(claim: Item, request: str, count: int) -> Amounts:
+    """Return the limits that the claim sets for the cards of one of its requests."""
+    merged, request = ShareParameters(), request.partition("/")[0]
+    devices = as_map(as_map(claim.get("spec")).get("devices"))
+    try:
+        for config in map(as_map, as_list(devices.get("config"))):
+            chosen = {str(each).partition("/")[0] for each in as_list(config.get("requests"))}
+            opaque = as_map(config.get("opaque"))
+            if opaque.get("driver") == names.DRIVER and (not chosen or request in chosen):
+                merged = share_policy.parse(opaque.get("parameters"), trusted=False).over(merged)
+        merged = merged.over(share_policy.of_annotations(review.annotations_of(claim)))
+    except ParameterError:
+        return {}  # no node prepares this claim
+    found = (names.CAPACITY_TFLOPS, merged.tflops_limit), (names.CAPACITY_VRAM, merged.vram_limit)
+    return {name: _times(limit, count) for name, limit in found if limit is not None}
+
+
+def _times(amount: Quantity, count: int) -> Quantity:
+    return Quantity(amount.nano * count, amount.family)

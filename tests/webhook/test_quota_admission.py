@@ -1,0 +1,101 @@
+"""Quotas of namespaces at the admission of claims."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
+from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
+from tests.support.admission import ClaimsInMemory, Json, ObjectsInMemory, review_of
+from tests.support.builders.quotas import quota_document
+from tests.support.builders.stored_claims import template_claim
+
+
+def claim(name: str, vram: str = "4Gi") -> Json:
+    document = template_claim()
+    document["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    document["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"vram": vram}}
+    return document
+
+
+class Namespace:
+    """The namespace team-a with a quota, as the webhook sees it."""
+
+    def __init__(self, *quotas: Json) -> None:
+        self.quotas = ObjectsInMemory(*(quotas or [quota_document(vram="10Gi")]))
+        self.claims = ClaimsInMemory()
+        self.admission = QuotaAdmission(self.quotas, self.claims)
+
+    def admit(self, name: str, **changes: Any) -> Verdict:
+        review = review_of(claim(name), **changes)
+        return self.admission.claim(review)
+
+
+def is_refused(verdict: Verdict) -> bool:
+    return bool(verdict.errors)
+
+
+def test_claims_that_are_not_stored_yet_count() -> None:
+    namespace = Namespace()
+
+    verdicts = [namespace.admit(name) for name in ("a", "b", "c")]
+
+    assert [is_refused(verdict) for verdict in verdicts] == [False, False, True]
+    (error,) = verdicts[2].errors
+    assert str(error) == (
+        "spec.devices.requests: GPUResourceQuota gpus: requests.vram: found 4Gi, expected at most "
+        "2Gi: 8Gi of 10Gi are taken by a (4Gi), b (4Gi)"
+    )
+
+
+def test_stored_claim_counts_once() -> None:
+    namespace = Namespace()
+    namespace.admit("a")
+    namespace.claims.stored = [claim("a")]
+
+    assert not is_refused(namespace.admit("b"))
+    assert is_refused(namespace.admit("c"))
+
+
+@pytest.mark.parametrize("change", ["dry-run", "refused"])
+def test_claim_that_will_not_be_stored_does_not_count(change: str) -> None:
+    namespace = Namespace(quota_document(vram="4Gi"))
+    if change == "dry-run":
+        verdict = namespace.admission.claim(replace(review_of(claim("a")), dry_run=True))
+    else:
+        verdict = namespace.admission.claim(review_of(claim("a", "5Gi")))
+
+    assert is_refused(verdict) is (change == "refused")
+    assert not is_refused(namespace.admit("b"))
+
+
+def test_every_quota_of_the_namespace_and_none_of_another_one_applies() -> None:
+    foreign = quota_document(vram="0")
+    foreign["metadata"]["namespace"] = "team-b"
+
+    assert not is_refused(Namespace(quota_document(vram="9Gi"), foreign).admit("a"))
+    assert is_refused(Namespace(quota_document(vram="9Gi"), quota_document(workers=0)).admit("a"))
+
+
+def test_claims_are_read_only_if_a_quota_could_apply() -> None:
+    namespace = Namespace()
+    namespace.claims.error = RetryableError("not to be read")
+    other = claim("nic")
+    other["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "nic.example.com"
+
+    assert namespace.admission.claim(review_of(other)) is PASSED
+    assert namespace.admit("a", operation="UPDATE") is PASSED
+    namespace.quotas.error = InputError("no such resource")
+    assert namespace.admit("a") is PASSED
+
+
+@pytest.mark.parametrize("source", ["quotas", "claims"])
+def test_claim_waits_for_what_cannot_be_read_at_present(source: str) -> None:
+    namespace = Namespace()
+    getattr(namespace, source).error = RetryableError("no answer")
+
+    verdict = namespace.admit("a")
+
+    assert (verdict.code, [str(error) for error in verdict.errors]) == (503, ["no answer"])
