@@ -217,6 +217,22 @@ def is_sent(entry: Json, document: Json) -> bool:
     return all(match_conditions.holds(each["expression"], variables) for each in conditions)
 
 
+def test_kueues_queue_counts_a_capacity_of_this_driver() -> None:
+    folder = ROOT / "hack" / "examples" / "kueue"
+    (configuration,) = documents(folder / "configuration.yaml")
+    queue = {each["kind"]: each for each in documents(folder / "queue.yaml")}
+
+    (mapping,) = configuration["resources"]["deviceClassMappings"]
+    capacity = mapping["sources"][0]["capacity"]
+    (group,) = queue["ClusterQueue"]["spec"]["resourceGroups"]
+    (request,) = queue["ResourceClaimTemplate"]["spec"]["spec"]["devices"]["requests"]
+    assert mapping["deviceClassNames"] == [names.DEVICE_CLASS]
+    assert capacity["driver"] == names.DRIVER
+    assert capacity["name"] in names.CAPACITIES & request["exactly"]["capacity"]["requests"].keys()
+    assert mapping["name"] in group["coveredResources"]
+    assert request["exactly"]["deviceClassName"] == names.DEVICE_CLASS
+
+
 def claim_template() -> Json:
     loaded: Json = yaml.safe_load((DAEMONSET / "claim-template.yaml").read_text())
     return loaded
