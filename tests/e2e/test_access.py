@@ -50,6 +50,7 @@ class Account:
     namespace: str
     name: str
     reads_pods: bool = True
+    releases_driver: bool = True
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ def account(cluster: Cluster, driver: Driver) -> Account:
             namespace=daemonset["metadata"]["namespace"],
             name=pod["serviceAccountName"],
             reads_pods=variables.get("TENSORFUSION_DRA_READ_PODS") != "false",
+            releases_driver=not variables.get("TENSORFUSION_DRA_SIMULATED_GPUS"),
         )
     for document in installation.documents("nvidia"):
         if document["kind"] in _KINDS:
@@ -97,7 +99,9 @@ def test_account_has_every_permission_that_the_driver_uses(
 ) -> None:
     minor = minor_version(node_plugin.version())
     assert minor is not None
-    table = rights.of_node_plugin(read_pods=account.reads_pods)
+    table = rights.of_node_plugin(
+        read_pods=account.reads_pods, releases_driver=account.releases_driver
+    )
     used = [right for right in table if right.since_minor <= minor]
 
     assert [str(right) for right in used if not _is_allowed(node_plugin, right)] == []
