@@ -306,12 +306,11 @@ def test_nvml_is_not_opened_while_the_driver_is_being_replaced(node: Node) -> No
     sign = str(node.cgroups / "sign")
     check = ["check_driver"]
 
-    (_, _, fresh) = node.run(machine(), ["write", sign, ""], ["set", POD, {uuid(0): GIB}], check)
+    setting = ["set", POD, {uuid(0): GIB}, {}]
+    (_, _, fresh) = node.run(machine(), ["write", sign, ""], setting, check)
     (node.cgroups / "sign").unlink()
     assert not (node.folder / "answers.nvidiactl").exists()
-    (_, before, _, opened) = node.run(
-        machine(), ["set", POD, {uuid(0): GIB}], check, ["write", sign, ""], check
-    )
+    (_, before, _, opened) = node.run(machine(), setting, check, ["write", sign, ""], check)
 
     text = "the NVIDIA driver is being replaced"
     assert fresh == f"RetryableError: {text}"
