@@ -25,7 +25,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 
-_IN_USE_BY_NO_ONE: Final = frozenset(
+_DRIVER_UNUSED: Final = frozenset(
     {
         "pod-deletion-required",
         "drain-required",
@@ -34,13 +34,13 @@ _IN_USE_BY_NO_ONE: Final = frozenset(
         "upgrade-failed",
     }
 )
-"""The values with which nothing may use the driver."""
+"""The values during which nothing may use the driver."""
 
 
 def label(labels: Mapping[str, str]) -> str:
     """Return the label, as key=value, by which the driver is being replaced; "" if it is not."""
     state = labels.get(names.LABEL_UPGRADE_STATE, "")
-    if state in _IN_USE_BY_NO_ONE:
+    if state in _DRIVER_UNUSED:
         return f"{names.LABEL_UPGRADE_STATE}={state}"
     by_hand = labels.get(names.LABEL_REPLACE_DRIVER, "false")
     return "" if by_hand == "false" else f"{names.LABEL_REPLACE_DRIVER}={by_hand}"
