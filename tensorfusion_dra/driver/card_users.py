@@ -25,7 +25,7 @@ class CardUsers:
         """Read nothing yet.
 
         Args:
-            allocations: Reads what the node's containers hold; raises RetryableError.
+            allocations: Asks the kubelet; raises RetryableError.
         """
         self._read = allocations
         self._throttle = LogThrottle()
@@ -43,7 +43,7 @@ class CardUsers:
             self.on_change()
 
     def read(self) -> None:
-        """Read again what the node's containers hold."""
+        """Ask the kubelet again."""
         try:
             self._allocations = self._read()
         except RetryableError as error:

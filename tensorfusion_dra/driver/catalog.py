@@ -350,10 +350,15 @@ class DeviceCatalog:
             return self._rebuild(call_again=True)
 
     def holders(self) -> Mapping[str, str]:
-        """Return by device name who gave a card to a container that has it now, read again."""
-        self._users.read()
+        """Return by device name who gave a card to a container that has it now.
+
+        The kubelet is asked again only on a node with something else that gives away its cards.
+        """
         catalog = self.current()
-        users = self._users.of_cards(device.gpu for device in catalog.devices) if catalog else {}
+        gpus = [device.gpu for device in catalog.devices] if catalog else []
+        if users := self._users.of_cards(gpus):
+            self._users.read()
+            users = self._users.of_cards(gpus)
         return {devices.device_name(uuid): each.name for uuid, each in users.items() if each.holds}
 
     def on_event(self, event: CardEvent) -> bool:

@@ -24,7 +24,8 @@ from tests.support.prepared_node import (
 )
 
 UUID = simulated_inventory().gpus[0].uuid
-BY_PLUGIN = Allocations(plugins=frozenset({("nvidia.com/gpu", UUID)}))
+DEVICE = frozenset({("nvidia.com/gpu", UUID)})
+BY_PLUGIN = Allocations(offered=DEVICE, held=DEVICE)
 SLICE: dict[str, Any] = {
     "spec": {
         "driver": "gpu.nvidia.com",
@@ -39,8 +40,10 @@ class Kubelet:
 
     def __init__(self) -> None:
         self.answer: Allocations | None = Allocations()
+        self.calls = 0
 
     def __call__(self) -> Allocations:
+        self.calls += 1
         if self.answer is None:
             raise RetryableError("kubelet.sock: no answer")
         return self.answer
@@ -80,10 +83,13 @@ def node(tmp_path: Path) -> Beside:
 PLUGIN = ("nvidia-device-plugin", "tensor-fusion.ai/used-by=nvidia-device-plugin:NoSchedule")
 
 
-def test_a_card_of_the_device_plugin_is_tainted_until_its_container_ends(node: Beside) -> None:
-    node.kubelet.answer = BY_PLUGIN
+def test_a_card_of_the_device_plugin_is_tainted_until_plugin_and_container_are_gone(
+    node: Beside,
+) -> None:
+    node.kubelet.answer = Allocations(offered=DEVICE)
     assert node.catalog.refresh()
     assert (node.shown(), node.shown(GPU_1)) == (PLUGIN, ("", ""))
+    node.kubelet.answer = Allocations(held=DEVICE)
     assert not node.catalog.refresh()
 
     node.kubelet.answer = Allocations()
@@ -132,6 +138,8 @@ def test_a_claim_on_a_card_that_another_container_got_since_the_last_reading_wai
 ) -> None:
     held = put_claim(node, "held", share_result(device=GPU_0))
     free = put_claim(node, "free", share_result(device=GPU_1))
+    node.kubelet.answer = Allocations(offered=DEVICE)
+    node.catalog.refresh()
     node.kubelet.answer = BY_PLUGIN
 
     assert node.refused(held) == (
@@ -141,6 +149,19 @@ def test_a_claim_on_a_card_that_another_container_got_since_the_last_reading_wai
     node.prepared(free)
     node.kubelet.answer = Allocations()
     node.prepared(held)
+
+
+def test_a_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
+    node: Beside,
+) -> None:
+    asked = node.kubelet.calls
+    node.prepared(put_claim(node, "alone", share_result(device=GPU_0)))
+    alone = node.kubelet.calls - asked
+    node.users.set_slices([SLICE])
+
+    node.prepared(put_claim(node, "beside", share_result(device=GPU_0)))
+
+    assert (alone, node.kubelet.calls - asked) == (0, 1)
 
 
 def test_a_prepared_claim_a_published_card_and_a_monitor_are_not_refused(node: Beside) -> None:

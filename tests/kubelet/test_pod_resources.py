@@ -1,12 +1,13 @@
-"""The kubelet's list of what containers hold, over a real socket."""
+"""The kubelet's lists of devices, over a real socket."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
 from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.errors import RetryableError
@@ -15,24 +16,29 @@ from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
 
 
 @contextmanager
-def kubelet(socket: Path, answer: pb.ListPodResourcesResponse | None) -> Iterator[None]:
+def kubelet(
+    socket: Path,
+    held: pb.ListPodResourcesResponse | None,
+    offered: Sequence[pb.ContainerDevices] = (),
+) -> Iterator[None]:
     """Serve the API on a socket; with None refuse each call, as the kubelet does above its rate."""
 
-    def listed(_: pb.ListPodResourcesRequest, context: grpc.ServicerContext) -> object:
-        if answer is None:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        return answer
+    def serving(answer: Message | None) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        def respond(_: bytes, context: grpc.ServicerContext) -> bytes:
+            if answer is None:
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            return answer.SerializeToString()
 
-    method = grpc.unary_unary_rpc_method_handler(
-        listed,
-        request_deserializer=pb.ListPodResourcesRequest.FromString,
-        response_serializer=pb.ListPodResourcesResponse.SerializeToString,
-    )
-    service, name = pod_resources.LIST.strip("/").split("/")
+        return grpc.unary_unary_rpc_method_handler(respond)
+
+    methods = {
+        "List": serving(held),
+        "GetAllocatableResources": serving(pb.AllocatableResourcesResponse(devices=offered)),
+    }
     with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {name: method}),)
+            (grpc.method_handlers_generic_handler(pod_resources.SERVICE, methods),)
         )
         server.add_insecure_port(f"unix:{socket}")
         server.start()
@@ -40,13 +46,6 @@ def kubelet(socket: Path, answer: pb.ListPodResourcesResponse | None) -> Iterato
             yield
         finally:
             server.stop(None).wait()
-
-
-def holding(resource: str, *devices: str) -> pb.ListPodResourcesResponse:
-    """Return the answer about one container with devices of a device plugin."""
-    held = pb.ContainerDevices(resource_name=resource, device_ids=devices)
-    container = pb.ContainerResources(devices=[held])
-    return pb.ListPodResourcesResponse(pod_resources=[pb.PodResources(containers=[container])])
 
 
 def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path) -> None:
@@ -65,11 +64,13 @@ def test_devices_of_plugins_and_claims_are_listed_by_their_names(tmp_path: Path)
         ],
     )
     pods = [pb.PodResources(containers=[container]), pb.PodResources()]
-    with kubelet(tmp_path / "s", pb.ListPodResourcesResponse(pod_resources=pods)):
+    offered = [pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-b", "GPU-c"])]
+    with kubelet(tmp_path / "s", pb.ListPodResourcesResponse(pod_resources=pods), offered):
         found = pod_resources.allocations(tmp_path / "s")
 
     assert found == Allocations(
-        plugins=frozenset({("nvidia.com/gpu", "GPU-a"), ("nvidia.com/gpu", "GPU-b")}),
+        offered=frozenset({("nvidia.com/gpu", "GPU-b"), ("nvidia.com/gpu", "GPU-c")}),
+        held=frozenset({("nvidia.com/gpu", "GPU-a"), ("nvidia.com/gpu", "GPU-b")}),
         claims=frozenset({("gpu.nvidia.com", "node-01", "gpu-0")}),
     )
 

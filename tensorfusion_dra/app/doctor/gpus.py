@@ -121,14 +121,14 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
 
 
 def used_by_others(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Judge which cards containers have from a device plugin or another DRA driver."""
+    """Judge which cards a device plugin or another DRA driver gives to containers as well."""
     for device in devices:
         if user := device.attributes[names.ATTR_USED_BY]:
             yield warning(
                 f"GPU {device.gpu.uuid}",
-                f"a container has it from {user}",
-                expected="only claims of this driver; a taint keeps them away until then",
-                cure=f"end the pods that have it from {user}, and keep {user} off this node",
+                f"{user} gives it to containers as well",
+                expected="this driver alone; until then a taint keeps claims away",
+                cure=f"keep {user} off this node, and end the pods that have GPUs from it",
             )
 
 

@@ -1,12 +1,12 @@
 """Cards that something else than this driver gives to containers as well.
 
 Device plugins and other DRA drivers do not count this driver's claims, nor does it count theirs. So
-a card that another DRA driver publishes, or that a container got from a device plugin or another
-DRA driver, has a taint that keeps new claims away, and the attribute `used_by` names the other one.
-As long as such a container holds a card, claims on it are not prepared either.
+a card that one of them has to give, or that a container got from it, has a taint that keeps new
+claims away, and the attribute `used_by` names the other one. As long as such a container holds a
+card, claims on it are not prepared either.
 
 Example: a node moves from NVIDIA's device plugin to this driver. Pod A got card 0 from the plugin
-before. Card 0 has the taint until A ends; card 1 is shared at once.
+before. Once the plugin is gone, card 1 is shared; card 0 has the taint until A ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +22,17 @@ _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocations:
-    """What the node's containers hold, as the kubelet lists it.
+    """What else than this driver's devices the node has, as the kubelet lists it.
 
     Attributes:
-        plugins: Devices of device plugins: resource and device ID, such as
+        offered: Healthy devices of device plugins: resource and device ID, such as
             ``("nvidia.com/gpu", "GPU-8f3a...")``. A plugin that shares a card appends to its UUID.
-        claims: Devices of claims: driver, pool and device.
+        held: Those that containers have, also of a device plugin that is gone.
+        claims: Devices of claims that containers have: driver, pool and device.
     """
 
-    plugins: frozenset[tuple[str, str]] = frozenset()
+    offered: frozenset[tuple[str, str]] = frozenset()
+    held: frozenset[tuple[str, str]] = frozenset()
     claims: frozenset[tuple[str, str, str]] = frozenset()
 
 
@@ -70,8 +72,8 @@ def of_cards(
             if {uuid, gpu.pci_bus_id} & {*marks(device)}
         ]
         users += [
-            OtherUser(name=_plugin(resource), holds=True)
-            for resource, device_id in sorted(allocations.plugins)
+            OtherUser(name=_plugin(resource), holds=(resource, device_id) in allocations.held)
+            for resource, device_id in sorted(allocations.offered | allocations.held)
             if uuid in device_id.lower()
         ]
         if users:

@@ -24,27 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1tensorfusion_dra/kubelet/pb/podresources_v1.proto\x12\x02v1\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\":\n\x0cPodResources\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"k\n\x12\x43ontainerResources\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12.\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32\x13.v1.DynamicResource\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\"=\n\x0f\x44ynamicResource\x12*\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\x11.v1.ClaimResource\"L\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t2Y\n\x12PodResourcesLister\x12\x43\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1tensorfusion_dra/kubelet/pb/podresources_v1.proto\x12\x02v1\"\x1d\n\x1b\x41llocatableResourcesRequest\"E\n\x1c\x41llocatableResourcesResponse\x12%\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x14.v1.ContainerDevices\"\x19\n\x17ListPodResourcesRequest\"C\n\x18ListPodResourcesResponse\x12\'\n\rpod_resources\x18\x01 \x03(\x0b\x32\x10.v1.PodResources\":\n\x0cPodResources\x12*\n\ncontainers\x18\x03 \x03(\x0b\x32\x16.v1.ContainerResources\"k\n\x12\x43ontainerResources\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.v1.ContainerDevices\x12.\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32\x13.v1.DynamicResource\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\"=\n\x0f\x44ynamicResource\x12*\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\x11.v1.ClaimResource\"L\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t2\xb9\x01\n\x12PodResourcesLister\x12\x43\n\x04List\x12\x1b.v1.ListPodResourcesRequest\x1a\x1c.v1.ListPodResourcesResponse\"\x00\x12^\n\x17GetAllocatableResources\x12\x1f.v1.AllocatableResourcesRequest\x1a .v1.AllocatableResourcesResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tensorfusion_dra.kubelet.pb.podresources_v1_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=57
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=82
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=84
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=151
-  _globals['_PODRESOURCES']._serialized_start=153
-  _globals['_PODRESOURCES']._serialized_end=211
-  _globals['_CONTAINERRESOURCES']._serialized_start=213
-  _globals['_CONTAINERRESOURCES']._serialized_end=320
-  _globals['_CONTAINERDEVICES']._serialized_start=322
-  _globals['_CONTAINERDEVICES']._serialized_end=383
-  _globals['_DYNAMICRESOURCE']._serialized_start=385
-  _globals['_DYNAMICRESOURCE']._serialized_end=446
-  _globals['_CLAIMRESOURCE']._serialized_start=448
-  _globals['_CLAIMRESOURCE']._serialized_end=524
-  _globals['_PODRESOURCESLISTER']._serialized_start=526
-  _globals['_PODRESOURCESLISTER']._serialized_end=615
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=57
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=86
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=88
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=157
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=159
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=184
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=186
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=253
+  _globals['_PODRESOURCES']._serialized_start=255
+  _globals['_PODRESOURCES']._serialized_end=313
+  _globals['_CONTAINERRESOURCES']._serialized_start=315
+  _globals['_CONTAINERRESOURCES']._serialized_end=422
+  _globals['_CONTAINERDEVICES']._serialized_start=424
+  _globals['_CONTAINERDEVICES']._serialized_end=485
+  _globals['_DYNAMICRESOURCE']._serialized_start=487
+  _globals['_DYNAMICRESOURCE']._serialized_end=548
+  _globals['_CLAIMRESOURCE']._serialized_start=550
+  _globals['_CLAIMRESOURCE']._serialized_end=626
+  _globals['_PODRESOURCESLISTER']._serialized_start=629
+  _globals['_PODRESOURCESLISTER']._serialized_end=814
 # @@protoc_insertion_point(module_scope)

@@ -768,11 +768,11 @@ def test_dead_enforcer_is_a_problem_if_it_is_required(
     assert found.text in finding.found
 
 
-def test_a_card_that_a_container_has_from_a_device_plugin_is_a_warning() -> None:
+def test_a_card_that_a_device_plugin_gives_away_as_well_is_a_warning() -> None:
     free, used = published_devices(gpu(), gpu(1))
     used = devices.with_user(used, "nvidia-device-plugin", datetime.now(UTC))
 
     findings.check(
         gpus.used_by_others([free, used]),
-        [(Level.WARNING, "a container has it from nvidia-device-plugin")],
+        [(Level.WARNING, "nvidia-device-plugin gives it to containers as well")],
     )

@@ -15,7 +15,8 @@ from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.kubelet.test_pod_resources import holding, kubelet
+from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
+from tests.kubelet.test_pod_resources import kubelet
 
 SLICE = "tensor-fusion-resource-slice-node-01"
 SHARE = {"tflops": "100", "vram": "16Gi"}
@@ -211,7 +212,8 @@ def test_cards_of_a_device_plugin_and_of_another_dra_driver_are_tainted() -> Non
         socket.parent.mkdir()
         other = {"name": "gpu-0", "attributes": {"uuid": {"string": second}}}
         spec = {**stored["spec"], "driver": "gpu.nvidia.com", "devices": [other]}
-        with kubelet(socket, holding("nvidia.com/gpu", first)):
+        offered = pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[first])
+        with kubelet(socket, pb.ListPodResourcesResponse(), [offered]):
             # Its event has the node plugin read everything again.
             cluster.client.create(SLICES, {"metadata": {"name": "other"}, "spec": spec})
             cluster.until(

@@ -29,32 +29,45 @@ BY_PCI_ADDRESS = {
         ],
     }
 }
+PLUGIN, OTHER_CARD = ("nvidia.com/gpu", UUID), ("nvidia.com/gpu", "GPU-other")
+GPU_0 = ("gpu.nvidia.com", "node-01", "gpu-0")
 EMPTY = {"spec": {"driver": "empty.example.com", "pool": {"name": "p"}}}
 
 
 @pytest.mark.parametrize(
-    ("plugins", "claims", "slices", "user"),
+    ("offered", "held", "claims", "slices", "user"),
     [
-        ([], [], [EMPTY], None),
-        ([("nvidia.com/gpu", "GPU-other")], [], [], None),
-        ([("nvidia.com/gpu", UUID)], [], [], ("nvidia-device-plugin", True)),
-        ([("nvidia.com/gpu.shared", f"{UUID}::3")], [], [], ("nvidia-device-plugin", True)),
-        ([("volcano.sh/vgpu-number", f"{UUID}-0")], [], [], ("volcano.sh", True)),
-        ([], [], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
-        ([], [], [BY_PCI_ADDRESS], ("other.example.com", False)),
-        ([], [("gpu.nvidia.com", "node-01", "gpu-0")], [NVIDIA_SLICE], ("gpu.nvidia.com", True)),
-        ([], [("gpu.nvidia.com", "node-01", "gpu-1")], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
-        ([], [("tensor-fusion.ai.dra-driver", "default/node-01", UUID)], [], None),
-        ([("nvidia.com/gpu", UUID)], [], [NVIDIA_SLICE], ("nvidia-device-plugin", True)),
+        ([], [], [], [EMPTY], None),
+        ([OTHER_CARD], [OTHER_CARD], [], [], None),
+        ([PLUGIN], [], [], [], ("nvidia-device-plugin", False)),
+        ([PLUGIN], [PLUGIN], [], [], ("nvidia-device-plugin", True)),
+        ([], [PLUGIN], [], [], ("nvidia-device-plugin", True)),
+        ([], [("nvidia.com/gpu.shared", f"{UUID}::3")], [], [], ("nvidia-device-plugin", True)),
+        ([("volcano.sh/vgpu-number", f"{UUID}-0")], [], [], [], ("volcano.sh", False)),
+        ([], [], [], [NVIDIA_SLICE], ("gpu.nvidia.com", False)),
+        ([], [], [], [BY_PCI_ADDRESS], ("other.example.com", False)),
+        ([], [], [GPU_0], [NVIDIA_SLICE], ("gpu.nvidia.com", True)),
+        (
+            [],
+            [],
+            [("gpu.nvidia.com", "node-01", "gpu-1")],
+            [NVIDIA_SLICE],
+            ("gpu.nvidia.com", False),
+        ),
+        ([], [], [("tensor-fusion.ai.dra-driver", "default/node-01", UUID)], [], None),
+        ([], [PLUGIN], [], [NVIDIA_SLICE], ("nvidia-device-plugin", True)),
     ],
 )
 def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_it(
-    plugins: list[tuple[str, str]],
+    offered: list[tuple[str, str]],
+    held: list[tuple[str, str]],
     claims: list[tuple[str, str, str]],
     slices: list[dict[str, Any]],
     user: tuple[str, bool] | None,
 ) -> None:
-    allocations = Allocations(plugins=frozenset(plugins), claims=frozenset(claims))
+    allocations = Allocations(
+        offered=frozenset(offered), held=frozenset(held), claims=frozenset(claims)
+    )
 
     found = other_users.of_cards([CARD, gpu(1)], allocations, slices)
 
