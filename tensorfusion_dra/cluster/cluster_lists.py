@@ -1,7 +1,6 @@
 """One-time reads of a cluster for commands, with the rights of whoever runs them.
 
-ClusterLists reads whole collections, in pages, so that a large cluster fits into the answers.
-ClusterProbe also has access reviews and dry-run writes.
+Whole collections are read in pages, so that a large cluster fits into the answers.
 """
 
 from collections.abc import Mapping
@@ -15,19 +14,19 @@ from tensorfusion_dra.core.doctor.rights import Answer, Right
 from tensorfusion_dra.core.errors import RetryableError
 
 _PAGE: Final = "500"
-_EXPIRED: Final = 410
 _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 """The first one that has DeviceTaintRules by default, and in v1."""
 _POOL_STATUS: Final = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 _POOL_STATUS_TRIES: Final = 15
 _POOL_STATUS_PAUSE_SECONDS: Final = 0.2
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1"
-_WAIT_SECONDS: Final = 10.0
 _FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
 
 
 class ClusterLists:
     """Reader of the cluster's objects with the rights of whoever runs the command.
+
+    Use it from one thread. It changes nothing: its writes are dry runs and reviews.
 
     Attributes:
         unreadable: What could not be read for want of a right, as texts.
@@ -122,8 +121,6 @@ class ClusterLists:
             except StatusError as error:
                 if error.status == 404:
                     return None
-                if error.status == _EXPIRED and page:  # the list took longer than etcd keeps it
-                    return list(self._get(path, query).get("items") or [])
                 raise
             found += listed.get("items") or []
             page = str((listed.get("metadata") or {}).get("continue") or "")
@@ -181,13 +178,6 @@ class ClusterLists:
         if text not in self.unreadable:
             self.unreadable.append(text)
 
-
-class ClusterProbe(ClusterLists):
-    """Read-only client of the API server, for the doctor command. Use it from one thread."""
-
-    def __init__(self, api: Api) -> None:
-        super().__init__(api, wait_seconds=_WAIT_SECONDS)
-
     def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.
 
@@ -199,7 +189,7 @@ class ClusterProbe(ClusterLists):
             RetryableError: The API server did not answer.
         """
         query = {"dryRun": "All", "fieldManager": _FIELD_MANAGER}
-        return self.api.call("POST", path, query=query, body=body, wait_seconds=_WAIT_SECONDS)
+        return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
 
     def review_access(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
         """Return the result of an access review for a right.
@@ -227,23 +217,19 @@ class ClusterProbe(ClusterLists):
         kind = "SelfSubjectAccessReview"
         if service_account is not None:
             kind = "SubjectAccessReview"
-            spec |= _identity(*service_account)
+            namespace, name = service_account
+            spec |= {
+                "user": f"system:serviceaccount:{namespace}:{name}",
+                "groups": [
+                    "system:serviceaccounts",
+                    f"system:serviceaccounts:{namespace}",
+                    "system:authenticated",
+                ],
+            }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
         path = f"{_REVIEWS}/{kind.lower()}s"
-        reviewed = self.api.call("POST", path, body=body, wait_seconds=_WAIT_SECONDS)
+        reviewed = self.api.call("POST", path, body=body, wait_seconds=self._wait_seconds)
         status = reviewed.get("status")
         if not isinstance(status, dict) or "allowed" not in status:
             raise RetryableError(f"{path}: found no status.allowed in the answer")
         return Answer(right, bool(status["allowed"]), str(status.get("reason") or ""))
-
-
-def _identity(namespace: str, name: str) -> dict[str, Any]:
-    """Return the user and groups of a service account, as fields of a SubjectAccessReview spec."""
-    return {
-        "user": f"system:serviceaccount:{namespace}:{name}",
-        "groups": [
-            "system:serviceaccounts",
-            f"system:serviceaccounts:{namespace}",
-            "system:authenticated",
-        ],
-    }

@@ -8,7 +8,7 @@ import pytest
 from dra_simulator.api.faults import Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
-from tensorfusion_dra.cluster.cluster_lists import ClusterLists, ClusterProbe
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.objects import Claims, Nodes
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -202,16 +202,6 @@ def test_pages_are_followed_to_the_end(tmp_path: Path) -> None:
     assert asked == [f"GET {NODES}?limit=500", f"GET {NODES}?limit=500&continue=token"]
 
 
-def test_list_that_expires_between_pages_is_read_at_once(tmp_path: Path) -> None:
-    answers = iter([page("a", more="token"), (410, "too old"), page("a", "b")])
-    with canned_api.served({f"GET {NODES}": lambda _: next(answers)}) as server:
-        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-
-        found = [item["metadata"]["name"] for item in lists.items(NODES)]
-
-    assert found == ["a", "b"]
-
-
 def test_kind_that_the_server_lacks_has_no_objects(tmp_path: Path) -> None:
     with canned_api.served({}) as server:
         lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
@@ -244,7 +234,7 @@ SUBJECT = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 def test_missing_object_is_none_and_missing_right_is_an_error(server: ApiServer, api: Api) -> None:
-    probe = ClusterProbe(api)
+    probe = ClusterLists(api)
 
     assert probe.find("/api/v1/namespaces/nowhere") is None
     assert probe.items_if_served("/api/v1/namespaces") is not None
@@ -260,7 +250,7 @@ def review(*, allowed: bool) -> dict[str, Any]:
 
 def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
     with served({SELF: review(allowed=True)}) as canned:
-        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         answer = probe.review_access(DRIVER_STATUS, service_account=None)
 
@@ -277,7 +267,7 @@ def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
 
 def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: Path) -> None:
     with served({SUBJECT: review(allowed=False)}) as canned:
-        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         answer = probe.review_access(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
 
@@ -289,7 +279,7 @@ def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: 
 
 def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
     with served({SELF: {"status": {}}}) as canned:
-        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         with pytest.raises(RetryableError, match=r"status\.allowed"):
             probe.review_access(DRIVER_STATUS, service_account=None)

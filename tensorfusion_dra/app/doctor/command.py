@@ -25,12 +25,14 @@ from tensorfusion_dra.app.doctor import (
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 from tensorfusion_dra.core.errors import InputError
 
 _WIDTH: Final = max(len(level) for level in Level)
 _FORMS: Final = ("table", "json")
+_WAIT_SECONDS: Final = 10.0
 _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 
@@ -139,7 +141,7 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         settings=settings,
         place=Place(place),
         in_pod=in_pod,
-        api=kubectl.api(settings.kubeconfig),
+        cluster=ClusterLists(kubectl.api(settings.kubeconfig), wait_seconds=_WAIT_SECONDS),
         host_root=Path(flags.host_root),
         runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,

@@ -16,6 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
@@ -196,7 +197,11 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
     findings = list(resolved.findings)
-    ours = any(names.DEVICE_CLASS in resolving.class_names(claim) for claim in resolved.claims)
+    ours = any(
+        each.get("deviceClassName") == names.DEVICE_CLASS
+        for claim in resolved.claims
+        for each in claim_devices.requests(claim)
+    )
     if ours and not observed.missing:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)

@@ -236,11 +236,11 @@ SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
         ),
         (kubernetes.ready(node()), [(Level.NOTE, "no condition Ready")]),
         (
-            kubernetes.shares([claim_for_a_part({"driver": DRIVER})], DRIVER),
+            kubernetes.shares([claim_for_a_part({"driver": DRIVER})]),
             [(Level.PROBLEM, "default/a got devices")],
         ),
-        (kubernetes.shares(PARTS, DRIVER), [OK]),
-        (kubernetes.shares(PARTS[1:], DRIVER), []),
+        (kubernetes.shares(PARTS), [OK]),
+        (kubernetes.shares(PARTS[1:]), []),
         (
             several_in("v1.35.6", several(4)),
             [(Level.WARNING, "ResourceClaim a/train: one request has a count")],
