@@ -8,7 +8,7 @@ from functools import cached_property
 from threading import Event
 from typing import Any, Final
 
-from tensorfusion_dra.cluster.api import READ_SECONDS, Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.api import READ_SECONDS, Api, StatusError, resource_path
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.rights import Answer, Right
 from tensorfusion_dra.core.errors import RetryableError
@@ -40,16 +40,15 @@ class ClusterLists:
         """
         self.api: Final = api
         self._wait_seconds: Final = wait_seconds
-        self.resource_api: Final = ResourceApi(api)
         self.unreadable: Final[list[str]] = []
 
     def slices(self, **query: str) -> list[dict[str, Any]]:
         """Return the ResourceSlices."""
-        return self.items(self.resource_api.slices(), **query)
+        return self.items(resource_path("resourceslices"), **query)
 
     def claims(self) -> list[dict[str, Any]]:
         """Return the ResourceClaims of all namespaces."""
-        return self.items(self.resource_api.claims())
+        return self.items(resource_path("resourceclaims"))
 
     @cached_property
     def minor_version(self) -> int | None:
@@ -60,7 +59,7 @@ class ClusterLists:
         """Return the DeviceTaintRules; none without the right, or before Kubernetes 1.37."""
         if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
             return []
-        return self.readable_items(self.path("devicetaintrules"), "DeviceTaintRules") or []
+        return self.readable_items(resource_path("devicetaintrules"), "DeviceTaintRules") or []
 
     def pool_status(self, driver: str) -> list[dict[str, Any]]:
         """Return what kube-controller-manager counts in a driver's pools (KEP-5677).
@@ -91,12 +90,6 @@ class ClusterLists:
             if error.status not in (403, 404):
                 raise
         return []
-
-    def path(self, plural: str, *, namespace: str = "", name: str = "") -> str:
-        """Return a path of resource.k8s.io."""
-        parts = [f"/apis/{self.resource_api.api_version()}"]
-        parts += [f"namespaces/{namespace}"] if namespace else []
-        return "/".join([*parts, plural, *([name] if name else [])])
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the objects of a collection; none if the API server does not have the kind.

@@ -7,7 +7,7 @@ import pytest
 
 from dra_simulator.api.faults import Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.objects import Claims, Nodes
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
@@ -48,51 +48,51 @@ def create_claim(api: Api) -> dict[str, Any]:
     return api.call("POST", path, body=CLAIM)
 
 
-def test_missing_claim_is_a_claim_error(resource_api: ResourceApi) -> None:
+def test_missing_claim_is_a_claim_error(api: Api) -> None:
     ref = ClaimRef(namespace="default", name="none", uid="uid")
 
     with pytest.raises(ClaimError, match=r"claim default/none: found none"):
-        Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
+        Claims(api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
 
 
 def test_404_without_claim_details_does_not_mean_a_missing_claim(
-    server: ApiServer, resource_api: ResourceApi
+    server: ApiServer, api: Api
 ) -> None:
     """Such a 404 comes from an API server without resource.k8s.io, or from a proxy."""
     ref = ClaimRef(namespace="default", name="none", uid="uid")
     server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
 
     with pytest.raises(RetryableError, match="404"):
-        Claims(resource_api).fetch(ref, wait_seconds=5)
+        Claims(api).fetch(ref, wait_seconds=5)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
 def test_claim_is_fetched_with_all_fields_in_spite_of_a_transient_fault(
-    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
+    server: ApiServer, api: Api, fault: Refuse | Cut
 ) -> None:
     stored = create_claim(api)
     ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
     server.faults.add("get", "resourceclaims", fault, times=2)
 
-    fetched = Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
+    fetched = Claims(api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
 
     assert fetched == stored
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Cut(), HalfOpen()])
 def test_lasting_fault_is_retryable_and_ends_within_the_time(
-    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut | HalfOpen
+    server: ApiServer, api: Api, fault: Refuse | Cut | HalfOpen
 ) -> None:
     create_claim(api)
     server.faults.add("get", "resourceclaims", fault)
     ref = ClaimRef(namespace="default", name="a", uid="uid")
 
     with pytest.raises(RetryableError, match=r"claim default/a: GET /apis/resource"):
-        Claims(resource_api).fetch(ref, wait_seconds=0.7)
+        Claims(api).fetch(ref, wait_seconds=0.7)
 
 
-def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
     created = slices.create(t4_slice())
     replaced = slices.replace({**created, "spec": t4_slice(generation=2)["spec"]})
 
@@ -104,8 +104,8 @@ def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> Non
     assert slices.fetch() == []
 
 
-def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+def test_dry_run_is_answered_but_not_stored(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
 
     answer = slices.create(t4_slice(), trial=True)
 
@@ -114,9 +114,9 @@ def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
 
 
 def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
-    resource_api: ResourceApi,
+    api: Api,
 ) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+    slices = Slices(api, node_name=NODE.name)
     read = slices.create(t4_slice())
     slices.replace({**read, "spec": t4_slice(generation=2)["spec"]})
 
@@ -128,8 +128,8 @@ def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
     assert (replaced.value.status, deleted.value.status) == (409, 409)
 
 
-def test_deleting_a_missing_slice_succeeds(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+def test_deleting_a_missing_slice_succeeds(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
     read = slices.create(t4_slice())
     slices.delete(read)
 
@@ -138,21 +138,12 @@ def test_deleting_a_missing_slice_succeeds(resource_api: ResourceApi) -> None:
     assert slices.fetch() == []
 
 
-def test_v1beta2_is_used_if_the_server_has_no_v1(tmp_path: Path) -> None:
-    with ApiServer(resource_versions=("v1beta2",)) as server:
-        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-
-        stored = Slices(api, node_name=NODE.name).create(t4_slice())
-
-    assert stored["apiVersion"] == "resource.k8s.io/v1beta2"
-
-
-def test_server_without_v1_and_v1beta2_is_retryable(tmp_path: Path) -> None:
+def test_server_without_v1_is_retryable(tmp_path: Path) -> None:
     with ApiServer(resource_versions=("v1beta1",)) as server:
-        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
-        with pytest.raises(RetryableError, match=r"found \['v1beta1'\], expected one of"):
-            api.version()
+        with pytest.raises(RetryableError, match=r"resource\.k8s\.io/v1/resourceslices: 404"):
+            Slices(api, node_name=NODE.name).fetch()
 
 
 def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
@@ -285,12 +276,12 @@ def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
             probe.review_access(DRIVER_STATUS, service_account=None)
 
 
-def create(resource_api: ResourceApi, name: str, **fields: object) -> None:
-    resource_api.api.call(
+def create(api: Api, name: str, **fields: object) -> None:
+    api.call(
         "POST",
-        resource_api.slices(),
+        "/apis/resource.k8s.io/v1/resourceslices",
         body={
-            "apiVersion": resource_api.api_version(),
+            "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {"name": name},
             "spec": slice_spec(**fields),
@@ -303,26 +294,26 @@ def slice_pool(node: str) -> dict[str, object]:
 
 
 def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
-    resource_api: ResourceApi,
+    api: Api,
 ) -> None:
-    create(resource_api, "a", nodeName="node-a", pool=slice_pool("node-a"))
-    create(resource_api, "b", nodeName="node-b", pool=slice_pool("node-b"))
-    create(resource_api, "nic", driver="nic.example.com", devices=[plain_device("nic-0")])
+    create(api, "a", nodeName="node-a", pool=slice_pool("node-a"))
+    create(api, "b", nodeName="node-b", pool=slice_pool("node-b"))
+    create(api, "nic", driver="nic.example.com", devices=[plain_device("nic-0")])
 
-    found = PublishedSlices(resource_api).published(wait_seconds=5)
+    found = PublishedSlices(api).published(wait_seconds=5)
 
     assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
 
 
-def test_cluster_without_slices_gives_an_empty_list(resource_api: ResourceApi) -> None:
-    assert PublishedSlices(resource_api).published(wait_seconds=5) == []
+def test_cluster_without_slices_gives_an_empty_list(api: Api) -> None:
+    assert PublishedSlices(api).published(wait_seconds=5) == []
 
 
-def test_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi) -> None:
+def test_lasting_fault_is_retryable(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "resourceslices", Refuse(500))
 
     with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):
-        PublishedSlices(resource_api).published(wait_seconds=0.7)
+        PublishedSlices(api).published(wait_seconds=0.7)
 
 
 def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:
@@ -333,10 +324,9 @@ def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_pa
         {"metadata": {"name": "of-nobody"}},
     ]
     answers: Any = {
-        "GET /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
         "GET /apis/resource.k8s.io/v1/resourceslices": {"items": [*others, own]},
     }
     with served(answers) as server:
-        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
         assert Slices(api, node_name=NODE.name).fetch() == [own]

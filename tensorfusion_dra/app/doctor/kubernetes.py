@@ -1,11 +1,11 @@
 """Checks of the API server, its feature gates, and the nodes."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.cluster.api import StatusError, segment
+from tensorfusion_dra.cluster.api import RESOURCE_VERSION, StatusError, resource_path, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import kubernetes
@@ -26,10 +26,9 @@ def slice_gates(context: Context) -> Iterator[Finding]:
     """
     cluster, waits = context.cluster, context.settings.enforcer_wait_seconds > 0
     sent = kubernetes.trial_slice(context.settings.node_name, waits=waits)
-    api = cluster.resource_api
-    body = {"apiVersion": api.api_version(), "kind": "ResourceSlice", **sent}
+    body = {"apiVersion": RESOURCE_VERSION, "kind": "ResourceSlice", **sent}
     try:
-        stored = cluster.dry_run(api.slices(), body)
+        stored = cluster.dry_run(resource_path("resourceslices"), body)
     except StatusError as error:
         yield not_checked(
             "dry run of a ResourceSlice",
@@ -56,11 +55,11 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
             ("ResourceClaim", "resourceclaims"),
             ("ResourceClaimTemplate", "resourceclaimtemplates"),
         )
-        for item in cluster.items(cluster.path(path))
+        for item in cluster.items(resource_path(path))
     ]
     classes = {
         str(item["metadata"]["name"])
-        for item in cluster.items(cluster.path("deviceclasses"))
+        for item in cluster.items(resource_path("deviceclasses"))
         if names.DRIVER in json.dumps(item.get("spec"))
     }
     yield from kubernetes.one_request_for_several(cluster.find("/version") or {}, stored, classes)
@@ -68,10 +67,11 @@ def multi_gpu(context: Context) -> Iterator[Finding]:
 
 def nodes(context: Context) -> Iterator[Finding]:
     """Check the Node objects and kubelets of the nodes that this driver runs on."""
-    for node in checked_nodes(context):
+    found = checked_nodes(context)
+    for node in found:
         yield from kubernetes.ready(node)
         yield from kubernetes.kubelet(node)
-    if context.place is Place.NODE and _this_node(context) is None:
+    if context.place is Place.NODE and not found:
         name = context.settings.node_name
         yield problem(
             f"node {name}",
@@ -81,21 +81,16 @@ def nodes(context: Context) -> Iterator[Finding]:
         )
 
 
-def checked_nodes(context: Context) -> Iterable[dict[str, Any]]:
+def checked_nodes(context: Context) -> list[dict[str, Any]]:
     """Return the Node objects that the checks cover.
 
     That is this node. On a workstation it is the nodes with slices of this driver, or all nodes if
     none has slices.
     """
     if context.place is Place.NODE:
-        node = _this_node(context)
-        return [] if node is None else [node]
+        path = f"/api/v1/nodes/{segment(context.settings.node_name)}"
+        return list(filter(None, [context.cluster.find(path)]))
     every = context.cluster.items("/api/v1/nodes")
     slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
     publishing = {item["spec"].get("nodeName") for item in slices}
     return [node for node in every if node["metadata"]["name"] in publishing] or every
-
-
-def _this_node(context: Context) -> dict[str, Any] | None:
-    """Return the Node object of this node; None if there is none."""
-    return context.cluster.find(f"/api/v1/nodes/{segment(context.settings.node_name)}")

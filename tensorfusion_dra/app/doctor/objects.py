@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import kubernetes
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.cluster.api import segment
+from tensorfusion_dra.cluster.api import resource_path, segment
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects as rules
@@ -64,15 +64,15 @@ def _awaited(
 
 def device_class(context: Context) -> Iterator[Finding]:
     """Check the DeviceClass by which claims select this driver's GPUs."""
-    path = context.cluster.path("deviceclasses", name=names.DEVICE_CLASS)
+    path = resource_path("deviceclasses", name=names.DEVICE_CLASS)
     yield from rules.device_class(context.cluster.find(path))
 
 
 def templates(context: Context) -> Iterator[Finding]:
     """Check the ResourceClaimTemplates that the webhook puts into pods."""
     cluster = context.cluster
-    found = cluster.items(cluster.path("resourceclaimtemplates"))
-    known = cluster.items(cluster.path("deviceclasses"))
+    found = cluster.items(resource_path("resourceclaimtemplates"))
+    known = cluster.items(resource_path("deviceclasses"))
     yield from rules.templates(
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],

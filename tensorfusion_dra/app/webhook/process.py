@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, ResourceApi
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
@@ -81,12 +81,11 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
     pools, templates, quotas = objects.values()
-    resource_api = ResourceApi(api)
     admission = Admission(
         pools=pools,
         templates=templates,
         pods=Pods(api),
-        slices=PublishedSlices(resource_api),
+        slices=PublishedSlices(api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
         enforces_hard=settings.enforcer == AUTO or enforcer_kinds.enforces_hard(settings.enforcer),
@@ -95,7 +94,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     server = Server(
         Reviews(
             admission,
-            QuotaAdmission(quotas, NamespaceClaims(resource_api)),
+            QuotaAdmission(quotas, NamespaceClaims(api)),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,

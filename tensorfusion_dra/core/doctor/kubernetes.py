@@ -25,8 +25,6 @@ _DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 _FIRST_CARD_MINOR: Final = 34
 """Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
 
-_USABLE: Final = ("v1", "v1beta2")
-
 
 def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the API server's version, the document at /version."""
@@ -74,17 +72,15 @@ def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
     """
     subject = "API group resource.k8s.io"
     versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
-    usable = [found for found in _USABLE if found in versions]
-    if usable:
-        yield ok(subject, f"{', '.join(versions)}; {usable[0]} is used")
+    if "v1" in versions:
+        yield ok(subject, f"{', '.join(versions)}; v1 is used")
     else:
         yield problem(
             subject,
             ", ".join(versions) or "not served",
-            expected=" or ".join(_USABLE),
-            cure="upgrade the cluster, or start kube-apiserver with "
-            "--runtime-config=resource.k8s.io/v1beta2=true and the feature gate "
-            "DynamicResourceAllocation",
+            expected="v1",
+            cure="upgrade the cluster, or start kube-apiserver without "
+            "--runtime-config=resource.k8s.io/v1=false",
         )
 
 

@@ -150,7 +150,6 @@ def test_release_of_the_allocation_and_taints_of_rules(
 ) -> None:
     answers = {
         "GET /version": {"gitVersion": version},
-        f"GET {GROUP}": {"versions": [{"version": "v1"}]},
         f"GET {GROUP}/v1/resourceslices": {"items": [SLICE]},
         f"GET {GROUP}/v1/devicetaintrules": rules,
     }
@@ -193,7 +192,6 @@ def test_pools_are_counted_by_kubernetes_for_whom_claims_are_not_listed(
     tmp_path: Path, made: Any, shown: list[str]
 ) -> None:
     answers = {
-        f"GET {GROUP}": {"versions": [{"version": "v1"}]},
         f"GET {GROUP}/v1/resourceclaims": (403, "no right"),
         f"POST {POOL_STATUS}": made,
         f"GET {POOL_STATUS}/asked": {"status": {"pools": POOLS}},
