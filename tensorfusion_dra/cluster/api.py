@@ -369,8 +369,8 @@ def resource_path(plural: str, *, namespace: str = "", name: str = "") -> str:
 class RetriedReads:
     """Retries of reads after transient faults, for a bounded number of callers at a time."""
 
-    def __init__(self, *, most: int = MOST_READING) -> None:
-        self._waiting = WaitingCalls(most, reason="wait for the API server")
+    def __init__(self) -> None:
+        self._waiting = WaitingCalls(MOST_READING, reason="wait for the API server")
 
     def with_retries(
         self, subject: str, ask: Callable[[float], Result], *, wait_seconds: float

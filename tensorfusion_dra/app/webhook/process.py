@@ -107,9 +107,17 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         supervisor.own(name, part)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
+    pages: Mapping[str, Page] = {}
+    if settings.metrics == "true":
+        pages = health_endpoint.metrics_page(
+            partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
+            supervisor,
+            host=settings.metrics_host,
+            port=settings.metrics_port,
+        )
     health = HealthEndpoint(
         {"/healthz": _nothing, "/readyz": _readiness(supervisor, tuple(objects.values()))},
-        _metrics_page(settings, supervisor, metrics, certificates),
+        pages,
         host=settings.health_host,
         port=settings.health_port,
     )
@@ -123,24 +131,6 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         seconds=round(time.monotonic() - started, 3),
     )
     return server
-
-
-def _metrics_page(
-    settings: WebhookSettings,
-    supervisor: Supervisor,
-    metrics: WebhookMetrics,
-    certificates: Certificates,
-) -> Mapping[str, Page]:
-    """Return the page of the metrics for the health port; none if it is elsewhere or off."""
-    if settings.metrics != "true":
-        return {}
-
-    return health_endpoint.metrics_page(
-        partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
-        supervisor,
-        host=settings.metrics_host,
-        port=settings.metrics_port,
-    )
 
 
 def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:

@@ -76,27 +76,22 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
         InputError: There is no such pod or workload, or an object is malformed.
         RetryableError: The API server did not answer, or the right to read the pod is missing.
     """
+    lists = ClusterLists(api)
     try:
-        return _answer(ClusterLists(api), namespace=namespace, target=target, file=file)
+        if file is not None:
+            pod, others = reading.read_file(file, namespace=namespace, name=target)
+            cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
+            return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
+        kind, name = reading.kind_and_name(target)
+        if kind == "Pod":
+            found = reading.read_pod(lists, namespace=namespace, name=name)
+            return diagnose(found, reading.read(lists, namespace, [found]))
+        workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
+        return _of_workload(workload, reading.read(lists, namespace, workload.pods))
     except StatusError as error:
         if error.status != _FORBIDDEN:
             raise
         raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
-
-
-def _answer(lists: ClusterLists, *, namespace: str, target: str, file: str | None) -> Diagnosis:
-    if file is not None:
-        pod, others = reading.read_file(file, namespace=namespace, name=target)
-        cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
-        return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
-    kind, name = reading.kind_and_name(target)
-    if kind != "Pod":
-        workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
-        return _of_workload(workload, reading.read(lists, namespace, workload.pods))
-    found = reading.pod(lists, namespace, name)
-    if found is None:
-        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
-    return diagnose(found, reading.read(lists, namespace, [found]))
 
 
 def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:

@@ -127,13 +127,17 @@ def newest_failure(events: Iterable[Document]) -> str:
     return f"{newest.get('reason')}: {text}"
 
 
-def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:
-    """Return the pod of this name; None if there is none.
+def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
+    """Read a pod.
 
     Raises:
+        InputError: There is no such pod.
         RetryableError: The API server did not answer, or the right to read pods is missing.
     """
-    return lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+    found = lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+    if found is None:
+        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
+    return found
 
 
 def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Document]:

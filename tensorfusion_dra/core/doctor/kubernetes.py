@@ -28,13 +28,9 @@ _FIRST_CARD_MINOR: Final = 34
 
 def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the API server's version, the document at /version."""
-    reported = str(answer.get("gitVersion", "")) or f"{answer.get('major')}.{answer.get('minor')}"
+    reported = str(answer.get("gitVersion", ""))
     minor = minor_version(reported)
-    if minor is None:
-        yield note(
-            "API server", f"version {reported}", expected="a Kubernetes version such as v1.36.2"
-        )
-    elif minor < OLDEST_MINOR:
+    if minor is not None and minor < OLDEST_MINOR:
         yield problem(
             "API server",
             f"Kubernetes {reported}",

@@ -425,7 +425,6 @@ def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
         ("containerd://2.1.9", Level.OK),
         ("containerd://main", Level.OK),
         ("cri-o://1.34.1", Level.OK),
-        ("cri-o://1.27.0", Level.PROBLEM),
         ("docker://28.0.0", Level.NOTE),
         ("", Level.NOTE),
     ],

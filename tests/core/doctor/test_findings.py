@@ -214,11 +214,9 @@ SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
     ("found", "expected"),
     [
         (kubernetes.version({"gitVersion": "v1.33.9"}), [(Level.PROBLEM, "Kubernetes v1.33.9")]),
-        (kubernetes.version({"major": "1", "minor": "33+"}), [(Level.PROBLEM, "1.33+")]),
         (kubernetes.version({"gitVersion": "v1.34.0"}), [OK]),
         (kubernetes.version({"gitVersion": "v1.36.2-gke.100"}), [OK]),
         (kubernetes.version({"gitVersion": "v1.40.0"}), [OK]),
-        (kubernetes.version({"gitVersion": "v2.0.0"}), [(Level.NOTE, "v2.0.0")]),
         (kubernetes.scheduler({"gitVersion": "v1.34.8"}), [(Level.WARNING, "only the first card")]),
         (kubernetes.scheduler({"gitVersion": "v1.35.0"}), []),
         (kubernetes.served(of_versions("v1")), [(Level.OK, "v1 is used")]),
