@@ -31,7 +31,6 @@ USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
-_UNAUTHORIZED: Final = 401
 _MOST_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
 _MOST_EVENT_BYTES: Final = 8 * 2**20
@@ -108,9 +107,6 @@ class Api:
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
         """
-        current = self._login
-        if current is not None:
-            return current
         with self._connecting:
             if self._login is None:
                 # Imported here so that the kubelet's sockets serve before the library has loaded.
@@ -167,6 +163,26 @@ class Api:
         if not isinstance(found, dict):
             raise UnreadableError(f"{subject}: found {type(found).__name__}, expected an object")
         return found
+
+    def find(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        wait_seconds: float = READ_SECONDS,
+        right: str = "",
+    ) -> dict[str, Any] | None:
+        """Return the object or the list at a path; None if the API server has nothing there.
+
+        Raises:
+            RetryableError: See call().
+        """
+        try:
+            return self.call("GET", path, query=query, wait_seconds=wait_seconds, right=right)
+        except StatusError as error:
+            if error.status == 404:
+                return None
+            raise
 
     @contextmanager
     def watch(
@@ -231,7 +247,7 @@ class Api:
             headers={} if body is None else {"Content-Type": content_type},
             seconds=wait_seconds,  # without the time to load the library
         )
-        if answer.status == _UNAUTHORIZED:
+        if answer.status == 401:
             # The next request logs in again: the library never reads a kubeconfig's token again.
             with self._connecting:
                 self._old_secrets = login.credentials.secrets()

@@ -19,8 +19,6 @@ _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 _POOL_STATUS: Final = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 _POOL_STATUS_TRIES: Final = 15
 _POOL_STATUS_PAUSE_SECONDS: Final = 0.2
-_REVIEWS: Final = "/apis/authorization.k8s.io/v1"
-_FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
 
 
 class ClusterLists:
@@ -81,7 +79,7 @@ class ClusterLists:
             asked = self.api.call("POST", _POOL_STATUS, body=made, wait_seconds=self._wait_seconds)
             path = f"{_POOL_STATUS}/{asked['metadata']['name']}"
             for _ in range(_POOL_STATUS_TRIES):
-                found = self._get(path, {})
+                found = self.api.call("GET", path, wait_seconds=self._wait_seconds)
                 if found.get("status"):
                     return list(found["status"].get("pools") or [])
                 Event().wait(_POOL_STATUS_PAUSE_SECONDS)
@@ -109,12 +107,9 @@ class ClusterLists:
         page = ""
         while True:
             asked = {**query, "limit": _PAGE, **({"continue": page} if page else {})}
-            try:
-                listed = self._get(path, asked)
-            except StatusError as error:
-                if error.status == 404:
-                    return None
-                raise
+            listed = self.api.find(path, query=asked, wait_seconds=self._wait_seconds)
+            if listed is None:
+                return None
             found += listed.get("items") or []
             page = str((listed.get("metadata") or {}).get("continue") or "")
             if not page:
@@ -126,15 +121,7 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer, or the right to read is missing.
         """
-        try:
-            return self._get(path, {})
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-
-    def _get(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        return self.api.call("GET", path, query=query, wait_seconds=self._wait_seconds)
+        return self.api.find(path, wait_seconds=self._wait_seconds)
 
     def find_readable(self, path: str, what: str) -> dict[str, Any] | None:
         """Return the object at a path; None, with a note, if the right to read it is missing.
@@ -181,7 +168,7 @@ class ClusterLists:
             StatusError: The API server would not have stored it.
             RetryableError: The API server did not answer.
         """
-        query = {"dryRun": "All", "fieldManager": _FIELD_MANAGER}
+        query = {"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"}
         return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
 
     def review_access(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
@@ -220,7 +207,7 @@ class ClusterLists:
                 ],
             }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-        path = f"{_REVIEWS}/{kind.lower()}s"
+        path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
         reviewed = self.api.call("POST", path, body=body, wait_seconds=self._wait_seconds)
         status = reviewed.get("status")
         if not isinstance(status, dict) or "allowed" not in status:

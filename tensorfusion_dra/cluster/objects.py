@@ -142,15 +142,10 @@ class ClaimStatus:
 
     def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Return True if the claim with this UID still exists and is allocated these devices."""
-        try:
-            stored = self._api.call("GET", _path(ref), wait_seconds=_WAIT_SECONDS)
-        except StatusError as error:
-            if error.status == 404:
-                return False
-            raise
+        stored = self._api.find(_path(ref), wait_seconds=_WAIT_SECONDS) or {}
         allocated = set(map(device_status.key, claim_devices.results(stored)))
         written = set(map(device_status.key, devices))
-        return stored["metadata"]["uid"] == ref.uid and written <= allocated
+        return metadata(stored).get("uid") == ref.uid and written <= allocated
 
 
 def _path(ref: ClaimRef) -> str:
@@ -158,7 +153,10 @@ def _path(ref: ClaimRef) -> str:
 
 
 _PODS: Final = "/api/v1/pods"
-_MERGE: Final = "application/merge-patch+json"
+
+
+def _pod_path(pod: PodRef) -> str:
+    return f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
 
 
 class Pods:
@@ -174,24 +172,13 @@ class Pods:
         self._reads = reads or RetriedReads()
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        return self._reads.with_retries(
-            f"pod {pod}", lambda seconds: self._read_once(pod, seconds), wait_seconds=wait_seconds
+        right = "get pods or, in a node plugin, --read-pods turned off"
+        stored = self._reads.with_retries(
+            f"pod {pod}",
+            lambda seconds: self._api.find(_pod_path(pod), wait_seconds=seconds, right=right),
+            wait_seconds=wait_seconds,
         )
-
-    def _read_once(self, pod: PodRef, wait_seconds: float) -> Mapping[str, Any] | None:
-        path = f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
-        try:
-            stored = self._api.call(
-                "GET",
-                path,
-                wait_seconds=wait_seconds,
-                right="get pods or, in a node plugin, --read-pods turned off",
-            )
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-        return stored if (stored.get("metadata") or {}).get("uid") == pod.uid else None
+        return stored if metadata(stored).get("uid") == pod.uid else None
 
 
 class WorkerPods:
@@ -242,14 +229,14 @@ class WorkerPods:
         wait_seconds: float,
     ) -> None:
         # With the UID, the server refuses the patch if a new pod has taken the name.
-        metadata = {"uid": pod.uid, "labels": {**labels}, "annotations": {**annotations}}
+        changed = {"uid": pod.uid, "labels": {**labels}, "annotations": {**annotations}}
         try:
             self._api.call(
                 "PATCH",
-                f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}",
+                _pod_path(pod),
                 query={"fieldManager": names.FIELD_MANAGER},
-                body={"metadata": metadata},
-                content_type=_MERGE,
+                body={"metadata": changed},
+                content_type="application/merge-patch+json",
                 wait_seconds=wait_seconds,
                 right="patch pods of this node",
             )

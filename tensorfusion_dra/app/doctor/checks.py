@@ -63,8 +63,6 @@ def in_pod() -> bool:
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
-_EVERYWHERE: Final = frozenset(Place)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -80,7 +78,7 @@ class Check:
     theme: str
     run: CheckFunction
     needs_api: bool = False
-    places: frozenset[Place] = _EVERYWHERE
+    places: frozenset[Place] = frozenset(Place)
 
 
 def run_checks(checks: Sequence[Check], context: Context) -> Iterator[tuple[str, Finding]]:

@@ -31,7 +31,6 @@ from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 from tensorfusion_dra.core.errors import InputError
 
 _WIDTH: Final = max(len(level) for level in Level)
-_FORMS: Final = ("table", "json")
 _WAIT_SECONDS: Final = 10.0
 _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
@@ -72,7 +71,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Exit code: 0 if nothing is worse than a note, 1 for a problem, 2 for bad input, "
         "3 for a warning, 4 if something could not be checked."
     )
-    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    parser.add_argument(
+        "-o", dest="form", choices=("table", "json"), default="table", help="output format"
+    )
     parser.add_argument(
         "--on",
         choices=tuple(Place),

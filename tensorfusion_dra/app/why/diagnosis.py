@@ -24,10 +24,8 @@ from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Tri
 Document = Mapping[str, Any]
 
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
-_FORBIDDEN: Final = 403
 _MOST_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
-_DONE: Final = frozenset({"Succeeded", "Failed"})
 _CURED: Final = frozenset({Level.PROBLEM, Level.WARNING})
 """Levels of findings about the pod itself whose cure is among what helps."""
 
@@ -89,7 +87,7 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
         return _of_workload(workload, reading.read(lists, namespace, workload.pods))
     except StatusError as error:
-        if error.status != _FORBIDDEN:
+        if error.status != 403:
             raise
         raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
 
@@ -149,7 +147,7 @@ def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> D
 def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagnosis:
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
-    if is_created and (node or phase in _DONE):
+    if is_created and (node or phase in ("Succeeded", "Failed")):
         findings = list(resolving.of_bound(pod, observed))
         events = observed.events_of(pod) if phase == "Pending" else ()
         trouble = reading.newest_failure(

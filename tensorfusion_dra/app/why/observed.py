@@ -19,7 +19,6 @@ Document = Mapping[str, Any]
 
 _CLAIM: Final = "ResourceClaim"
 _TEMPLATE: Final = "ResourceClaimTemplate"
-_WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +88,10 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         has_templates=templates is not None,
         pools=lists.readable_items(GPUPOOLS, "GPUPools") or (),
         pool_templates=lists.readable_items(TEMPLATES, "SchedulingConfigTemplates") or (),
-        webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
+        webhooks=lists.readable_items(
+            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+            "MutatingWebhookConfigurations",
+        ),
         events_of=lambda pod: events(lists, pod),
         pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
