@@ -20,7 +20,7 @@ from tensorfusion_dra.cluster.api import Api, RetriedReads, StatusError, WatchSt
 from tensorfusion_dra.cluster.objects import Claims
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError, UnreadableError
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
@@ -548,25 +548,6 @@ def test_malformed_claim_is_requested_once(answers: Answers, tmp_path: Path, bod
         Claims(api).fetch(REF, wait_seconds=30)
 
     assert len(answers.tokens) == 1
-
-
-def test_claim_requests_respect_the_remaining_time(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    granted: list[float] = []
-    call = api.call
-
-    def recorded(method: str, path: str, *, wait_seconds: float = 30) -> Any:
-        granted.append(wait_seconds)
-        return call(method, path, wait_seconds=wait_seconds)
-
-    monkeypatch.setattr(api, "call", recorded)
-
-    with pytest.raises((ClaimError, RetryableError)):
-        Claims(api).fetch(REF, wait_seconds=1.25)
-
-    assert granted
-    assert max(granted) <= 1.25
 
 
 def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Api) -> None:

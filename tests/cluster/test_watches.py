@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.rest import GPUPOOLS, NODES, Client
+from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.slices import Slices
@@ -476,16 +476,6 @@ def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, clien
         server.faults.remove(absent)
 
         assert eventually(lambda: cached_names(pools) == ["prod"])
-
-
-def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
-    node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-    with following(ObjectCache(api, watch.NODES, name="n", on_change=lambda: None)) as nodes:
-        assert eventually(lambda: cached_names(nodes) == ["n"])
-
-        client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
-
-        assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})
 
 
 def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ours(

@@ -160,13 +160,6 @@ def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds
     assert pods.seconds == [seconds]
 
 
-def test_malformed_review_is_an_http_error() -> None:
-    answer = respond("/mutate-pods", b"{")
-
-    assert answer.status == 400
-    assert answer.body.startswith(b"body: found no JSON")
-
-
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (

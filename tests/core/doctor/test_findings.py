@@ -12,7 +12,7 @@ from dra_simulator.api import object_rules
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import finding, kubernetes, objects, rights
-from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
+from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.doctor.objects import Source
 from tensorfusion_dra.core.doctor.rights import Answer
 from tests.support import findings
@@ -41,12 +41,6 @@ def test_worst_finding_counts_and_could_not_look_is_worse_than_a_warning(
     levels: list[Level], expected: Level
 ) -> None:
     assert finding.worst(map(of, levels)) is expected
-
-
-def test_every_level_has_an_exit_code_other_than_that_of_bad_input() -> None:
-    assert EXIT_CODES.keys() == set(Level)
-    assert 2 not in EXIT_CODES.values()
-    assert [EXIT_CODES[level] for level in (Level.OK, Level.NOTE)] == [0, 0]
 
 
 POOL = {"pool_source": "node-labels"}
