@@ -259,14 +259,6 @@ def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: 
     assert "system:serviceaccounts:gpu" in body["spec"]["groups"]
 
 
-def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
-    with served({SELF: {"status": {}}}) as canned:
-        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
-
-        with pytest.raises(RetryableError, match=r"status\.allowed"):
-            probe.review_access(DRIVER_STATUS, service_account=None)
-
-
 def create(api: Api, name: str, **fields: object) -> None:
     api.call(
         "POST",

@@ -282,27 +282,19 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects read before; implements driver.ports.Objects and PublishedSlices."""
+    """Objects read before; implements driver.ports.Objects and the readers of the admission."""
 
     listed: Sequence[Document]
 
     def items(self) -> Sequence[Document]:
         return self.listed
 
-    def published(self, *, wait_seconds: float) -> Sequence[Document]:
-        del wait_seconds
+    def published(self, **_: float) -> Sequence[Document]:
         return self.listed
 
-
-@dataclass(frozen=True, slots=True)
-class _OnePod:
-    """The pod in question; implements webhook.admission.PodReader."""
-
-    pod: Document
-
-    def find(self, pod: PodRef, *, wait_seconds: float) -> Document | None:
-        del pod, wait_seconds
-        return self.pod
+    def find(self, pod: PodRef, **_: float) -> Document:
+        """Return the only pod, the one in question."""
+        return self.listed[0]
 
 
 def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
@@ -315,7 +307,7 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
     admission = Admission(
         pools=_Listed(observed.pools),
         templates=_Listed(observed.pool_templates),
-        pods=_OnePod(pod),
+        pods=_Listed([pod]),
         slices=_Listed(ours),
         scheduler="default-scheduler",
         virtual=any(

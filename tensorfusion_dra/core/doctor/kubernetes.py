@@ -110,14 +110,13 @@ def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
     name = node["metadata"]["name"]
     conditions = (node.get("status") or {}).get("conditions") or []
     state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
-    if state.get("status") == "True":
+    status = state.get("status", "Unknown")
+    if status == "True":
         yield ok(f"node {name}", "Ready")
-    elif not state:
-        yield note(f"node {name}", "reports no condition Ready")
     else:
         yield problem(
             f"node {name}",
-            f"Ready is {state['status']}: {state.get('message', '')}".rstrip(": "),
+            f"Ready is {status}: {state.get('message', '')}".rstrip(": "),
             expected="a node that is Ready",
             cure=f"kubectl describe node {name}",
         )

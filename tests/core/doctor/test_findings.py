@@ -225,7 +225,7 @@ SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
             kubernetes.ready(node({"type": "Ready", "status": "False", "message": "no CNI"})),
             [(Level.PROBLEM, "Ready is False: no CNI")],
         ),
-        (kubernetes.ready(node()), [(Level.NOTE, "no condition Ready")]),
+        (kubernetes.ready(node()), [(Level.PROBLEM, "Ready is Unknown")]),
         (
             kubernetes.shares([claim_for_a_part({"driver": DRIVER})]),
             [(Level.PROBLEM, "default/a got devices")],
