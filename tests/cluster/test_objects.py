@@ -145,17 +145,13 @@ def test_pod_that_is_gone_is_not_marked(api: Api) -> None:
         workers_of(api).mark(gone, labels=LABEL, annotations={}, wait_seconds=5)
 
 
-def test_missing_right_to_list_pods_is_named(api: Api, server: ApiServer) -> None:
-    server.faults.add("list", "pods", Refuse(403, "no right"))
+def test_missing_rights_to_workers_are_named(api: Api, server: ApiServer) -> None:
+    ref = create_pod(api, "train")
+    for verb in ("list", "patch"):
+        server.faults.add(verb, "pods", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match="workers of the node: expected the right to list pod"):
         workers_of(api).of_node(wait_seconds=5)
-
-
-def test_missing_right_to_patch_pods_is_named(api: Api, server: ApiServer) -> None:
-    ref = create_pod(api, "train")
-    server.faults.add("patch", "pods", Refuse(403, "no right"))
-
     with pytest.raises(MissingRightError, match=r"patch pods of this node: .*/default/pods/train"):
         workers_of(api).mark(ref, labels=LABEL, annotations={}, wait_seconds=5)
 

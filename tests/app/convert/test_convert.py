@@ -15,7 +15,6 @@ from dra_simulator.rest import CLAIMS, CLASSES, GPUPOOLS, NODES, PODS, TEMPLATES
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.convert.convert import Converted, convert
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support import forks
@@ -547,24 +546,8 @@ spec:
     ]
 
 
-@pytest.mark.parametrize("name", ["4.2.4-fragment", "appendix-2"])
-def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
-    def expression(text: str) -> str:
-        loaded = yaml.safe_load(text)
-        annotations = loaded.get("metadata", loaded)["annotations"]
-        return str(annotations["tensor-fusion.ai/dra-cel-expression"])
-
-    text = (FOLDER / f"{name}.yaml").read_text()
-
-    translated = expression(convert(text).text)
-
-    assert translated == translate(expression(text))
-    assert cel_evaluation.check_expression(translated) is None
-
-
-GUIDE = Path(__file__).parent / "guide"
-TEMPLATE = GUIDE / "3.2-template.yaml"
-POD = GUIDE / "1.1-pod.yaml"
+TEMPLATE = FOLDER / "3.2-template.yaml"
+POD = FOLDER / "1.1-pod.yaml"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -103,12 +103,6 @@ def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:
 TABLE = rights.of_node_plugin()
 
 
-def test_granted_rights_are_one_finding() -> None:
-    (finding,) = rights.findings("you", [Answer(right, allowed=True) for right in TABLE])
-
-    assert (finding.level, finding.found) == (Level.OK, f"{len(TABLE)} granted")
-
-
 def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
     right = next(r for r in TABLE if r.verb == "watch")
 
