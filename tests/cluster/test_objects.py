@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import Cut, HalfOpen, Refuse
+from dra_simulator.api.faults import Cut, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import APPLY, Api
 from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Pods, WorkerPods
@@ -51,17 +51,6 @@ def test_annotations_of_a_pod_are_read_in_spite_of_a_transient_fault(
     server.faults.add("get", "pods", fault, times=2)
 
     assert annotations(Pods(api).find(ref, wait_seconds=5)) == ANNOTATIONS
-
-
-@pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
-def test_lasting_fault_is_retryable_and_ends_within_the_time(
-    server: ApiServer, api: Api, fault: Refuse | Cut | HalfOpen
-) -> None:
-    ref = create_pod(api, "train", annotations=ANNOTATIONS)
-    server.faults.add("get", "pods", fault)
-
-    with pytest.raises(RetryableError, match=r"^pod default/train: GET /api/v1"):
-        Pods(api).find(ref, wait_seconds=0.7)
 
 
 def test_missing_right_error_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:

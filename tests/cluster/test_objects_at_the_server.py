@@ -1,17 +1,18 @@
 """Claims, slices, nodes and lists over HTTP, and the classification of the server's faults."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import Cut, HalfOpen, Refuse
+from dra_simulator.api.faults import ANY, Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.cluster.objects import Claims, Nodes
+from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.doctor.rights import Right
@@ -35,6 +36,10 @@ CLAIM = {
 }
 
 
+CLAIM_REF = ClaimRef(namespace="default", name="a", uid="uid")
+POD_REF = PodRef(namespace="default", name="train", uid="uid")
+
+
 def t4_slice(generation: int = 1) -> Slice:
     inventory = simulated_discovery.from_text("1xT4", node_name=NODE.name).read()
     wanted = planning.wanted(published_devices(*inventory.gpus), NODE, node_uid="node-uid")
@@ -43,52 +48,56 @@ def t4_slice(generation: int = 1) -> Slice:
     return {**created, "spec": {**spec, "pool": {**spec["pool"], "generation": generation}}}
 
 
-def create_claim(api: Api) -> dict[str, Any]:
-    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-    return api.call("POST", path, body=CLAIM)
-
-
 def test_missing_claim_is_a_claim_error(api: Api) -> None:
-    ref = ClaimRef(namespace="default", name="none", uid="uid")
-
-    with pytest.raises(ClaimError, match=r"claim default/none: found none"):
-        Claims(api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
+    with pytest.raises(ClaimError, match=r"claim default/a: found none"):
+        Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
 
 
 def test_404_without_claim_details_does_not_mean_a_missing_claim(
     server: ApiServer, api: Api
 ) -> None:
     """Such a 404 comes from an API server without resource.k8s.io, or from a proxy."""
-    ref = ClaimRef(namespace="default", name="none", uid="uid")
     server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
 
     with pytest.raises(RetryableError, match="404"):
-        Claims(api).fetch(ref, wait_seconds=5)
+        Claims(api).fetch(CLAIM_REF, wait_seconds=5)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
 def test_claim_is_fetched_with_all_fields_in_spite_of_a_transient_fault(
     server: ApiServer, api: Api, fault: Refuse | Cut
 ) -> None:
-    stored = create_claim(api)
-    ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    stored = api.call("POST", path, body=CLAIM)
     server.faults.add("get", "resourceclaims", fault, times=2)
 
-    fetched = Claims(api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
-
-    assert fetched == stored
+    assert Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS) == stored
 
 
-@pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Cut(), HalfOpen()])
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
+@pytest.mark.parametrize(
+    ("read", "subject"),
+    [
+        (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
+        (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
+        (
+            lambda api: PublishedSlices(api).published(wait_seconds=0.7),
+            "ResourceSlices: GET /apis/resource",
+        ),
+    ],
+    ids=["claim", "pod", "slices"],
+)
 def test_lasting_fault_is_retryable_and_ends_within_the_time(
-    server: ApiServer, api: Api, fault: Refuse | Cut | HalfOpen
+    server: ApiServer,
+    api: Api,
+    read: Callable[[Api], object],
+    subject: str,
+    fault: Refuse | Cut | HalfOpen,
 ) -> None:
-    create_claim(api)
-    server.faults.add("get", "resourceclaims", fault)
-    ref = ClaimRef(namespace="default", name="a", uid="uid")
+    server.faults.add(ANY, ANY, fault)
 
-    with pytest.raises(RetryableError, match=r"claim default/a: GET /apis/resource"):
-        Claims(api).fetch(ref, wait_seconds=0.7)
+    with pytest.raises(RetryableError, match=f"^{subject}"):
+        read(api)
 
 
 def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
@@ -286,13 +295,6 @@ def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
     found = PublishedSlices(api).published(wait_seconds=5)
 
     assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
-
-
-def test_lasting_fault_is_retryable(server: ApiServer, api: Api) -> None:
-    server.faults.add("list", "resourceslices", Refuse(500))
-
-    with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):
-        PublishedSlices(api).published(wait_seconds=0.7)
 
 
 def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:

@@ -621,19 +621,6 @@ def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
     assert convert(DEPLOYMENT).text == DEPLOYMENT, "only the dialects that are named"
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-def test_converted_pods_of_each_dialect_have_no_word_left(dialect: Dialect) -> None:
-    text = (Path(__file__).parents[1] / "simulate" / "dialects.yaml").read_text()
-    (own,) = (part for part in text.split("---\n") if f"name: {dialect}\n" in part)
-
-    converted = convert(own, [dialect])
-
-    changed = yaml.safe_load(converted.text)
-    assert all(name.startswith("tensor-fusion.ai/") for name in changed["metadata"]["annotations"])
-    assert "nvidia.com/" not in str(changed["spec"])
-    assert converted.problems == ()
-
-
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
