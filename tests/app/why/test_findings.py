@@ -66,14 +66,15 @@ def test_extended_resource_needs_a_class_or_a_device_plugin(
     assert [each.subject for each in found] == expected
 
 
-def test_schedulers() -> None:
-    levels = {}
-    for name in ("", "mine", names.TENSOR_FUSION_SCHEDULER):
-        document = pod()
-        document["spec"]["schedulerName"] = name
-        levels[name] = [found.level for found in claims.other_scheduler(document)]
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [("", []), ("mine", [Level.NOTE]), ("tensor-fusion-scheduler", [Level.PROBLEM])],
+)
+def test_schedulers(name: str, levels: list[Level]) -> None:
+    document = pod()
+    document["spec"]["schedulerName"] = name
 
-    assert levels == {"": [], "mine": [Level.NOTE], "tensor-fusion-scheduler": [Level.PROBLEM]}
+    assert [found.level for found in claims.other_scheduler(document)] == levels
 
 
 def test_pod_that_is_being_deleted() -> None:

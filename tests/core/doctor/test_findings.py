@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from dra_simulator.api import object_rules
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import finding, kubernetes, objects, rights
 from tensorfusion_dra.core.doctor.finding import Finding, Level
@@ -73,17 +72,6 @@ def test_rights_of_the_node_plugin_follow_from_its_settings(
     assert {right.verb for right in table if right.resource == resource} == verbs
 
 
-def test_status_of_a_claim_needs_the_granular_verb_for_this_driver_only() -> None:
-    (granular,) = (r for r in rights.of_node_plugin() if r.resource == "resourceclaims/driver")
-
-    assert (granular.verb, granular.name) == ("associated-node:patch", names.DRIVER)
-    assert not granular.vital
-    assert str(granular) == (
-        "associated-node:patch resourceclaims.resource.k8s.io/driver "
-        "named tensor-fusion.ai.dra-driver"
-    )
-
-
 def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
     events = [
         right for right in rights.of_node_plugin(pool_source="object") if right.resource == "events"
@@ -115,12 +103,16 @@ def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
     assert 'apiGroups: ["resource.k8s.io"], resources: [resourceslices]' in finding.cure
 
 
-def test_missing_right_to_the_status_is_a_warning_with_its_resource_name() -> None:
-    right = next(r for r in TABLE if r.resource == "resourceclaims/driver")
+def test_missing_granular_verb_for_the_status_of_claims_is_a_warning() -> None:
+    (right,) = (each for each in TABLE if each.resource == "resourceclaims/driver")
 
     (finding,) = rights.findings("you", [Answer(right, allowed=False)])
 
     assert finding.level is Level.WARNING
+    assert finding.subject == (
+        "right to associated-node:patch resourceclaims.resource.k8s.io/driver "
+        "named tensor-fusion.ai.dra-driver"
+    )
     assert "resourceNames: [tensor-fusion.ai.dra-driver]" in finding.cure
 
 
