@@ -1,7 +1,7 @@
 """The admission webhook: builds its parts, starts them in order and stops them in reverse."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -116,7 +116,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
             port=settings.metrics_port,
         )
     health = HealthEndpoint(
-        {"/healthz": _nothing, "/readyz": _readiness(supervisor, tuple(objects.values()))},
+        {"/healthz": _nothing, "/readyz": partial(_check_ready, supervisor, objects.values())},
         pages,
         host=settings.health_host,
         port=settings.health_port,
@@ -133,18 +133,15 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     return server
 
 
-def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:
-    def check() -> None:
-        """Raise RetryableError until all objects were read once, and while the process stops."""
-        if supervisor.stopping.is_set():
-            raise RetryableError("the process is stopping")
-        for each in objects:
-            try:
-                each.items()
-            except InputError:
-                continue  # no CRDs of Tensor Fusion, so there is nothing to wait for
-
-    return check
+def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None:
+    """Raise RetryableError until all objects were read once, and while the process stops."""
+    if supervisor.stopping.is_set():
+        raise RetryableError("the process is stopping")
+    for each in objects:
+        try:
+            each.items()
+        except InputError:
+            continue  # no CRDs of Tensor Fusion, so there is nothing to wait for
 
 
 def _nothing() -> None:
