@@ -2,18 +2,15 @@
 
 import argparse
 import sys
-from typing import Final
 
 from tensorfusion_dra.core.errors import InputError
-
-_SHELLS: Final = ("bash", "zsh", "fish")
-_FILES: Final = frozenset({"FILE"})
-_FOLDERS: Final = frozenset({"DIR", "FOLDER"})
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `completion`."""
-    parser.add_argument("shell", choices=_SHELLS, help="the shell that reads the script")
+    parser.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), help="the shell that reads the script"
+    )
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -29,9 +26,9 @@ def run(flags: argparse.Namespace) -> int:
 
     parser: argparse.ArgumentParser = flags.whole_parser()
     for action in _actions(parser):
-        if action.metavar in _FILES:
+        if action.metavar == "FILE":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-        elif action.metavar in _FOLDERS:
+        elif action.metavar in ("DIR", "FOLDER"):
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
     sys.stdout.write(shtab.complete(parser, shell=flags.shell) + "\n")
     return 0

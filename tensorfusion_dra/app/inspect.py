@@ -43,8 +43,6 @@ from tensorfusion_dra.driver.providers import Outcome, ProviderKind, Registered,
 from tensorfusion_dra.driver.providers import State as ProviderState
 from tensorfusion_dra.state import ledger_reading
 
-_TEMPLATE_NODE: Final = "template"
-_FORMS: Final = ("table", "json", "yaml")
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
 _CARD_COLUMNS: Final = (
@@ -58,7 +56,9 @@ Json = dict[str, Any]
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `inspect` and the node plugin's settings."""
-    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    parser.add_argument(
+        "-o", dest="form", choices=("table", "json", "yaml"), default="table", help="output format"
+    )
     parser.add_argument(
         "--raw", action="store_true", help="print NVML's answer to each query, as JSON"
     )
@@ -91,7 +91,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.model:
         flags.simulated_gpus = f"{flags.count}x{flags.model}"
     if flags.as_template:
-        flags.node_name = flags.node_name or _TEMPLATE_NODE
+        flags.node_name = flags.node_name or "template"
     settings = node_settings.from_flags(flags, os.environ)
     logging.configure(level="error", form="console")
     with node_parts.discovery(settings) as discovery:

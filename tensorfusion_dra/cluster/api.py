@@ -1,7 +1,7 @@
 """The API server's API over plain dicts, so that no field of an answer is lost.
 
-Api sends requests and opens watches; ResourceApi knows the paths of resource.k8s.io; RetriedReads
-repeats reads after transient faults, for calls that the kubelet waits for.
+Api sends requests and opens watches; RetriedReads repeats reads after transient faults, for calls
+that the kubelet waits for.
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from tensorfusion_dra.cluster import error_text
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
@@ -30,15 +31,12 @@ USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
-_UNAUTHORIZED: Final = 401
 _MOST_ERROR_BYTES: Final = 64 * 2**10
 """A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
 _MOST_EVENT_BYTES: Final = 8 * 2**20
 """An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
-_GROUP: Final = "/apis/resource.k8s.io"
-_VERSION_SECONDS: Final = 5.0
-_VERSIONS: Final = ("v1", "v1beta2")
-"""In order of preference. Both have the same JSON for the fields used here; v1beta1 differs."""
+RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
+"""The field apiVersion of claims, slices and classes. Kubernetes serves it from 1.34 on."""
 Result = TypeVar("Result")
 _ALL_SECONDS: Final = 15.0
 """The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
@@ -109,9 +107,6 @@ class Api:
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
         """
-        current = self._login
-        if current is not None:
-            return current
         with self._connecting:
             if self._login is None:
                 # Imported here so that the kubelet's sockets serve before the library has loaded.
@@ -168,6 +163,26 @@ class Api:
         if not isinstance(found, dict):
             raise UnreadableError(f"{subject}: found {type(found).__name__}, expected an object")
         return found
+
+    def find(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        wait_seconds: float = READ_SECONDS,
+        right: str = "",
+    ) -> dict[str, Any] | None:
+        """Return the object or the list at a path; None if the API server has nothing there.
+
+        Raises:
+            RetryableError: See call().
+        """
+        try:
+            return self.call("GET", path, query=query, wait_seconds=wait_seconds, right=right)
+        except StatusError as error:
+            if error.status == 404:
+                return None
+            raise
 
     @contextmanager
     def watch(
@@ -232,7 +247,7 @@ class Api:
             headers={} if body is None else {"Content-Type": content_type},
             seconds=wait_seconds,  # without the time to load the library
         )
-        if answer.status == _UNAUTHORIZED:
+        if answer.status == 401:
             # The next request logs in again: the library never reads a kubeconfig's token again.
             with self._connecting:
                 self._old_secrets = login.credentials.secrets()
@@ -360,66 +375,18 @@ def _excerpt(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-class ResourceApi:
-    """Paths of resource.k8s.io; the version is requested from the API server once."""
-
-    def __init__(self, api: Api) -> None:
-        self.api = api
-        self._asking = Lock()  # guards _version
-        self._version = ""
-
-    def version(self, *, wait_seconds: float = _VERSION_SECONDS) -> str:
-        """Return ``v1`` if the API server serves it, else ``v1beta2``.
-
-        Args:
-            wait_seconds: For the first call, which sends a request to the API server.
-
-        Raises:
-            RetryableError: The API server serves neither, or did not answer.
-        """
-        if self._version:
-            return self._version
-        ends = time.monotonic() + min(wait_seconds, _VERSION_SECONDS)
-        # A call that waits for another one's answer keeps its own deadline.
-        if not self._asking.acquire(timeout=max(0.0, ends - time.monotonic())):
-            raise RetryableError(f"GET {_GROUP}: no answer within the time")
-        try:
-            if not self._version:
-                group = self.api.call("GET", _GROUP, wait_seconds=ends - time.monotonic())
-                served = [item.get("version") for item in group.get("versions") or []]
-                self._version = next((v for v in _VERSIONS if v in served), "")
-                if not self._version:
-                    raise RetryableError(
-                        f"resource.k8s.io: found {served}, expected one of {list(_VERSIONS)}"
-                    )
-            return self._version
-        finally:
-            self._asking.release()
-
-    def api_version(self) -> str:
-        """Return the value of the field apiVersion in objects."""
-        return f"resource.k8s.io/{self.version()}"
-
-    def slices(self, name: str = "") -> str:
-        """Return the path of all ResourceSlices, or of the one with this name."""
-        collection = f"{_GROUP}/{self.version()}/resourceslices"
-        return f"{collection}/{segment(name)}" if name else collection
-
-    def claims(self, namespace: str = "") -> str:
-        """Return the path of the ResourceClaims of one namespace; "" for all namespaces."""
-        scope = f"/namespaces/{segment(namespace)}" if namespace else ""
-        return f"{_GROUP}/{self.version()}{scope}/resourceclaims"
-
-    def claim(self, namespace: str, name: str) -> str:
-        """Return the path of one ResourceClaim."""
-        return f"{self.claims(namespace)}/{segment(name)}"
+def resource_path(plural: str, *, namespace: str = "", name: str = "") -> str:
+    """Return a path of resource.k8s.io: of all objects of a kind, or of the one with this name."""
+    scope = f"/namespaces/{segment(namespace)}" if namespace else ""
+    one = f"/{segment(name)}" if name else ""
+    return f"/apis/{RESOURCE_VERSION}{scope}/{plural}{one}"
 
 
 class RetriedReads:
     """Retries of reads after transient faults, for a bounded number of callers at a time."""
 
-    def __init__(self, *, most: int = MOST_READING) -> None:
-        self._waiting = WaitingCalls(most, reason="wait for the API server")
+    def __init__(self) -> None:
+        self._waiting = WaitingCalls(MOST_READING, reason="wait for the API server")
 
     def with_retries(
         self, subject: str, ask: Callable[[float], Result], *, wait_seconds: float

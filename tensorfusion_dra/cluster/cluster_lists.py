@@ -1,7 +1,6 @@
 """One-time reads of a cluster for commands, with the rights of whoever runs them.
 
-ClusterLists reads whole collections, in pages, so that a large cluster fits into the answers.
-ClusterProbe also has access reviews and dry-run writes.
+Whole collections are read in pages, so that a large cluster fits into the answers.
 """
 
 from collections.abc import Mapping
@@ -9,25 +8,22 @@ from functools import cached_property
 from threading import Event
 from typing import Any, Final
 
-from tensorfusion_dra.cluster.api import READ_SECONDS, Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.api import READ_SECONDS, Api, StatusError, resource_path
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.rights import Answer, Right
-from tensorfusion_dra.core.errors import RetryableError
 
 _PAGE: Final = "500"
-_EXPIRED: Final = 410
 _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 """The first one that has DeviceTaintRules by default, and in v1."""
 _POOL_STATUS: Final = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
 _POOL_STATUS_TRIES: Final = 15
 _POOL_STATUS_PAUSE_SECONDS: Final = 0.2
-_REVIEWS: Final = "/apis/authorization.k8s.io/v1"
-_WAIT_SECONDS: Final = 10.0
-_FIELD_MANAGER: Final = "tensorfusion-dra-doctor"
 
 
 class ClusterLists:
     """Reader of the cluster's objects with the rights of whoever runs the command.
+
+    Use it from one thread. It changes nothing: its writes are dry runs and reviews.
 
     Attributes:
         unreadable: What could not be read for want of a right, as texts.
@@ -41,16 +37,15 @@ class ClusterLists:
         """
         self.api: Final = api
         self._wait_seconds: Final = wait_seconds
-        self.resource_api: Final = ResourceApi(api)
         self.unreadable: Final[list[str]] = []
 
     def slices(self, **query: str) -> list[dict[str, Any]]:
         """Return the ResourceSlices."""
-        return self.items(self.resource_api.slices(), **query)
+        return self.items(resource_path("resourceslices"), **query)
 
     def claims(self) -> list[dict[str, Any]]:
         """Return the ResourceClaims of all namespaces."""
-        return self.items(self.resource_api.claims())
+        return self.items(resource_path("resourceclaims"))
 
     @cached_property
     def minor_version(self) -> int | None:
@@ -61,7 +56,7 @@ class ClusterLists:
         """Return the DeviceTaintRules; none without the right, or before Kubernetes 1.37."""
         if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
             return []
-        return self.readable_items(self.path("devicetaintrules"), "DeviceTaintRules") or []
+        return self.readable_items(resource_path("devicetaintrules"), "DeviceTaintRules") or []
 
     def pool_status(self, driver: str) -> list[dict[str, Any]]:
         """Return what kube-controller-manager counts in a driver's pools (KEP-5677).
@@ -83,7 +78,7 @@ class ClusterLists:
             asked = self.api.call("POST", _POOL_STATUS, body=made, wait_seconds=self._wait_seconds)
             path = f"{_POOL_STATUS}/{asked['metadata']['name']}"
             for _ in range(_POOL_STATUS_TRIES):
-                found = self._get(path, {})
+                found = self.api.call("GET", path, wait_seconds=self._wait_seconds)
                 if found.get("status"):
                     return list(found["status"].get("pools") or [])
                 Event().wait(_POOL_STATUS_PAUSE_SECONDS)
@@ -92,12 +87,6 @@ class ClusterLists:
             if error.status not in (403, 404):
                 raise
         return []
-
-    def path(self, plural: str, *, namespace: str = "", name: str = "") -> str:
-        """Return a path of resource.k8s.io."""
-        parts = [f"/apis/{self.resource_api.api_version()}"]
-        parts += [f"namespaces/{namespace}"] if namespace else []
-        return "/".join([*parts, plural, *([name] if name else [])])
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the objects of a collection; none if the API server does not have the kind.
@@ -117,14 +106,9 @@ class ClusterLists:
         page = ""
         while True:
             asked = {**query, "limit": _PAGE, **({"continue": page} if page else {})}
-            try:
-                listed = self._get(path, asked)
-            except StatusError as error:
-                if error.status == 404:
-                    return None
-                if error.status == _EXPIRED and page:  # the list took longer than etcd keeps it
-                    return list(self._get(path, query).get("items") or [])
-                raise
+            listed = self.api.find(path, query=asked, wait_seconds=self._wait_seconds)
+            if listed is None:
+                return None
             found += listed.get("items") or []
             page = str((listed.get("metadata") or {}).get("continue") or "")
             if not page:
@@ -136,15 +120,7 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer, or the right to read is missing.
         """
-        try:
-            return self._get(path, {})
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-
-    def _get(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        return self.api.call("GET", path, query=query, wait_seconds=self._wait_seconds)
+        return self.api.find(path, wait_seconds=self._wait_seconds)
 
     def find_readable(self, path: str, what: str) -> dict[str, Any] | None:
         """Return the object at a path; None, with a note, if the right to read it is missing.
@@ -181,13 +157,6 @@ class ClusterLists:
         if text not in self.unreadable:
             self.unreadable.append(text)
 
-
-class ClusterProbe(ClusterLists):
-    """Read-only client of the API server, for the doctor command. Use it from one thread."""
-
-    def __init__(self, api: Api) -> None:
-        super().__init__(api, wait_seconds=_WAIT_SECONDS)
-
     def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.
 
@@ -198,8 +167,8 @@ class ClusterProbe(ClusterLists):
             StatusError: The API server would not have stored it.
             RetryableError: The API server did not answer.
         """
-        query = {"dryRun": "All", "fieldManager": _FIELD_MANAGER}
-        return self.api.call("POST", path, query=query, body=body, wait_seconds=_WAIT_SECONDS)
+        query = {"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"}
+        return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
 
     def review_access(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
         """Return the result of an access review for a right.
@@ -227,23 +196,17 @@ class ClusterProbe(ClusterLists):
         kind = "SelfSubjectAccessReview"
         if service_account is not None:
             kind = "SubjectAccessReview"
-            spec |= _identity(*service_account)
+            namespace, name = service_account
+            spec |= {
+                "user": f"system:serviceaccount:{namespace}:{name}",
+                "groups": [
+                    "system:serviceaccounts",
+                    f"system:serviceaccounts:{namespace}",
+                    "system:authenticated",
+                ],
+            }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-        path = f"{_REVIEWS}/{kind.lower()}s"
-        reviewed = self.api.call("POST", path, body=body, wait_seconds=_WAIT_SECONDS)
-        status = reviewed.get("status")
-        if not isinstance(status, dict) or "allowed" not in status:
-            raise RetryableError(f"{path}: found no status.allowed in the answer")
+        path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
+        reviewed = self.api.call("POST", path, body=body, wait_seconds=self._wait_seconds)
+        status = reviewed["status"]
         return Answer(right, bool(status["allowed"]), str(status.get("reason") or ""))
-
-
-def _identity(namespace: str, name: str) -> dict[str, Any]:
-    """Return the user and groups of a service account, as fields of a SubjectAccessReview spec."""
-    return {
-        "user": f"system:serviceaccount:{namespace}:{name}",
-        "groups": [
-            "system:serviceaccounts",
-            f"system:serviceaccounts:{namespace}",
-            "system:authenticated",
-        ],
-    }

@@ -54,14 +54,9 @@ _ENDED: Final = (
 class ConnectionEndedError(ConnectionError):
     """The server closed the connection before the end of its answer."""
 
-    def __init__(self) -> None:
-        super().__init__("connection closed before the end of the answer")
-
 
 class Deadline:
     """Time left for reading an answer. Use it from the thread that reads."""
-
-    __slots__ = ("_ends",)
 
     def __init__(self, seconds: float) -> None:
         self.renew(seconds)
@@ -353,7 +348,7 @@ def _translated() -> Iterator[None]:
         if isinstance(cause, TimeoutError | HTTPTimeoutError):
             raise TimeoutError from error
         if isinstance(cause, _ENDED):
-            raise ConnectionEndedError from error
+            raise ConnectionEndedError("connection closed before the end of the answer") from error
         raise OSError(error_text.cause(cause)) from error
 
 

@@ -1,16 +1,16 @@
 """Single objects at the API server: ResourceClaims and their status, Pods, and the Node."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import (
     APPLY,
+    RESOURCE_VERSION,
     Api,
-    ResourceApi,
     RetriedReads,
     StatusError,
     metadata,
+    resource_path,
     segment,
 )
 from tensorfusion_dra.cluster.watch import Watch
@@ -18,6 +18,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.driver.ports import MissingRightError
 
 _PAGE: Final = "500"
@@ -37,14 +38,14 @@ _ASSOCIATED: Final = "associated-node:"
 class Claims:
     """Reader of ResourceClaims; implements ports.Claims."""
 
-    def __init__(self, resource_api: ResourceApi, *, reads: RetriedReads | None = None) -> None:
+    def __init__(self, api: Api, *, reads: RetriedReads | None = None) -> None:
         """Store the arguments; nothing is read yet.
 
         Args:
             reads: The bound on concurrent reads, shared by all reads that the kubelet's calls wait
                 for. None creates a bound for this reader alone.
         """
-        self._resource_api = resource_api
+        self._api = api
         self._reads = reads or RetriedReads()
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
@@ -57,9 +58,9 @@ class Claims:
     def listed(self) -> Iterator[Mapping[str, Any]]:
         page: Mapping[str, str] = {}
         while True:
-            found = self._resource_api.api.call(
+            found = self._api.call(
                 "GET",
-                self._resource_api.claims(),
+                resource_path("resourceclaims"),
                 query={"limit": _PAGE, **page},
                 right="list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0",
             )
@@ -69,12 +70,8 @@ class Claims:
             page = {"continue": str(token)}
 
     def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
-        ends = time.monotonic() + wait_seconds
-        self._resource_api.version(wait_seconds=wait_seconds)
-        path = self._resource_api.claim(ref.namespace, ref.name)
         try:
-            left = ends - time.monotonic()
-            return self._resource_api.api.call("GET", path, wait_seconds=left)
+            return self._api.call("GET", _path(ref), wait_seconds=wait_seconds)
         except StatusError as error:
             # Only a 404 with these details means that the claim does not exist. One without them
             # comes from a server that does not know the path, or from a proxy.
@@ -87,15 +84,15 @@ class Claims:
 class NamespaceClaims:
     """Reader of a namespace's claims; implements webhook.quota_admission.NamespaceClaims."""
 
-    def __init__(self, resource_api: ResourceApi) -> None:
-        self._resource_api = resource_api
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._reads = RetriedReads()
 
     def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         listed = self._reads.with_retries(
             f"claims of namespace {name}",
-            lambda seconds: self._resource_api.api.call(
-                "GET", self._resource_api.claims(name), wait_seconds=seconds
+            lambda seconds: self._api.call(
+                "GET", resource_path("resourceclaims", namespace=name), wait_seconds=seconds
             ),
             wait_seconds=wait_seconds,
         )
@@ -105,8 +102,8 @@ class NamespaceClaims:
 class ClaimStatus:
     """Writer of device status into ResourceClaims; implements ports.ClaimStatus."""
 
-    def __init__(self, resource_api: ResourceApi, *, manager: str = names.FIELD_MANAGER) -> None:
-        self._resource_api = resource_api
+    def __init__(self, api: Api, *, manager: str = names.FIELD_MANAGER) -> None:
+        self._api = api
         self._manager = manager
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
@@ -116,16 +113,16 @@ class ClaimStatus:
         allocation and reservedFor, none of which belong to this driver.
         """
         body = {
-            "apiVersion": self._resource_api.api_version(),
+            "apiVersion": RESOURCE_VERSION,
             "kind": "ResourceClaim",
             # With the UID, the server rejects the write if a new claim has taken the name.
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
             "status": {"devices": list(devices)},
         }
         try:
-            self._resource_api.api.call(
+            self._api.call(
                 "PATCH",
-                f"{self._resource_api.claim(ref.namespace, ref.name)}/status",
+                f"{_path(ref)}/status",
                 query={"fieldManager": self._manager, "force": "true"},
                 body=body,
                 content_type=APPLY,
@@ -145,22 +142,21 @@ class ClaimStatus:
 
     def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Return True if the claim with this UID still exists and is allocated these devices."""
-        path = self._resource_api.claim(ref.namespace, ref.name)
-        try:
-            stored = self._resource_api.api.call("GET", path, wait_seconds=_WAIT_SECONDS)
-        except StatusError as error:
-            if error.status == 404:
-                return False
-            raise
-        allocation = (stored.get("status") or {}).get("allocation") or {}
-        results = (allocation.get("devices") or {}).get("results") or []
-        allocated = set(map(device_status.key, results))
+        stored = self._api.find(_path(ref), wait_seconds=_WAIT_SECONDS) or {}
+        allocated = set(map(device_status.key, claim_devices.results(stored)))
         written = set(map(device_status.key, devices))
-        return stored["metadata"]["uid"] == ref.uid and written <= allocated
+        return metadata(stored).get("uid") == ref.uid and written <= allocated
+
+
+def _path(ref: ClaimRef) -> str:
+    return resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
 
 
 _PODS: Final = "/api/v1/pods"
-_MERGE: Final = "application/merge-patch+json"
+
+
+def _pod_path(pod: PodRef) -> str:
+    return f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
 
 
 class Pods:
@@ -176,24 +172,13 @@ class Pods:
         self._reads = reads or RetriedReads()
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        return self._reads.with_retries(
-            f"pod {pod}", lambda seconds: self._read_once(pod, seconds), wait_seconds=wait_seconds
+        right = "get pods or, in a node plugin, --read-pods turned off"
+        stored = self._reads.with_retries(
+            f"pod {pod}",
+            lambda seconds: self._api.find(_pod_path(pod), wait_seconds=seconds, right=right),
+            wait_seconds=wait_seconds,
         )
-
-    def _read_once(self, pod: PodRef, wait_seconds: float) -> Mapping[str, Any] | None:
-        path = f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
-        try:
-            stored = self._api.call(
-                "GET",
-                path,
-                wait_seconds=wait_seconds,
-                right="get pods or, in a node plugin, --read-pods turned off",
-            )
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-        return stored if (stored.get("metadata") or {}).get("uid") == pod.uid else None
+        return stored if metadata(stored).get("uid") == pod.uid else None
 
 
 class WorkerPods:
@@ -210,9 +195,15 @@ class WorkerPods:
         self._reads = reads or RetriedReads()
 
     def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        return self._reads.with_retries(
-            "workers of the node", self._list, wait_seconds=wait_seconds
+        query = {"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER}
+        found = self._reads.with_retries(
+            "workers of the node",
+            lambda seconds: self._api.call(
+                "GET", _PODS, query=query, wait_seconds=seconds, right="list pods"
+            ),
+            wait_seconds=wait_seconds,
         )
+        return found.get("items") or ()
 
     def watch(
         self,
@@ -222,7 +213,7 @@ class WorkerPods:
         """Return a watch of the node's workers, to be run by a thread of its own."""
         return Watch(
             self._api,
-            lambda: _PODS,
+            _PODS,
             selector=self._of_node,
             labels=names.TENSOR_FUSION_WORKER,
             on_list=on_list,
@@ -238,14 +229,14 @@ class WorkerPods:
         wait_seconds: float,
     ) -> None:
         # With the UID, the server refuses the patch if a new pod has taken the name.
-        metadata = {"uid": pod.uid, "labels": {**labels}, "annotations": {**annotations}}
+        changed = {"uid": pod.uid, "labels": {**labels}, "annotations": {**annotations}}
         try:
             self._api.call(
                 "PATCH",
-                f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}",
+                _pod_path(pod),
                 query={"fieldManager": names.FIELD_MANAGER},
-                body={"metadata": metadata},
-                content_type=_MERGE,
+                body={"metadata": changed},
+                content_type="application/merge-patch+json",
                 wait_seconds=wait_seconds,
                 right="patch pods of this node",
             )
@@ -253,16 +244,6 @@ class WorkerPods:
             raise RetryableError(
                 f"pod {pod}: {error}", after_seconds=error.after_seconds
             ) from error
-
-    def _list(self, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        query = {
-            "fieldSelector": self._of_node,
-            "labelSelector": names.TENSOR_FUSION_WORKER,
-        }
-        found = self._api.call(
-            "GET", _PODS, query=query, wait_seconds=wait_seconds, right="list pods"
-        )
-        return found.get("items") or ()
 
 
 class Nodes:

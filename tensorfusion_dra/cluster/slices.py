@@ -17,7 +17,13 @@ from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.cluster import api
-from tensorfusion_dra.cluster.api import ResourceApi, RetriedReads, StatusError
+from tensorfusion_dra.cluster.api import (
+    RESOURCE_VERSION,
+    Api,
+    RetriedReads,
+    StatusError,
+    resource_path,
+)
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
@@ -25,14 +31,15 @@ from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError
 
+_SLICES: Final = resource_path("resourceslices")
 _RIGHT: Final = "get, list, watch, create, update and delete resourceslices"
 
 
 class Slices:
     """Reader and writer of this node's ResourceSlices; implements ports.Slices."""
 
-    def __init__(self, resource_api: ResourceApi, *, node_name: str) -> None:
-        self._resource_api = resource_api
+    def __init__(self, server: Api, *, node_name: str) -> None:
+        self._api = server
         self._node_name = node_name
         # Guards all below. Held during writes, so that the event of a write is compared with its
         # answer, and not taken for another writer's.
@@ -47,9 +54,8 @@ class Slices:
     def fetch(self) -> Sequence[Slice]:
         with self._guard:
             if self._must_list:
-                path = self._resource_api.slices()
-                listed = self._resource_api.api.call("GET", path, query=self._query, right=_RIGHT)
-                found = api.items(listed, f"GET {path}")
+                listed = self._api.call("GET", _SLICES, query=self._query, right=_RIGHT)
+                found = api.items(listed, f"GET {_SLICES}")
                 # Slices of others must never be changed or deleted.
                 of_node = (item for item in found if slices.is_of_node(item, self._node_name))
                 self._known = {item["metadata"]["name"]: item for item in of_node}
@@ -57,7 +63,7 @@ class Slices:
             return list(self._known.values())
 
     def create(self, item: Slice, *, trial: bool = False) -> Slice:
-        return self._write("POST", self._resource_api.slices(), item, trial=trial)
+        return self._write("POST", _SLICES, item, trial=trial)
 
     def replace(self, item: Slice, *, trial: bool = False) -> Slice:
         """Replace the stored slice; see ports.Slices.
@@ -65,18 +71,16 @@ class Slices:
         The slice's resourceVersion makes the server answer with a conflict if another writer has
         changed it since it was read.
         """
-        path = self._resource_api.slices(item["metadata"]["name"])
+        path = resource_path("resourceslices", name=item["metadata"]["name"])
         return self._write("PUT", path, item, trial=trial)
 
     def delete(self, item: Slice) -> None:
         metadata = item["metadata"]
         preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        path = self._resource_api.slices(metadata["name"])
+        path = resource_path("resourceslices", name=metadata["name"])
         with self._writing():
             try:
-                self._resource_api.api.call(
-                    "DELETE", path, body={"preconditions": preconditions}, right=_RIGHT
-                )
+                self._api.call("DELETE", path, body={"preconditions": preconditions}, right=_RIGHT)
             except StatusError as error:
                 if error.status != 404:
                     raise
@@ -134,8 +138,8 @@ class Slices:
                 on_change()
 
         return Watch(
-            self._resource_api.api,
-            self._resource_api.slices,
+            self._api,
+            _SLICES,
             selector=self._of_node,
             on_list=on_list,
             on_event=on_event,
@@ -165,11 +169,11 @@ class Slices:
             query["dryRun"] = "All"
         body: Mapping[str, Any] = {
             **item,
-            "apiVersion": self._resource_api.api_version(),
+            "apiVersion": RESOURCE_VERSION,
             "kind": "ResourceSlice",
         }
         with self._writing():
-            stored = self._resource_api.api.call(method, path, query=query, body=body, right=_RIGHT)
+            stored = self._api.call(method, path, query=query, body=body, right=_RIGHT)
             if not trial:
                 self._known[stored["metadata"]["name"]] = stored
         return stored
@@ -178,20 +182,15 @@ class Slices:
 class PublishedSlices:
     """Reader of published ResourceSlices; implements webhook.admission.PublishedSlices."""
 
-    def __init__(self, resource_api: ResourceApi) -> None:
-        self._resource_api = resource_api
+    def __init__(self, server: Api) -> None:
+        self._api = server
         self._reads = RetriedReads()
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        return self._reads.with_retries(
-            "ResourceSlices", self._list_once, wait_seconds=wait_seconds
-        )
-
-    def _list_once(self, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        listed = self._resource_api.api.call(
-            "GET",
-            self._resource_api.slices(),
-            query={"fieldSelector": f"spec.driver={names.DRIVER}"},
+        query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
+        listed = self._reads.with_retries(
+            "ResourceSlices",
+            lambda seconds: self._api.call("GET", _SLICES, query=query, wait_seconds=seconds),
             wait_seconds=wait_seconds,
         )
         return listed.get("items") or []

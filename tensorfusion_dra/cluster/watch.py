@@ -63,7 +63,7 @@ class Watch:
     def __init__(
         self,
         api: Api,
-        path: Callable[[], str],
+        path: str,
         *,
         selector: str,
         labels: str = "",
@@ -76,7 +76,7 @@ class Watch:
         """Store the arguments; no request is sent yet.
 
         Args:
-            path: Returns the path of the collection; it may send a request itself.
+            path: That of the collection.
             selector: A field selector; empty for all objects.
             labels: A label selector; empty for all objects.
             on_list: Called with all objects after each list. Anything may have changed since the
@@ -153,8 +153,7 @@ class Watch:
         return delay
 
     def _list(self) -> None:
-        path = self._path()
-        query = {**self._selector, "resourceVersion": self._reached}
+        path, query = self._path, {**self._selector, "resourceVersion": self._reached}
         try:
             listed = self._api.call("GET", path, query=query)
         except StatusError as error:
@@ -185,7 +184,7 @@ class Watch:
             "timeoutSeconds": str(seconds),
         }
         resumes, self._ended_early = self._ended_early, True
-        with self._api.watch(self._path(), query=query, silent_seconds=_SILENT_SECONDS) as stream:
+        with self._api.watch(self._path, query=query, silent_seconds=_SILENT_SECONDS) as stream:
             self._is_open = True
             self._stream = stream
             if resumes:
@@ -237,7 +236,7 @@ class ObjectCache:
         self._absent = False
         self._watch = Watch(
             api,
-            lambda: path,
+            path,
             selector=f"metadata.name={name}" if name else "",
             on_list=self._listed,
             on_event=self._changed,

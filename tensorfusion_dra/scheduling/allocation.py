@@ -426,7 +426,8 @@ class _Search:
             reason = "does not match the selectors"
         if wanted.count is not None:
             reason = reason or self._refusal(wanted, device)
-        reason = reason or _untolerated(wanted, device)
+        if reason is None and (taint := wanted.repelling_taint(device)):
+            reason = f"taint {taint.key} is not tolerated"
         if reason is None and not self._join(place.claim, wanted, device):
             return None
         if reason is None and wanted.count is None:
@@ -518,10 +519,3 @@ def _match(whose: str, expressions: Sequence[str], device: Device) -> bool:
                 f"{whose}: selector #{index}{where}: CEL {when} error: {error}"
             ) from error
     return True
-
-
-def _untolerated(wanted: Wanted, device: Device) -> str | None:
-    for taint in device.taints:
-        if taint.repels and not wanted.tolerates(taint):
-            return f"taint {taint.key} is not tolerated"
-    return None

@@ -1,11 +1,11 @@
 """Devices, slices and pools as the allocator reads them from ResourceSlices."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import node_selector, quantity
+from tensorfusion_dra.core.kubernetes import node_selector, pod_placement, quantity
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -72,7 +72,7 @@ class Taint:
     @property
     def repels(self) -> bool:
         """Return True if only claims that tolerate the taint get the device."""
-        return self.effect in {"NoSchedule", "NoExecute"}
+        return self.effect in pod_placement.REPELLING
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}" if self.value else self.key
@@ -363,9 +363,12 @@ class Wanted:
     tolerations: tuple[Mapping[str, Any], ...] = ()
     is_admin: bool = False
 
-    def tolerates(self, taint: Taint) -> bool:
-        """Return True if the request tolerates the taint."""
-        return any(_tolerates(toleration, taint) for toleration in self.tolerations)
+    def repelling_taint(self, device: Device) -> Taint | None:
+        """Return the first taint that keeps the request from the device; None if there is none."""
+        for taint in device.taints:
+            if taint.repels and not pod_placement.tolerated(asdict(taint), self.tolerations):
+                return taint
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,18 +450,3 @@ def _wanted(name: str, main: str, request: Mapping[str, Any]) -> Wanted:
 
 def _expressions(selectors: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(selector["cel"]["expression"] for selector in selectors)
-
-
-def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
-    """Return True if the toleration matches the taint.
-
-    dynamic-resource-allocation/resourceclaim/devicetoleration.go.
-    """
-    if toleration.get("effect") and toleration["effect"] != taint.effect:
-        return False
-    if toleration.get("key") and toleration["key"] != taint.key:
-        return False
-    operator = toleration.get("operator") or "Equal"
-    return operator == "Exists" or (
-        operator == "Equal" and toleration.get("value", "") == taint.value
-    )

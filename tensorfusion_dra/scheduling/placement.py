@@ -95,9 +95,8 @@ def rejection_of(
     if short is not None:
         cause = Cause.CAPACITY if short.is_allowed else Cause.AMOUNT
         return Rejection(cause=cause, subject=short.capacity, text=short.text)
-    for taint in device.taints:
-        if taint.repels and not wanted.tolerates(taint):
-            return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
+    if taint := wanted.repelling_taint(device):
+        return Rejection(cause=Cause.TAINT, subject=str(taint), text=f"tainted {taint}")
     return phase
 
 

@@ -21,6 +21,7 @@ from tensorfusion_dra.core.admission.pod_request import DraPool, PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
@@ -122,7 +123,7 @@ class Admission:
         try:
             return self._with_share(admission_review)
         except RetryableError as error:
-            return _unavailable(error)
+            return review.unavailable(error)
 
     def dialect(self, dialect: Dialect, admission_review: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
@@ -162,7 +163,7 @@ class Admission:
                 return _refused("metadata.ownerReferences", InputError(text))
             return self._filled(claim, pod, wait_seconds=admission_review.wait_seconds)
         except RetryableError as error:
-            return _unavailable(error)
+            return review.unavailable(error)
         except InputError as error:
             return _refused("", InputError(f"pod {ref}: {error}"))
 
@@ -251,7 +252,8 @@ class Admission:
         pool = None
         if not self._is_by_settings(wanted.pool, wait_seconds=wait_seconds):
             pool = pod_request.choose(self._items(self.pools), wanted.pool)
-        virtual = pod_request.divides_virtual(pool) if pool else self.virtual
+        # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
+        virtual = gpupool.parse(pool).oversubscription is not None if pool else self.virtual
         name = str(pool["metadata"]["name"]) if pool else wanted.pool
         choices = self._alternatives(wanted, name, wait_seconds=wait_seconds)
         return Verdict(changed=claim_admission.filled(claim, choices, pool=name, virtual=virtual))
@@ -326,8 +328,3 @@ def _selector_errors(wanted: PodRequest) -> Iterator[FieldError]:
 
 def _refused(path: str, error: InputError) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
-
-
-def _unavailable(error: RetryableError) -> Verdict:
-    found = FieldError("", Reason.INVALID, str(error))
-    return Verdict(errors=[found], code=review.UNAVAILABLE)

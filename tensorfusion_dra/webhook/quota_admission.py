@@ -67,8 +67,7 @@ class QuotaAdmission:
         except InputError:
             return PASSED  # the cluster does not have the kind
         except RetryableError as error:
-            unavailable = FieldError("", Reason.INVALID, str(error))
-            return Verdict(errors=[unavailable], code=review.UNAVAILABLE)
+            return review.unavailable(error)
         except DriverError as error:
             errors = [str(error)]
         found = [FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors]

@@ -28,8 +28,6 @@ VALIDATE: Final = "/validate"
 QUOTAS: Final = "/validate-quotas"
 
 _POD: Final = ("", "v1", "Pod")
-_RESOURCE_VERSIONS: Final = ("v1", "v1beta2")
-"""Both have the same JSON. v1beta1 has requests of another shape; the API server converts them."""
 _SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 0.5
 _TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
@@ -56,12 +54,9 @@ class Reviews:
                 and the seconds since the request arrived; returns at once.
         """
         self._on_review: Final = on_review
-        claims = {(RESOURCE_GROUP, version, "ResourceClaim") for version in _RESOURCE_VERSIONS}
-        checked = {
-            (RESOURCE_GROUP, version, kind)
-            for version in _RESOURCE_VERSIONS
-            for kind in claim_admission.CONFIG_PATHS
-        }
+        # The API server converts other versions of an object into the one of the configuration.
+        claims = {(RESOURCE_GROUP, "v1", "ResourceClaim")}
+        checked = {(RESOURCE_GROUP, "v1", kind) for kind in claim_admission.CONFIG_PATHS}
         self._rules: Final[Mapping[str, tuple[Rule, set[tuple[str, str, str]]]]] = {
             MUTATE_PODS: (admission.pod, {_POD}),
             MUTATE_CLAIMS: (admission.claim, claims),

@@ -63,6 +63,7 @@ def test_version_flag_prints_name_and_version() -> None:
         (["simulate", "--request", "tflops"], "request 'tflops'"),
         (["simulate", "--request", "speed=1"], "request 'speed=1'"),
         (["simulate", "--request", "tflops=1_000"], "request 'tflops=1_000'"),
+        (["completion", "sh"], "invalid choice: 'sh'"),
     ],
 )
 def test_bad_input_is_a_one_line_error_with_exit_code_2(
@@ -294,11 +295,6 @@ def test_bash_completes_verbs_and_flags(capsys: Capture, tmp_path: Path) -> None
     )
 
     assert ended.stdout.split() == ["why", "--watch"]
-
-
-def test_unknown_shell_is_bad_input(capsys: Capture) -> None:
-    assert cli.main(["completion", "sh"]) == 2
-    assert "invalid choice: 'sh'" in capsys.readouterr().err
 
 
 def test_without_the_extra_the_error_names_it(

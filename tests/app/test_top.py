@@ -251,7 +251,6 @@ def test_taint_of_a_rule_counts(tmp_path: Path, capsys: Capture) -> None:
     group = "GET /apis/resource.k8s.io"
     answers = {
         "GET /version": {"gitVersion": "v1.37.2"},
-        group: {"versions": [{"version": "v1"}]},
         f"{group}/v1/resourceslices": {"items": [cards]},
         f"{group}/v1/devicetaintrules": rules,
     }

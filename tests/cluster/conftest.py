@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api, ResourceApi
+from tensorfusion_dra.cluster.api import Api
 from tests.support.answers import Answers
 from tests.support.servers import serving
 
@@ -20,11 +20,6 @@ def server() -> Iterator[ApiServer]:
 @pytest.fixture
 def api(server: ApiServer, tmp_path: Path) -> Api:
     return Api(server.kubeconfig(tmp_path / "kubeconfig"))
-
-
-@pytest.fixture
-def resource_api(api: Api) -> ResourceApi:
-    return ResourceApi(api)
 
 
 @pytest.fixture

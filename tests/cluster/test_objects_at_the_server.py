@@ -1,17 +1,18 @@
 """Claims, slices, nodes and lists over HTTP, and the classification of the server's faults."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dra_simulator.api.faults import Cut, HalfOpen, Refuse
+from dra_simulator.api.faults import ANY, Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
-from tensorfusion_dra.cluster.cluster_lists import ClusterLists, ClusterProbe
-from tensorfusion_dra.cluster.objects import Claims, Nodes
+from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.doctor.rights import Right
@@ -35,6 +36,10 @@ CLAIM = {
 }
 
 
+CLAIM_REF = ClaimRef(namespace="default", name="a", uid="uid")
+POD_REF = PodRef(namespace="default", name="train", uid="uid")
+
+
 def t4_slice(generation: int = 1) -> Slice:
     inventory = simulated_discovery.from_text("1xT4", node_name=NODE.name).read()
     wanted = planning.wanted(published_devices(*inventory.gpus), NODE, node_uid="node-uid")
@@ -43,56 +48,60 @@ def t4_slice(generation: int = 1) -> Slice:
     return {**created, "spec": {**spec, "pool": {**spec["pool"], "generation": generation}}}
 
 
-def create_claim(api: Api) -> dict[str, Any]:
-    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-    return api.call("POST", path, body=CLAIM)
-
-
-def test_missing_claim_is_a_claim_error(resource_api: ResourceApi) -> None:
-    ref = ClaimRef(namespace="default", name="none", uid="uid")
-
-    with pytest.raises(ClaimError, match=r"claim default/none: found none"):
-        Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
+def test_missing_claim_is_a_claim_error(api: Api) -> None:
+    with pytest.raises(ClaimError, match=r"claim default/a: found none"):
+        Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS)
 
 
 def test_404_without_claim_details_does_not_mean_a_missing_claim(
-    server: ApiServer, resource_api: ResourceApi
+    server: ApiServer, api: Api
 ) -> None:
     """Such a 404 comes from an API server without resource.k8s.io, or from a proxy."""
-    ref = ClaimRef(namespace="default", name="none", uid="uid")
     server.faults.add("get", "resourceclaims", Refuse(404, "page not found"))
 
     with pytest.raises(RetryableError, match="404"):
-        Claims(resource_api).fetch(ref, wait_seconds=5)
+        Claims(api).fetch(CLAIM_REF, wait_seconds=5)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, retry_after_seconds=1), Cut()])
 def test_claim_is_fetched_with_all_fields_in_spite_of_a_transient_fault(
-    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut
+    server: ApiServer, api: Api, fault: Refuse | Cut
 ) -> None:
-    stored = create_claim(api)
-    ref = ClaimRef(namespace="default", name="a", uid=stored["metadata"]["uid"])
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    stored = api.call("POST", path, body=CLAIM)
     server.faults.add("get", "resourceclaims", fault, times=2)
 
-    fetched = Claims(resource_api).fetch(ref, wait_seconds=PATIENCE_SECONDS)
-
-    assert fetched == stored
+    assert Claims(api).fetch(CLAIM_REF, wait_seconds=PATIENCE_SECONDS) == stored
 
 
-@pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Cut(), HalfOpen()])
+@pytest.mark.parametrize("fault", [Refuse(500), Refuse(401), Cut(), HalfOpen()])
+@pytest.mark.parametrize(
+    ("read", "subject"),
+    [
+        (lambda api: Claims(api).fetch(CLAIM_REF, wait_seconds=0.7), "claim default/a: GET /apis/"),
+        (lambda api: Pods(api).find(POD_REF, wait_seconds=0.7), "pod default/train: GET /api/v1"),
+        (
+            lambda api: PublishedSlices(api).published(wait_seconds=0.7),
+            "ResourceSlices: GET /apis/resource",
+        ),
+    ],
+    ids=["claim", "pod", "slices"],
+)
 def test_lasting_fault_is_retryable_and_ends_within_the_time(
-    server: ApiServer, api: Api, resource_api: ResourceApi, fault: Refuse | Cut | HalfOpen
+    server: ApiServer,
+    api: Api,
+    read: Callable[[Api], object],
+    subject: str,
+    fault: Refuse | Cut | HalfOpen,
 ) -> None:
-    create_claim(api)
-    server.faults.add("get", "resourceclaims", fault)
-    ref = ClaimRef(namespace="default", name="a", uid="uid")
+    server.faults.add(ANY, ANY, fault)
 
-    with pytest.raises(RetryableError, match=r"claim default/a: GET /apis/resource"):
-        Claims(resource_api).fetch(ref, wait_seconds=0.7)
+    with pytest.raises(RetryableError, match=f"^{subject}"):
+        read(api)
 
 
-def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+def test_slice_is_created_replaced_and_deleted(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
     created = slices.create(t4_slice())
     replaced = slices.replace({**created, "spec": t4_slice(generation=2)["spec"]})
 
@@ -104,8 +113,8 @@ def test_slice_is_created_replaced_and_deleted(resource_api: ResourceApi) -> Non
     assert slices.fetch() == []
 
 
-def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+def test_dry_run_is_answered_but_not_stored(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
 
     answer = slices.create(t4_slice(), trial=True)
 
@@ -114,9 +123,9 @@ def test_dry_run_is_answered_but_not_stored(resource_api: ResourceApi) -> None:
 
 
 def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
-    resource_api: ResourceApi,
+    api: Api,
 ) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+    slices = Slices(api, node_name=NODE.name)
     read = slices.create(t4_slice())
     slices.replace({**read, "spec": t4_slice(generation=2)["spec"]})
 
@@ -128,8 +137,8 @@ def test_slice_changed_since_the_read_is_neither_replaced_nor_deleted(
     assert (replaced.value.status, deleted.value.status) == (409, 409)
 
 
-def test_deleting_a_missing_slice_succeeds(resource_api: ResourceApi) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+def test_deleting_a_missing_slice_succeeds(api: Api) -> None:
+    slices = Slices(api, node_name=NODE.name)
     read = slices.create(t4_slice())
     slices.delete(read)
 
@@ -138,21 +147,12 @@ def test_deleting_a_missing_slice_succeeds(resource_api: ResourceApi) -> None:
     assert slices.fetch() == []
 
 
-def test_v1beta2_is_used_if_the_server_has_no_v1(tmp_path: Path) -> None:
-    with ApiServer(resource_versions=("v1beta2",)) as server:
-        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-
-        stored = Slices(api, node_name=NODE.name).create(t4_slice())
-
-    assert stored["apiVersion"] == "resource.k8s.io/v1beta2"
-
-
-def test_server_without_v1_and_v1beta2_is_retryable(tmp_path: Path) -> None:
+def test_server_without_v1_is_retryable(tmp_path: Path) -> None:
     with ApiServer(resource_versions=("v1beta1",)) as server:
-        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
-        with pytest.raises(RetryableError, match=r"found \['v1beta1'\], expected one of"):
-            api.version()
+        with pytest.raises(RetryableError, match=r"resource\.k8s\.io/v1/resourceslices: 404"):
+            Slices(api, node_name=NODE.name).fetch()
 
 
 def test_node_uid_is_read_and_missing_node_is_retryable(api: Api) -> None:
@@ -202,21 +202,12 @@ def test_pages_are_followed_to_the_end(tmp_path: Path) -> None:
     assert asked == [f"GET {NODES}?limit=500", f"GET {NODES}?limit=500&continue=token"]
 
 
-def test_list_that_expires_between_pages_is_read_at_once(tmp_path: Path) -> None:
-    answers = iter([page("a", more="token"), (410, "too old"), page("a", "b")])
-    with canned_api.served({f"GET {NODES}": lambda _: next(answers)}) as server:
-        lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
-
-        found = [item["metadata"]["name"] for item in lists.items(NODES)]
-
-    assert found == ["a", "b"]
-
-
 def test_kind_that_the_server_lacks_has_no_objects(tmp_path: Path) -> None:
     with canned_api.served({}) as server:
         lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
 
         assert lists.items(NODES) == []
+        assert lists.items_if_served(NODES) is None
         assert lists.find(f"{NODES}/a") is None
         assert lists.readable_items(NODES, "Nodes") == []
         assert lists.unreadable == []
@@ -228,8 +219,9 @@ def test_missing_right_is_noted_once_for_what_can_do_without(tmp_path: Path) -> 
 
         assert lists.readable_items(NODES, "Nodes") is None
         assert lists.unreadable == ["Nodes (no right to list them)"]
-        with pytest.raises(StatusError, match="403"):
-            lists.items(NODES)
+        for read in (lists.items, lists.find):
+            with pytest.raises(StatusError, match="403"):
+                read(NODES)
 
 
 DRIVER_STATUS = Right(
@@ -243,24 +235,13 @@ SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 SUBJECT = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-def test_missing_object_is_none_and_missing_right_is_an_error(server: ApiServer, api: Api) -> None:
-    probe = ClusterProbe(api)
-
-    assert probe.find("/api/v1/namespaces/nowhere") is None
-    assert probe.items_if_served("/api/v1/namespaces") is not None
-    assert probe.items_if_served("/apis/tensor-fusion.ai/v1/gpupools") is None
-    server.faults.add("get", "namespaces", Refuse(403))
-    with pytest.raises(StatusError, match="403"):
-        probe.find("/api/v1/namespaces/default")
-
-
 def review(*, allowed: bool) -> dict[str, Any]:
     return {"status": {"allowed": allowed, "reason": "" if allowed else "no binding"}}
 
 
 def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
     with served({SELF: review(allowed=True)}) as canned:
-        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         answer = probe.review_access(DRIVER_STATUS, service_account=None)
 
@@ -277,7 +258,7 @@ def test_access_review_splits_resource_and_subresource(tmp_path: Path) -> None:
 
 def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: Path) -> None:
     with served({SUBJECT: review(allowed=False)}) as canned:
-        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
+        probe = ClusterLists(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
 
         answer = probe.review_access(DRIVER_STATUS, service_account=("gpu", "node-plugin"))
 
@@ -287,20 +268,12 @@ def test_access_review_of_a_service_account_names_its_user_and_groups(tmp_path: 
     assert "system:serviceaccounts:gpu" in body["spec"]["groups"]
 
 
-def test_access_review_without_a_verdict_is_an_error(tmp_path: Path) -> None:
-    with served({SELF: {"status": {}}}) as canned:
-        probe = ClusterProbe(Api(canned.kubeconfig(tmp_path / "kubeconfig")))
-
-        with pytest.raises(RetryableError, match=r"status\.allowed"):
-            probe.review_access(DRIVER_STATUS, service_account=None)
-
-
-def create(resource_api: ResourceApi, name: str, **fields: object) -> None:
-    resource_api.api.call(
+def create(api: Api, name: str, **fields: object) -> None:
+    api.call(
         "POST",
-        resource_api.slices(),
+        "/apis/resource.k8s.io/v1/resourceslices",
         body={
-            "apiVersion": resource_api.api_version(),
+            "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {"name": name},
             "spec": slice_spec(**fields),
@@ -313,26 +286,15 @@ def slice_pool(node: str) -> dict[str, object]:
 
 
 def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
-    resource_api: ResourceApi,
+    api: Api,
 ) -> None:
-    create(resource_api, "a", nodeName="node-a", pool=slice_pool("node-a"))
-    create(resource_api, "b", nodeName="node-b", pool=slice_pool("node-b"))
-    create(resource_api, "nic", driver="nic.example.com", devices=[plain_device("nic-0")])
+    create(api, "a", nodeName="node-a", pool=slice_pool("node-a"))
+    create(api, "b", nodeName="node-b", pool=slice_pool("node-b"))
+    create(api, "nic", driver="nic.example.com", devices=[plain_device("nic-0")])
 
-    found = PublishedSlices(resource_api).published(wait_seconds=5)
+    found = PublishedSlices(api).published(wait_seconds=5)
 
     assert sorted(item["metadata"]["name"] for item in found) == ["a", "b"]
-
-
-def test_cluster_without_slices_gives_an_empty_list(resource_api: ResourceApi) -> None:
-    assert PublishedSlices(resource_api).published(wait_seconds=5) == []
-
-
-def test_lasting_fault_is_retryable(server: ApiServer, resource_api: ResourceApi) -> None:
-    server.faults.add("list", "resourceslices", Refuse(500))
-
-    with pytest.raises(RetryableError, match=r"^ResourceSlices: GET /apis/resource"):
-        PublishedSlices(resource_api).published(wait_seconds=0.7)
 
 
 def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:
@@ -343,10 +305,9 @@ def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_pa
         {"metadata": {"name": "of-nobody"}},
     ]
     answers: Any = {
-        "GET /apis/resource.k8s.io": {"versions": [{"version": "v1"}]},
         "GET /apis/resource.k8s.io/v1/resourceslices": {"items": [*others, own]},
     }
     with served(answers) as server:
-        api = ResourceApi(Api(server.kubeconfig(tmp_path / "kubeconfig")))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
 
         assert Slices(api, node_name=NODE.name).fetch() == [own]

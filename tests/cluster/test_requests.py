@@ -16,11 +16,11 @@ from dra_simulator.api.faults import HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
 from tensorfusion_dra.cluster import connections, watch
-from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads, StatusError, WatchStream
+from tensorfusion_dra.cluster.api import Api, RetriedReads, StatusError, WatchStream
 from tensorfusion_dra.cluster.objects import Claims
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MissingRightError, UnreadableError
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
@@ -384,13 +384,8 @@ def test_malformed_lists_are_retried(
 ) -> None:
     monkeypatch.setattr(watch, "_FIRST_DELAY_SECONDS", 0.01)
     api = Api(answers.kubeconfig(tmp_path, {"token": TOKEN}))
-    resource_api = ResourceApi(api)
-    answers.body = json.dumps({"versions": [{"version": "v1"}]}).encode()
-    resource_api.version()
     answers.body = json.dumps(document).encode()
-    following = Slices(resource_api, node_name="node-01").watch(
-        on_change=nothing, on_return=nothing
-    )
+    following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
     thread = Thread(target=following.run)
     with capture_logs() as logs:
         thread.start()
@@ -398,7 +393,7 @@ def test_malformed_lists_are_retried(
         items = document.get("items")
         if items:
             with pytest.raises(RetryableError):
-                Slices(resource_api, node_name="node-01").fetch()
+                Slices(api, node_name="node-01").fetch()
         requested = len(answers.tokens)
         assert eventually(lambda: len(answers.tokens) > requested + 2)
         assert thread.is_alive()
@@ -489,31 +484,31 @@ def test_retry_after_is_passed_to_the_caller_up_to_two_minutes(
 
 
 def test_claim_read_honours_retry_after(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.faults.add("get", "resourceclaims", Refuse(429, "", 1))
     monkeypatch.setattr(cluster_api, "time", VirtualClock())
 
     with pytest.raises(RetryableError, match=r"claim default/a: .*429"):
-        Claims(resource_api).fetch(REF, wait_seconds=3.5)
+        Claims(api).fetch(REF, wait_seconds=3.5)
 
     assert 3 <= server.requests.count("get", "resourceclaims") <= 4
 
 
-def test_missing_right_is_not_retried(server: ApiServer, resource_api: ResourceApi) -> None:
+def test_missing_right_is_not_retried(server: ApiServer, api: Api) -> None:
     server.faults.add("get", "resourceclaims", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"claim default/a: .*403"):
-        Claims(resource_api).fetch(REF, wait_seconds=10)
+        Claims(api).fetch(REF, wait_seconds=10)
 
     assert server.requests.count("get", "resourceclaims") == 1
 
 
 def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_api, "_TRY_SECONDS", 0.5)
-    created = resource_api.api.call(
+    created = api.call(
         "POST",
         "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
         body={
@@ -525,18 +520,18 @@ def test_claim_is_read_on_a_new_connection_if_the_old_one_is_dead(
     )
     server.faults.add("get", "resourceclaims", HalfOpen(), times=1)
 
-    assert Claims(resource_api).fetch(REF, wait_seconds=10) == created
+    assert Claims(api).fetch(REF, wait_seconds=10) == created
 
 
 def test_unreadable_claim_fails_long_before_the_kubelet_deadline(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_api, "time", VirtualClock())
     monkeypatch.setattr(cluster_api, "_TRY_SECONDS", 0.1)
     server.faults.add("get", "resourceclaims", HalfOpen())
 
     with pytest.raises(RetryableError, match="no answer within the time"):
-        Claims(resource_api).fetch(REF, wait_seconds=44)
+        Claims(api).fetch(REF, wait_seconds=44)
 
     # Within 15 s: the first four pauses take at least 1.5 s, and each later one takes a second.
     assert server.requests.count("get", "resourceclaims") <= 19
@@ -546,35 +541,13 @@ def test_unreadable_claim_fails_long_before_the_kubelet_deadline(
     "body", [b'{"metadata": {', b"<html>", b"[" * 2000, b"[]", b'"text"', b"null", b"\xff", b""]
 )
 def test_malformed_claim_is_requested_once(answers: Answers, tmp_path: Path, body: bytes) -> None:
-    resource_api = ResourceApi(Api(answers.kubeconfig(tmp_path)))
-    answers.body = b'{"versions": [{"version": "v1"}]}'
-    resource_api.version()
+    api = Api(answers.kubeconfig(tmp_path))
     answers.body = body
-    requested = len(answers.tokens)
 
     with pytest.raises(UnreadableError, match=r"^claim default/a: GET .*/resourceclaims/a: found "):
-        Claims(resource_api).fetch(REF, wait_seconds=30)
+        Claims(api).fetch(REF, wait_seconds=30)
 
-    assert len(answers.tokens) == requested + 1
-
-
-def test_claim_requests_respect_the_remaining_time(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    granted: list[float] = []
-    call = api.call
-
-    def recorded(method: str, path: str, *, wait_seconds: float = 30) -> Any:
-        granted.append(wait_seconds)
-        return call(method, path, wait_seconds=wait_seconds)
-
-    monkeypatch.setattr(api, "call", recorded)
-
-    with pytest.raises((ClaimError, RetryableError)):
-        Claims(ResourceApi(api)).fetch(REF, wait_seconds=1.25)
-
-    assert granted
-    assert max(granted) <= 1.25
+    assert len(answers.tokens) == 1
 
 
 def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Api) -> None:
@@ -584,25 +557,23 @@ def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Ap
     assert server.requests.count("list", "resourceslices") == 0
 
 
-def test_missing_right_on_slices_is_named(server: ApiServer, resource_api: ResourceApi) -> None:
+def test_missing_right_on_slices_is_named(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "resourceslices", Refuse(403, "forbidden"))
 
     with pytest.raises(MissingRightError) as caught:
-        Slices(resource_api, node_name="node-01").fetch()
+        Slices(api, node_name="node-01").fetch()
 
     assert "resourceslices" in caught.value.right
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Refuse(429, "", 60)])
 def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Refuse
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, fault: Refuse
 ) -> None:
     virtual = VirtualTime(hours=6)
     monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("list", "resourceslices", fault)
-    following = Slices(resource_api, node_name="node-01").watch(
-        on_change=nothing, on_return=nothing
-    )
+    following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
 
     with capture_logs() as logs:
         following.run()

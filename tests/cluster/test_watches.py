@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.rest import GPUPOOLS, NODES, Client
+from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
+from tensorfusion_dra.cluster.api import Api, StatusError
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError
@@ -85,7 +85,7 @@ def followed(time: VirtualTime, events: Callable[[int], Events]) -> ScriptedApi:
 def run(api: ScriptedApi, time: VirtualTime) -> None:
     Watch(
         api,
-        lambda: "/path",
+        "/path",
         selector="",
         on_list=lambda _items: None,
         on_event=lambda _type, _item: None,
@@ -252,23 +252,23 @@ def watching(slices: Slices) -> Iterator[Callbacks]:
         yield callbacks
 
 
-def watch_without_callbacks(resource_api: ResourceApi) -> Watch:
-    slices = Slices(resource_api, node_name=NODE.name)
+def watch_without_callbacks(api: Api) -> Watch:
+    slices = Slices(api, node_name=NODE.name)
     return slices.watch(on_change=nothing, on_return=nothing)
 
 
-def test_bookmarks_are_not_changes(resource_api: ResourceApi) -> None:
-    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
+def test_bookmarks_are_not_changes(api: Api) -> None:
+    with watching(Slices(api, node_name=NODE.name)) as callbacks:
         assert not eventually(lambda: callbacks.changes > 0, seconds=0.6)
 
 
 @pytest.mark.parametrize("fault", [Cut(carried_out=True), Expire(), Garble(), Refuse(500)])
 def test_watch_resumes_after_a_fault_and_reports_its_return(
-    server: ApiServer, resource_api: ResourceApi, fault: Action
+    server: ApiServer, api: Api, fault: Action
 ) -> None:
-    slices = Slices(resource_api, node_name=NODE.name)
+    slices = Slices(api, node_name=NODE.name)
     server.faults.add("watch", "resourceslices", fault, times=1)
-    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
+    with watching(Slices(api, node_name=NODE.name)) as callbacks:
         created = slices.create(t4_slice())
 
         assert eventually(lambda: callbacks.returns == 2)
@@ -278,31 +278,31 @@ def test_watch_resumes_after_a_fault_and_reports_its_return(
 
 
 def test_silent_connection_is_given_up(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_SILENT_SECONDS", 0.3)
     server.faults.add("watch", "resourceslices", HalfOpen(), times=1)
-    with watching(Slices(resource_api, node_name=NODE.name)) as callbacks:
+    with watching(Slices(api, node_name=NODE.name)) as callbacks:
         assert eventually(lambda: callbacks.returns == 2)
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Expire(), Cut(carried_out=True)])
 def test_watch_requests_become_rare_while_the_server_fails(
-    server: ApiServer, resource_api: ResourceApi, monkeypatch: pytest.MonkeyPatch, fault: Action
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, fault: Action
 ) -> None:
     virtual = VirtualTime(hours=0.25)
     monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("watch", "resourceslices", fault)
 
-    watch_without_callbacks(resource_api).run()
+    watch_without_callbacks(api).run()
 
     assert 900 / 30 <= server.requests.count("watch", "resourceslices") <= 900 / 15 + 10
 
 
 def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_others(
-    server: ApiServer, resource_api: ResourceApi
+    server: ApiServer, api: Api
 ) -> None:
-    own, other = (Slices(resource_api, node_name=NODE.name) for _ in range(2))
+    own, other = (Slices(api, node_name=NODE.name) for _ in range(2))
     with watching(own) as callbacks:
         created = own.create(t4_slice())
         assert own.fetch() == [created]
@@ -321,9 +321,9 @@ def test_what_a_watched_publisher_knows_is_listed_again_only_after_changes_of_ot
 
 
 def test_late_deletion_of_an_object_that_was_created_again_is_no_news(
-    resource_api: ResourceApi,
+    api: Api,
 ) -> None:
-    own = Slices(resource_api, node_name=NODE.name)
+    own = Slices(api, node_name=NODE.name)
     changes: list[str] = []
     watch = own.watch(on_change=lambda: changes.append("changed"), on_return=nothing)
     first = own.create(t4_slice())
@@ -338,9 +338,9 @@ def test_late_deletion_of_an_object_that_was_created_again_is_no_news(
 
 @pytest.mark.parametrize("fault", [Refuse(409, "conflict"), Cut(carried_out=True), Refuse(500)])
 def test_after_a_write_with_unknown_result_the_slices_are_listed_again(
-    server: ApiServer, resource_api: ResourceApi, fault: Action
+    server: ApiServer, api: Api, fault: Action
 ) -> None:
-    own = Slices(resource_api, node_name=NODE.name)
+    own = Slices(api, node_name=NODE.name)
     with watching(own):
         created = own.create(t4_slice())
         own.fetch()
@@ -478,21 +478,11 @@ def test_resource_that_appears_later_is_found(server: ApiServer, api: Api, clien
         assert eventually(lambda: cached_names(pools) == ["prod"])
 
 
-def test_node_label_changes_are_cached(api: Api, client: Client) -> None:
-    node = client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-    with following(ObjectCache(api, watch.NODES, name="n", on_change=lambda: None)) as nodes:
-        assert eventually(lambda: cached_names(nodes) == ["n"])
-
-        client.patch(NODES, node, {"metadata": {"labels": {"pool": "prod"}}})
-
-        assert eventually(lambda: nodes.items()[0]["metadata"].get("labels") == {"pool": "prod"})
-
-
 def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ours(
-    server: ApiServer, resource_api: ResourceApi
+    server: ApiServer, api: Api
 ) -> None:
     others: list[list[str]] = []
-    own = Slices(resource_api, node_name=NODE.name)
+    own = Slices(api, node_name=NODE.name)
     watch = own.watch(
         on_change=lambda: pytest.fail("another driver's slice was taken for ours"),
         on_return=nothing,
@@ -504,8 +494,8 @@ def test_slices_of_other_drivers_on_this_node_are_known_and_are_no_changes_of_ou
     elsewhere["spec"] = {**nvidia["spec"], "nodeName": "node-02"}
     with following(watch):
         assert eventually(lambda: others == [[]])
-        Slices(resource_api, node_name="node-02").create(elsewhere)
-        created = Slices(resource_api, node_name=NODE.name).create(nvidia)
+        Slices(api, node_name="node-02").create(elsewhere)
+        created = Slices(api, node_name=NODE.name).create(nvidia)
         assert eventually(lambda: others[1:] == [["gpu.nvidia.com"]])
-        Slices(resource_api, node_name=NODE.name).delete(created)
+        Slices(api, node_name=NODE.name).delete(created)
         assert eventually(lambda: others[2:] == [[]])

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import CLAIMS, NODES, Client
-from tensorfusion_dra.cluster.api import Api, ResourceApi
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Claims, Nodes
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core import names
@@ -209,11 +209,11 @@ class ModelledNode:
         self.preparer, self.publisher = self._build()
 
     def _build(self) -> tuple[Preparer, Publisher]:
-        api = ResourceApi(Api(self.server.kubeconfig(self.folder / "kubeconfig")))
+        api = Api(self.server.kubeconfig(self.folder / "kubeconfig"))
         publisher = Publisher(
             self.setup.catalog,
             Slices(api, node_name=NODE.name),
-            Nodes(api.api, node_name=NODE.name),
+            Nodes(api, node_name=NODE.name),
             EventsInMemory(),
             right=PublishingRight(self.data_folder),
             repairs=Repairs(

@@ -72,12 +72,6 @@ def test_a_request_consumes_the_rounded_or_the_default_amount(
     assert str(consumed["c"]) == expected
 
 
-def test_every_capacity_is_consumed_and_not_only_the_named_ones() -> None:
-    consumed = usage.consumed({"tflops": Q("100")}, {"tflops": TFLOPS, "vram": VRAM})
-
-    assert consumed == {"tflops": Q("100"), "vram": Q("40Gi")}
-
-
 @pytest.mark.parametrize(
     ("capacity", "requested", "taken", "reason"),
     [

@@ -325,20 +325,22 @@ def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
     assert cluster.pod(gpupool="b", **asks).errors
 
 
-@pytest.mark.parametrize(
-    ("annotations", "is_refused"),
-    [({"dra_enabled": "true"}, True), ({"dra_enabled": "false"}, False), ({}, False)],
-)
+@pytest.mark.parametrize("annotations", [{"dra_enabled": "true"}, {"dra_enabled": "false"}, {}])
 def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
-    annotations: dict[str, str], *, is_refused: bool
+    annotations: dict[str, str],
 ) -> None:
     document = pod_document(pod_annotations(**AMOUNTS, **annotations))
     document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
 
     verdict = Cluster().admission.pod(review_of(document))
 
-    assert bool(verdict.errors) is is_refused
     assert verdict.changed is None
+    if annotations.get("dra_enabled") != "true":
+        assert not verdict.errors
+        return
+    (error,) = errors(verdict)
+    assert error.startswith("metadata.labels[tensor-fusion.ai/enabled]: found true, so Tensor")
+    assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
 
 
 @pytest.mark.parametrize(
@@ -391,7 +393,7 @@ def test_claim_requests_virtual_amounts_if_the_pool_divides_them(
 
 def test_claim_without_the_label_or_of_a_pod_without_annotations_is_unchanged() -> None:
     document = template_claim()
-    document["metadata"]["labels"] = {}
+    document["metadata"]["labels"] = {"tensor-fusion.ai/resource-claim-template": "false"}
 
     assert Cluster().admission.claim(review_of(document)) is PASSED
     assert Cluster().claim() is PASSED

@@ -163,9 +163,6 @@ def test_only_clients_with_a_certificate_of_the_client_ca_are_served(
     assert after == [0, 200]
 
 
-YEAR = timedelta(days=365)
-
-
 def renew(files: Files, not_after: datetime) -> None:
     """Replace certificate and key by new ones with this end."""
     issued = files.authority.issue_cert(
@@ -213,7 +210,7 @@ def test_end_of_the_certificate_in_use_follows_the_files(tmp_path: Path) -> None
     files = Files(tmp_path)
     certificates = Certificates(files.certificate, files.key)
     before = certificates.expires_at()
-    soon = datetime.now(UTC).replace(microsecond=0) + YEAR
+    soon = datetime.now(UTC).replace(microsecond=0) + timedelta(days=365)
     renew(files, soon)
 
     assert before is not None

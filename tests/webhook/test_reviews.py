@@ -135,10 +135,9 @@ def test_every_review_is_reported_with_its_outcome(
     assert seen == [("Pod", outcome)]
 
 
-@pytest.mark.parametrize("version", ["v1", "v1beta2"])
 @pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate", "DeviceClass"])
-def test_parameters_are_checked_in_all_versions_of_the_same_shape(kind: str, version: str) -> None:
-    document = {**template_claim(), "kind": kind, "apiVersion": f"resource.k8s.io/{version}"}
+def test_parameters_of_every_kind_are_checked(kind: str) -> None:
+    document = {**template_claim(), "kind": kind}
 
     assert response(respond("/validate", review_body(document)))["allowed"] is True
 
@@ -159,13 +158,6 @@ def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds
     respond(f"/mutate-resourceclaims{query}", review_body(template_claim()), to=reviews(pods))
 
     assert pods.seconds == [seconds]
-
-
-def test_malformed_review_is_an_http_error() -> None:
-    answer = respond("/mutate-pods", b"{")
-
-    assert answer.status == 400
-    assert answer.body.startswith(b"body: found no JSON")
 
 
 JUNK = st.recursive(

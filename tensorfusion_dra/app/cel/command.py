@@ -16,7 +16,6 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 
-_INCOMPLETE: Final = 3
 _EXIT_CODES: Final = """\
 exit codes:
   0  translate: done; check: nothing wrong; explain: a device matches
@@ -161,7 +160,7 @@ def _check(expression: str, *, form: str, as_is: bool) -> int:
     sys.stdout.write(text + "\n")
     if any(item.is_ok is False for item in found):
         return 1
-    return _INCOMPLETE if any(item.is_ok is None for item in found) else 0
+    return 3 if any(item.is_ok is None for item in found) else 0
 
 
 def _findings(expression: str, *, as_is: bool) -> list[_Finding]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, streams
 from tensorfusion_dra.app.shared.streams import table
-from tensorfusion_dra.cluster.api import ResourceApi
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.cel import dialect, terms
 from tensorfusion_dra.core.cel.terms import Term
@@ -231,11 +231,9 @@ def _from_cluster(kubeconfig: str | None, *, with_claims: bool) -> _Devices:
         InputError: The kubeconfig cannot be used, or the slices are malformed.
         RetryableError: The API server did not answer, or refused the request.
     """
-    api = kubectl.api(kubeconfig)
-    resource_api = ResourceApi(api)
-    selector = {"fieldSelector": f"spec.driver={names.DRIVER}"}
-    slices = api.call("GET", resource_api.slices(), query=selector).get("items") or []
-    claims = api.call("GET", resource_api.claims()).get("items") or [] if with_claims else []
+    lists = ClusterLists(kubectl.api(kubeconfig))
+    slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    claims = lists.claims() if with_claims else []
     return _found(slices, claims, subject="the cluster's slices")
 
 

@@ -31,7 +31,6 @@ from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
 
-_NULL: Final = "tag:yaml.org,2002:null"
 _DOCUMENT_START: Final = re.compile(r"---[ \t]*(?:#.*)?(?:\n|$)|---[ \t]+")
 # For example `devices:` and the `- ` below it, `devices:` and the key below it.
 _LIST: Final = re.compile(
@@ -52,7 +51,7 @@ class _Plain(BaseResolver):
         return (1, 2)
 
 
-_Plain.add_implicit_resolver(_NULL, re.compile("^$"), [""])
+_Plain.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^$"), [""])
 
 
 class Document:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import Api, ResourceApi, StatusError
-from tensorfusion_dra.cluster.cluster_lists import ClusterProbe
+from tensorfusion_dra.cluster.api import StatusError
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 
@@ -32,6 +32,7 @@ class Context:
 
     Attributes:
         in_pod: Whether this process runs in a pod, with a service account of its own.
+        cluster: Reader of the API server.
         host_root: Folder where the host's root is mounted.
         runtime_config: containerd's configuration file; None searches the usual paths.
         namespace: Namespace of the dry run of a pod.
@@ -40,20 +41,10 @@ class Context:
     settings: Settings
     place: Place
     in_pod: bool
-    api: Api
+    cluster: ClusterLists
     host_root: Path = Path("/")
     runtime_config: Path | None = None
     namespace: str = "default"
-
-    @property
-    def probe(self) -> ClusterProbe:
-        """Return a reader of the API server."""
-        return ClusterProbe(self.api)
-
-    @property
-    def resource_api(self) -> ResourceApi:
-        """Return the paths of resource.k8s.io."""
-        return ResourceApi(self.api)
 
     def on_host(self, path: str) -> Path:
         """Return the path under which this process sees a path of the host."""
@@ -72,8 +63,6 @@ def in_pod() -> bool:
 
 CheckFunction = Callable[[Context], Iterable[Finding]]
 
-_EVERYWHERE: Final = frozenset(Place)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -89,7 +78,7 @@ class Check:
     theme: str
     run: CheckFunction
     needs_api: bool = False
-    places: frozenset[Place] = _EVERYWHERE
+    places: frozenset[Place] = frozenset(Place)
 
 
 def run_checks(checks: Sequence[Check], context: Context) -> Iterator[tuple[str, Finding]]:
@@ -107,7 +96,7 @@ def _api_unreachable(context: Context) -> Finding | None:
     """Return the reason why the API server cannot be read; None if it can."""
     lost = "rights, feature gates, slices and webhook are not checked"
     try:
-        context.probe.find("/version")
+        context.cluster.find("/version")
     except StatusError:
         return None  # it answers; each check reports its own refusal
     except InputError as error:

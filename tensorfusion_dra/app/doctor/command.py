@@ -25,12 +25,13 @@ from tensorfusion_dra.app.doctor import (
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
 from tensorfusion_dra.app.shared.node_settings import Settings
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor import finding as findings
 from tensorfusion_dra.core.doctor.finding import EXIT_CODES, Finding, Level
 from tensorfusion_dra.core.errors import InputError
 
 _WIDTH: Final = max(len(level) for level in Level)
-_FORMS: Final = ("table", "json")
+_WAIT_SECONDS: Final = 10.0
 _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 
@@ -70,7 +71,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "Exit code: 0 if nothing is worse than a note, 1 for a problem, 2 for bad input, "
         "3 for a warning, 4 if something could not be checked."
     )
-    parser.add_argument("-o", dest="form", choices=_FORMS, default="table", help="output format")
+    parser.add_argument(
+        "-o", dest="form", choices=("table", "json"), default="table", help="output format"
+    )
     parser.add_argument(
         "--on",
         choices=tuple(Place),
@@ -139,7 +142,7 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
         settings=settings,
         place=Place(place),
         in_pod=in_pod,
-        api=kubectl.api(settings.kubeconfig),
+        cluster=ClusterLists(kubectl.api(settings.kubeconfig), wait_seconds=_WAIT_SECONDS),
         host_root=Path(flags.host_root),
         runtime_config=Path(flags.runtime_config) if flags.runtime_config else None,
         namespace=flags.namespace,

@@ -21,8 +21,6 @@ _ELSEWHERE: Final = (
     "/var/snap/microk8s/common/var/lib/kubelet); in a pod, mount it at the same path"
 )
 _LEAST_FREE_BYTES: Final = 16 * 2**20
-_OTHERS_MAY_WRITE: Final = 0o002
-_STICKY: Final = 0o1000
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OF_CONTAINERS: Final = frozenset({"overlay", "aufs"})
 _OVER_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "fuse.glusterfs"})
@@ -246,7 +244,7 @@ def _used(subject: str, folder: Folder, use: Use) -> Iterator[Finding]:
             expected=f"at least {_LEAST_FREE_BYTES // 2**20} MiB",
             cure="make room; claims fail on a full disk",
         )
-    if folder.mode & _OTHERS_MAY_WRITE and not folder.mode & _STICKY:
+    if folder.mode & stat.S_IWOTH and not folder.mode & stat.S_ISVTX:
         yield warning(
             subject,
             f"mode {folder.mode:04o}: every user of the node may write there",

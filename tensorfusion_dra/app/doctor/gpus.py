@@ -70,19 +70,18 @@ def cards(context: Context) -> Iterator[Finding]:
 
 def competing_drivers(context: Context) -> Iterator[Finding]:
     """Check whether device plugins or other DRA drivers hand out the same cards."""
-    probe, path = context.probe, context.resource_api.slices()
     for node in checked_nodes(context):
         name = node["metadata"]["name"]
         yield from other_plugins(node)
         yield from tensor_fusion_workers(node, _workers(context, name))
-        slices = probe.items(path, fieldSelector=f"spec.nodeName={name}")
+        slices = context.cluster.slices(fieldSelector=f"spec.nodeName={name}")
         yield from other_slices(name, slices)
 
 
 def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
     """Return Tensor Fusion's worker pods on a node; None without the right to list pods."""
     try:
-        return context.probe.items(
+        return context.cluster.items(
             "/api/v1/pods",
             fieldSelector=f"spec.nodeName={node_name}",
             labelSelector=names.TENSOR_FUSION_WORKER,

@@ -1,11 +1,11 @@
 """Checks of the API server, its feature gates, and the nodes."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.cluster.api import StatusError, segment
+from tensorfusion_dra.cluster.api import RESOURCE_VERSION, StatusError, resource_path, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import kubernetes
@@ -15,9 +15,8 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_C
 
 def version(context: Context) -> Iterator[Finding]:
     """Check Kubernetes' version, and that the API group resource.k8s.io is served."""
-    probe = context.probe
-    yield from kubernetes.version(probe.find("/version") or {})
-    yield from kubernetes.served(probe.find("/apis/resource.k8s.io"))
+    yield from kubernetes.version(context.cluster.find("/version") or {})
+    yield from kubernetes.served(context.cluster.find("/apis/resource.k8s.io"))
 
 
 def slice_gates(context: Context) -> Iterator[Finding]:
@@ -25,13 +24,11 @@ def slice_gates(context: Context) -> Iterator[Finding]:
 
     If it keeps those of consumable capacity, check as well that the scheduler can share devices.
     """
-    node_name = context.settings.node_name
-    waits = context.settings.enforcer_wait_seconds > 0
-    sent = kubernetes.trial_slice(node_name, waits=waits)
-    resource_api = context.resource_api
-    body = {"apiVersion": resource_api.api_version(), "kind": "ResourceSlice", **sent}
+    cluster, waits = context.cluster, context.settings.enforcer_wait_seconds > 0
+    sent = kubernetes.trial_slice(context.settings.node_name, waits=waits)
+    body = {"apiVersion": RESOURCE_VERSION, "kind": "ResourceSlice", **sent}
     try:
-        stored = context.probe.dry_run(resource_api.slices(), body)
+        stored = cluster.dry_run(resource_path("resourceslices"), body)
     except StatusError as error:
         yield not_checked(
             "dry run of a ResourceSlice",
@@ -41,40 +38,40 @@ def slice_gates(context: Context) -> Iterator[Finding]:
         return
     yield from kubernetes.kept_of_slice(sent, stored)
     if GATE_CONSUMABLE_CAPACITY not in slices.dropped_gates(sent, stored):
-        yield from kubernetes.scheduler(context.probe.find("/version") or {})
+        yield from kubernetes.scheduler(cluster.find("/version") or {})
 
 
 def allocations(context: Context) -> Iterator[Finding]:
     """Check that the scheduler allocates parts of devices to claims that request parts."""
-    path = f"/apis/{context.resource_api.api_version()}/resourceclaims"
-    yield from kubernetes.shares(context.probe.items(path), names.DRIVER)
+    yield from kubernetes.shares(context.cluster.claims())
 
 
 def multi_gpu(context: Context) -> Iterator[Finding]:
     """Check for claims and templates whose request for several GPUs this scheduler mishandles."""
-    probe, root = context.probe, f"/apis/{context.resource_api.api_version()}"
+    cluster = context.cluster
     stored = [
         {**item, "kind": kind}
         for kind, path in (
             ("ResourceClaim", "resourceclaims"),
             ("ResourceClaimTemplate", "resourceclaimtemplates"),
         )
-        for item in probe.items(f"{root}/{path}")
+        for item in cluster.items(resource_path(path))
     ]
     classes = {
         str(item["metadata"]["name"])
-        for item in probe.items(f"{root}/deviceclasses")
+        for item in cluster.items(resource_path("deviceclasses"))
         if names.DRIVER in json.dumps(item.get("spec"))
     }
-    yield from kubernetes.one_request_for_several(probe.find("/version") or {}, stored, classes)
+    yield from kubernetes.one_request_for_several(cluster.find("/version") or {}, stored, classes)
 
 
 def nodes(context: Context) -> Iterator[Finding]:
     """Check the Node objects and kubelets of the nodes that this driver runs on."""
-    for node in checked_nodes(context):
+    found = checked_nodes(context)
+    for node in found:
         yield from kubernetes.ready(node)
         yield from kubernetes.kubelet(node)
-    if context.place is Place.NODE and _this_node(context) is None:
+    if context.place is Place.NODE and not found:
         name = context.settings.node_name
         yield problem(
             f"node {name}",
@@ -84,22 +81,16 @@ def nodes(context: Context) -> Iterator[Finding]:
         )
 
 
-def checked_nodes(context: Context) -> Iterable[dict[str, Any]]:
+def checked_nodes(context: Context) -> list[dict[str, Any]]:
     """Return the Node objects that the checks cover.
 
     That is this node. On a workstation it is the nodes with slices of this driver, or all nodes if
     none has slices.
     """
     if context.place is Place.NODE:
-        node = _this_node(context)
-        return [] if node is None else [node]
-    every = context.probe.items("/api/v1/nodes")
-    selector = f"spec.driver={names.DRIVER}"
-    slices = context.probe.items(context.resource_api.slices(), fieldSelector=selector)
+        path = f"/api/v1/nodes/{segment(context.settings.node_name)}"
+        return list(filter(None, [context.cluster.find(path)]))
+    every = context.cluster.items("/api/v1/nodes")
+    slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
     publishing = {item["spec"].get("nodeName") for item in slices}
     return [node for node in every if node["metadata"]["name"] in publishing] or every
-
-
-def _this_node(context: Context) -> dict[str, Any] | None:
-    """Return the Node object of this node; None if there is none."""
-    return context.probe.find(f"/api/v1/nodes/{segment(context.settings.node_name)}")

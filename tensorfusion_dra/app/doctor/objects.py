@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import kubernetes
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.cluster.api import segment
+from tensorfusion_dra.cluster.api import resource_path, segment
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects as rules
@@ -21,35 +21,33 @@ _RUNTIME_CLASSES: Final = "/apis/node.k8s.io/v1/runtimeclasses"
 
 def installed(context: Context) -> Sequence[dict[str, Any]]:
     """Return the DaemonSets of the node plugin, of all namespaces."""
-    return context.probe.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN)
+    return context.cluster.items(_DAEMONSETS, labelSelector=_NODE_PLUGIN)
 
 
 def pods(context: Context) -> Iterator[Finding]:
     """Check that the DaemonSet has pods, and name the label or RuntimeClass that it lacks."""
     for item in installed(context):
         name = rules.runtime_class(item)
-        there = not name or context.probe.find(f"{_RUNTIME_CLASSES}/{segment(name)}") is not None
-        nodes = context.probe.items("/api/v1/nodes")
+        there = not name or context.cluster.find(f"{_RUNTIME_CLASSES}/{segment(name)}") is not None
+        nodes = context.cluster.items("/api/v1/nodes")
         yield from rules.pods(item, nodes, has_runtime_class=there)
 
 
 def slices(context: Context) -> Iterator[Finding]:
     """Check that the scheduler can use the slices of this node, or on a workstation of all."""
-    probe, path = context.probe, context.resource_api.slices()
-    selector = f"spec.driver={names.DRIVER}"
+    settings, selector, node_name = context.settings, f"spec.driver={names.DRIVER}", ""
     if context.place is Place.NODE:
-        name = context.settings.node_name
-        found = probe.items(path, fieldSelector=f"{selector},spec.nodeName={name}")
-        settings = context.settings
+        node_name = settings.node_name
+        selector += f",spec.nodeName={node_name}"
+    found = context.cluster.slices(fieldSelector=selector)
+    cause = None
+    if not found and node_name:
         own = Source(kind=settings.pool_source, gpupool=settings.gpupool)
-        cause = None if found else _awaited(context, [own], kubernetes.checked_nodes(context))
-        yield from [cause] if cause else rules.published(found, node_name=name)
-        return
-    nodes = probe.items("/api/v1/nodes")
-    found = probe.items(path, fieldSelector=selector)
-    plugins = [] if found else installed(context)
-    cause = _awaited(context, map(rules.pool_source, plugins), nodes)
-    yield from [cause] if cause else rules.published(found)
+        cause = _awaited(context, [own], kubernetes.checked_nodes(context))
+    elif not found:
+        sources = map(rules.pool_source, installed(context))
+        cause = _awaited(context, sources, context.cluster.items("/api/v1/nodes"))
+    yield from [cause] if cause else rules.published(found, node_name=node_name)
 
 
 def _awaited(
@@ -58,7 +56,7 @@ def _awaited(
     """Return the finding for nodes that publish nothing because they wait for a GPUPool."""
     for source in sources:
         if source.kind != "settings":
-            stored = context.probe.items_if_served(GPUPOOLS)
+            stored = context.cluster.items_if_served(GPUPOOLS)
             if found := rules.awaited_pool(source, stored, list(nodes)):
                 return found
     return None
@@ -66,17 +64,15 @@ def _awaited(
 
 def device_class(context: Context) -> Iterator[Finding]:
     """Check the DeviceClass by which claims select this driver's GPUs."""
-    root = f"/apis/{context.resource_api.api_version()}"
-    path = f"{root}/deviceclasses/{names.DEVICE_CLASS}"
-    yield from rules.device_class(context.probe.find(path))
+    path = resource_path("deviceclasses", name=names.DEVICE_CLASS)
+    yield from rules.device_class(context.cluster.find(path))
 
 
 def templates(context: Context) -> Iterator[Finding]:
     """Check the ResourceClaimTemplates that the webhook puts into pods."""
-    root = f"/apis/{context.resource_api.api_version()}"
-    probe = context.probe
-    found = probe.items(f"{root}/resourceclaimtemplates")
-    known = probe.items(f"{root}/deviceclasses")
+    cluster = context.cluster
+    found = cluster.items(resource_path("resourceclaimtemplates"))
+    known = cluster.items(resource_path("deviceclasses"))
     yield from rules.templates(
         [item for item in found if item["metadata"]["name"] == names.CLAIM_TEMPLATE],
         classes=[item["metadata"]["name"] for item in known],
@@ -85,15 +81,14 @@ def templates(context: Context) -> Iterator[Finding]:
 
 def known_pools(context: Context) -> Iterator[Finding]:
     """Check that nodes publish pools that are GPUPools, and how these want pods to be placed."""
-    probe, selector = context.probe, f"spec.driver={names.DRIVER}"
-    found = probe.items(context.resource_api.slices(), fieldSelector=selector)
-    pools = probe.items(GPUPOOLS)
+    found = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    pools = context.cluster.items(GPUPOOLS)
     yield from rules.published_pools(found, pools)
-    yield from rules.placement_modes(pools, probe.items(TEMPLATES) if pools else [])
+    yield from rules.placement_modes(pools, context.cluster.items(TEMPLATES) if pools else [])
 
 
 def crds(context: Context) -> Iterator[Finding]:
     """Check that Tensor Fusion's CRDs keep the fields that turn DRA on for the pods of a pool."""
     root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for name in rules.DEFINITIONS:
-        yield from rules.definition(name, context.probe.find(f"{root}/{name}"))
+        yield from rules.definition(name, context.cluster.find(f"{root}/{name}"))

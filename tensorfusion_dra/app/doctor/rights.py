@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.doctor.checks import Context
-from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor import objects as cluster_objects
 from tensorfusion_dra.core.doctor import rights as rules
 from tensorfusion_dra.core.doctor.finding import Finding, note
@@ -62,7 +61,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
 
 def of_webhook(context: Context) -> Iterator[Finding]:
     """Check each right that the webhook uses, if it is installed."""
-    for installed in context.probe.items(_DEPLOYMENTS, labelSelector=_WEBHOOK)[:1]:
+    for installed in context.cluster.items(_DEPLOYMENTS, labelSelector=_WEBHOOK)[:1]:
         account = _account(installed)
         answers = _answers(context, rules.of_webhook(), account)
         yield from rules.findings(f"service account {'/'.join(account)}", answers)
@@ -71,11 +70,9 @@ def of_webhook(context: Context) -> Iterator[Finding]:
 def _answers(
     context: Context, wanted: Iterable[Right], account: tuple[str, str] | None
 ) -> list[Answer]:
-    probe = context.probe
-    version = str((probe.find("/version") or {}).get("gitVersion", ""))
-    minor = kubernetes.minor_version(version)
+    minor = context.cluster.minor_version
     return [
-        probe.review_access(right, service_account=account)
+        context.cluster.review_access(right, service_account=account)
         for right in wanted
         if minor is None or minor >= right.since_minor
     ]

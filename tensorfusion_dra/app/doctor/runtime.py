@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,8 +29,6 @@ _CRI: Final = "io.containerd.grpc.v1.cri"
 _CRI_FROM_2_0: Final = "io.containerd.cri.v1.runtime"
 _SECTIONS: Final = (_CRI_FROM_2_0, _CRI)
 _DEFAULT_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
-_OLDEST_CRIO: Final = (1, 28)
-"""The first CRI-O that reads CDI devices from the CRI, the only way by which 1.34 passes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +83,10 @@ def _with_imports(main: Path, context: Context) -> Iterator[Document]:
         loaded.add(path)
         document = _read(path)
         yield str(path), document
-        pending += _imported(path, as_list(document.get("imports")), context)
-
-
-def _imported(parent: Path, patterns: Sequence[object], context: Context) -> list[Path]:
-    found: list[Path] = []
-    for pattern in map(str, patterns):
-        folder = context.on_host(pattern) if pattern.startswith("/") else parent.parent / pattern
-        found += sorted(folder.parent.glob(folder.name)) if "*" in folder.name else [folder]
-    return found
+        for pattern in map(str, as_list(document.get("imports"))):
+            imported = context.on_host(pattern) if pattern[:1] == "/" else path.parent / pattern
+            is_pattern = "*" in imported.name
+            pending += sorted(imported.parent.glob(imported.name)) if is_pattern else [imported]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -142,13 +135,6 @@ def findings(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> It
     name, release = release_of(reported)
     if name == "containerd":
         yield from _containerd(reported, release, settings)
-    elif name == "cri-o" and release is not None and release < _OLDEST_CRIO:
-        yield problem(
-            "container runtime",
-            reported,
-            expected="CRI-O 1.28 or later, which takes CDI devices from the kubelet",
-            cure="upgrade CRI-O to the minor version of the cluster",
-        )
     elif name == "cri-o":
         yield ok("container runtime", f"{reported}, in which CDI is always on")
     else:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from tensorfusion_dra.app.doctor import webhook
 from tensorfusion_dra.app.shared import kubectl, logging
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
@@ -18,6 +19,7 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, note, warning
+from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Document = Mapping[str, Any]
@@ -28,8 +30,6 @@ exit codes:
   1  something would hang; or no answer from the API server
   2  bad input
 """
-_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-_WEBHOOKS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 _DONE: Final = frozenset({"Succeeded", "Failed"})
 
@@ -63,7 +63,11 @@ def run(flags: argparse.Namespace) -> int:
     lists = ClusterLists(kubectl.api(flags.kubeconfig))
     claims = lists.claims()
     found = _users(claims, _pods(lists, claims))
-    findings = list(_notes(claims, _webhooks(lists)))
+    listed = [
+        lists.readable_items(path, path.rpartition("/")[2]) for path in webhook.CONFIGURATIONS
+    ]
+    called = [name for found in listed for name in objects.webhooks(found or ())]
+    findings = list(_notes(claims, called))
     if flags.form == "json":
         document = {
             "wouldHang": found,
@@ -86,17 +90,6 @@ def _pods(lists: ClusterLists, claims: Sequence[Document]) -> list[dict[str, Any
         for namespace in sorted(near)
         for pod in lists.items(f"/api/v1/namespaces/{segment(namespace)}/pods")
     ]
-
-
-def _webhooks(lists: ClusterLists) -> list[dict[str, Any]] | None:
-    """Return the webhook configurations; None without the right to list all of them."""
-    found: list[dict[str, Any]] = []
-    for kind in _WEBHOOKS:
-        listed = lists.readable_items(f"{_ADMISSION}/{kind}", kind)
-        if listed is None:
-            return None
-        found += listed
-    return found
 
 
 def _lines(
@@ -179,16 +172,14 @@ def _users(claims: Iterable[Document], pods: Iterable[Document]) -> list[dict[st
 
 def _is_ours(claim: Document) -> bool:
     """Return True if the claim has devices of this driver."""
-    allocated = as_map(as_map(claim.get("status")).get("allocation"))
-    results = as_list(as_map(allocated.get("devices")).get("results"))
-    return any(as_map(result).get("driver") == names.DRIVER for result in results)
+    return any(each.get("driver") == names.DRIVER for each in claim_devices.results(claim))
 
 
-def _notes(claims: Sequence[Document], webhooks: Sequence[Document] | None) -> Iterator[Finding]:
+def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Finding]:
     """Yield what hangs nothing up now, but is worth knowing.
 
     Args:
-        webhooks: All mutating and validating webhook configurations; None if they were not read.
+        webhooks: Names of this driver's webhooks.
     """
     ours = [claim for claim in claims if _is_ours(claim)]
     unused = [_name(claim) for claim in ours if not as_map(claim.get("status")).get("reservedFor")]
@@ -211,10 +202,10 @@ def _notes(claims: Sequence[Document], webhooks: Sequence[Document] | None) -> I
             expected=f"only {_PROTECTION}, which Kubernetes removes itself",
             cure="find the controllers that have to remove them",
         )
-    if webhooks is not None and (called := objects.webhooks(webhooks)):
+    if webhooks:
         yield note(
             "webhook configurations",
-            f"{len(called)} webhooks of this driver are configured",
+            f"{len(webhooks)} webhooks of this driver are configured",
             cure="delete them before the webhook, or annotated pods are refused: kubectl delete "
             "mutatingwebhookconfiguration,validatingwebhookconfiguration tensorfusion-dra-webhook",
         )

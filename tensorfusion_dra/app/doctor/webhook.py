@@ -1,6 +1,6 @@
 """Check of the path of a pod through the webhook, which gives claims to annotated pods."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context
@@ -10,8 +10,11 @@ from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
-_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-_KINDS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+CONFIGURATIONS: Final = tuple(
+    f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+    for kind in ("mutating", "validating")
+)
+"""Paths of the webhook configurations."""
 _TRIAL_ANNOTATIONS: Final = {
     # Set, because otherwise the webhook ignores pods of a pool without DRA.
     names.ANNOTATION_DRA_ENABLED: "true",
@@ -26,18 +29,22 @@ def reachable(context: Context) -> Iterator[Finding]:
     The API server's error in the dry run names what is wrong on the way: the CA, the certificate,
     the Service without endpoints.
     """
+    subject = "webhook configuration"
     found = [
-        name
-        for kind in _KINDS
-        for name in objects.webhooks(context.probe.items(f"{_ADMISSION}/{kind}"))
+        name for path in CONFIGURATIONS for name in objects.webhooks(context.cluster.items(path))
     ]
-    yield _configured(found)
     if not found:
+        yield note(
+            subject,
+            f"none whose name ends with .{objects.WEBHOOK_DOMAIN}",
+            cure="install the webhook (docs/install.md) if pods are to request GPUs by "
+            "annotations; pods with claims of their own do not need it",
+        )
         return
-    namespace = context.namespace
-    path = f"/api/v1/namespaces/{segment(namespace)}/pods"
+    yield ok(subject, ", ".join(found))
+    path = f"/api/v1/namespaces/{segment(context.namespace)}/pods"
     try:
-        pod = context.probe.dry_run(path, trial_pod(namespace))
+        pod = context.cluster.dry_run(path, trial_pod(context.namespace))
     except StatusError as error:
         yield refused(str(error))
     else:
@@ -56,18 +63,6 @@ def trial_pod(namespace: str) -> Mapping[str, Any]:
         },
         "spec": {"containers": [{"name": "app", "image": "busybox"}]},
     }
-
-
-def _configured(called: Sequence[str]) -> Finding:
-    """Judge whether a webhook is configured."""
-    if called:
-        return ok("webhook configuration", ", ".join(called))
-    return note(
-        "webhook configuration",
-        f"none whose name ends with .{objects.WEBHOOK_DOMAIN}",
-        cure="install the webhook (docs/install.md) if pods are to request GPUs by "
-        "annotations; pods with claims of their own do not need it",
-    )
 
 
 def admitted(pod: Mapping[str, Any]) -> Finding:

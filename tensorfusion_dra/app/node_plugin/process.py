@@ -27,7 +27,7 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, ResourceApi, RetriedReads
+from tensorfusion_dra.cluster.api import Api, RetriedReads
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Nodes, Pods, WorkerPods
 from tensorfusion_dra.cluster.slices import Slices
@@ -181,13 +181,12 @@ class NodePlugin:
             Path(settings.kubeconfig) if settings.kubeconfig else None,
             exchanges=(self._api_server, self._metrics.api_requests),
         )
-        self._resource_api = ResourceApi(self._api)
         self._nodes = Nodes(self._api, node_name=settings.node_name)
         supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
         reads = RetriedReads()
-        claims = Claims(self._resource_api, reads=reads)
+        claims = Claims(self._api, reads=reads)
         self._pod_limits = PodLimits(
             MemoryLimits(node_parts.memory_limits_socket(settings)), self._ledger
         )
@@ -196,7 +195,7 @@ class NodePlugin:
             self._settle = BindingConditions(
                 node_enforcer,
                 claims,
-                ClaimStatus(self._resource_api, manager=names.BINDING_MANAGER),
+                ClaimStatus(self._api, manager=names.BINDING_MANAGER),
                 node_name=settings.node_name,
                 now=utc_now,
             ).settle
@@ -210,7 +209,7 @@ class NodePlugin:
             excess=self._use.excess,
         )
         self._status = StatusReporter(
-            ClaimStatus(self._resource_api),
+            ClaimStatus(self._api),
             calls=self._calls,
             sick=self.catalog.sick,
             enforcement=self._enforcement,
@@ -242,7 +241,7 @@ class NodePlugin:
             pod_limits=self._pod_limits,
             workers=workers,
         )
-        self._slices = Slices(self._resource_api, node_name=settings.node_name)
+        self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,
             self._slices,
@@ -318,7 +317,7 @@ class NodePlugin:
         self._api.connect()
         process_memory.finish_start()
         stale_claims = StaleClaimCollector(
-            Claims(self._resource_api),
+            Claims(self._api),
             self._nodes,
             self._preparer,
             gone_seconds=settings.gone_seconds,

@@ -8,17 +8,12 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import InputError
-
-_DEFAULT_KUBECONFIG: Final = "~/.kube/config"
-_DEFAULT_NAMESPACE: Final = "default"
-_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
-"""Variable that every pod has."""
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +34,7 @@ def api(kubeconfig: str | None) -> Api:
     # Unlike Path.expanduser(), it accepts a user without a home.
     path = Path(os.path.expanduser(_path(kubeconfig)))  # noqa: PTH111
     is_chosen = kubeconfig or os.environ.get("KUBECONFIG")
-    if not is_chosen and _IN_CLUSTER in os.environ and not path.exists():
+    if not is_chosen and "KUBERNETES_SERVICE_HOST" in os.environ and not path.exists():
         return Api(None)
     return Api(path)
 
@@ -63,7 +58,7 @@ def namespace(kubeconfig: str | None) -> str:
                     contexts.setdefault(str(entry.get("name")), entry.get("context"))
     context = contexts.get(current)
     found = context.get("namespace") if isinstance(context, dict) else None
-    return str(found or _DEFAULT_NAMESPACE)
+    return str(found or "default")
 
 
 def _texts(kubeconfig: str | None) -> Iterator[bytes]:
@@ -75,4 +70,4 @@ def _texts(kubeconfig: str | None) -> Iterator[bytes]:
 
 
 def _path(kubeconfig: str | None) -> str:
-    return kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    return kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"

@@ -14,7 +14,6 @@ from tensorfusion_dra.app.shared.setting_sources import BOOLEANS, LOG_FORMATS, L
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
 
-_ENFORCERS: Final = enforcer_kinds.OWN
 _RANGES: Final = {
     "port": (0, 65535),
     "health_port": (0, 65535),
@@ -66,9 +65,9 @@ class WebhookSettings:
     )
     enforcer: str = setting(
         AUTO,
-        f"Enforcer of the limits, as in the node plugins' setting: {', '.join((AUTO, *_ENFORCERS))}"
-        ", or one of another package. Isolation hard is refused if the enforcer has none; with "
-        "auto the nodes decide.",
+        "Enforcer of the limits, as in the node plugins' setting: "
+        f"{', '.join((AUTO, *enforcer_kinds.OWN))}, or one of another package. Isolation hard is "
+        "refused if the enforcer has none; with auto the nodes decide.",
     )
     drain_seconds: float = setting(
         5.0,

@@ -1,7 +1,7 @@
 """The admission webhook: builds its parts, starts them in order and stops them in reverse."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, ResourceApi
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
@@ -81,12 +81,11 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
     pools, templates, quotas = objects.values()
-    resource_api = ResourceApi(api)
     admission = Admission(
         pools=pools,
         templates=templates,
         pods=Pods(api),
-        slices=PublishedSlices(resource_api),
+        slices=PublishedSlices(api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity == "true",
         enforces_hard=settings.enforcer == AUTO or enforcer_kinds.enforces_hard(settings.enforcer),
@@ -95,7 +94,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     server = Server(
         Reviews(
             admission,
-            QuotaAdmission(quotas, NamespaceClaims(resource_api)),
+            QuotaAdmission(quotas, NamespaceClaims(api)),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,
@@ -108,9 +107,17 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         supervisor.own(name, part)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
+    pages: Mapping[str, Page] = {}
+    if settings.metrics == "true":
+        pages = health_endpoint.metrics_page(
+            partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
+            supervisor,
+            host=settings.metrics_host,
+            port=settings.metrics_port,
+        )
     health = HealthEndpoint(
-        {"/healthz": _nothing, "/readyz": _readiness(supervisor, tuple(objects.values()))},
-        _metrics_page(settings, supervisor, metrics, certificates),
+        {"/healthz": _nothing, "/readyz": partial(_check_ready, supervisor, objects.values())},
+        pages,
         host=settings.health_host,
         port=settings.health_port,
     )
@@ -126,36 +133,15 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     return server
 
 
-def _metrics_page(
-    settings: WebhookSettings,
-    supervisor: Supervisor,
-    metrics: WebhookMetrics,
-    certificates: Certificates,
-) -> Mapping[str, Page]:
-    """Return the page of the metrics for the health port; none if it is elsewhere or off."""
-    if settings.metrics != "true":
-        return {}
-
-    return health_endpoint.metrics_page(
-        partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
-        supervisor,
-        host=settings.metrics_host,
-        port=settings.metrics_port,
-    )
-
-
-def _readiness(supervisor: Supervisor, objects: tuple[ObjectCache, ...]) -> Callable[[], None]:
-    def check() -> None:
-        """Raise RetryableError until all objects were read once, and while the process stops."""
-        if supervisor.stopping.is_set():
-            raise RetryableError("the process is stopping")
-        for each in objects:
-            try:
-                each.items()
-            except InputError:
-                continue  # no CRDs of Tensor Fusion, so there is nothing to wait for
-
-    return check
+def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None:
+    """Raise RetryableError until all objects were read once, and while the process stops."""
+    if supervisor.stopping.is_set():
+        raise RetryableError("the process is stopping")
+    for each in objects:
+        try:
+            each.items()
+        except InputError:
+            continue  # no CRDs of Tensor Fusion, so there is nothing to wait for
 
 
 def _nothing() -> None:

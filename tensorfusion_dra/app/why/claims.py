@@ -16,7 +16,13 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
-from tensorfusion_dra.core.kubernetes import made_claims, pod_claims, quantity, review
+from tensorfusion_dra.core.kubernetes import (
+    claim_devices,
+    made_claims,
+    pod_claims,
+    quantity,
+    review,
+)
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
@@ -276,27 +282,19 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """Objects read before; implements driver.ports.Objects and PublishedSlices."""
+    """Objects read before; implements driver.ports.Objects and the readers of the admission."""
 
     listed: Sequence[Document]
 
     def items(self) -> Sequence[Document]:
         return self.listed
 
-    def published(self, *, wait_seconds: float) -> Sequence[Document]:
-        del wait_seconds
+    def published(self, **_: float) -> Sequence[Document]:
         return self.listed
 
-
-@dataclass(frozen=True, slots=True)
-class _OnePod:
-    """The pod in question; implements webhook.admission.PodReader."""
-
-    pod: Document
-
-    def find(self, pod: PodRef, *, wait_seconds: float) -> Document | None:
-        del pod, wait_seconds
-        return self.pod
+    def find(self, pod: PodRef, **_: float) -> Document:
+        """Return the only pod, the one in question."""
+        return self.listed[0]
 
 
 def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
@@ -309,7 +307,7 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
     admission = Admission(
         pools=_Listed(observed.pools),
         templates=_Listed(observed.pool_templates),
-        pods=_OnePod(pod),
+        pods=_Listed([pod]),
         slices=_Listed(ours),
         scheduler="default-scheduler",
         virtual=any(
@@ -397,7 +395,11 @@ def other_scheduler(pod: Document) -> Iterator[Finding]:
 
 def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Iterator[Finding]:
     """Yield each DeviceClass that the claims name and that does not exist."""
-    named = dict.fromkeys(name for claim in claims for name in class_names(claim))
+    named = dict.fromkeys(
+        str(each.get("deviceClassName", ""))
+        for claim in claims
+        for each in claim_devices.requests(claim)
+    )
     for name in named:
         if name not in classes:
             ours = name == names.DEVICE_CLASS
@@ -410,17 +412,6 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
                 else "correct deviceClassName; the cluster has "
                 f"{printable.first(sorted(classes)) or 'none'}",
             )
-
-
-def class_names(claim: Document) -> list[str]:
-    """Return the names of the DeviceClasses that a claim names."""
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
-    return [
-        str(as_map(exact).get("deviceClassName", ""))
-        for request in map(as_map, as_list(devices.get("requests")))
-        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable")))
-        if exact is not None
-    ]
 
 
 def unknown_resources(
@@ -499,12 +490,10 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
     nothing to do with annotations.
     """
     annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
-    devices = as_map(as_map(claim.get("spec")).get("devices"))
     named = [name for name in _AMOUNTS if annotations.get(name)]
-    exact = [as_map(as_map(request).get("exactly")) for request in as_list(devices.get("requests"))]
     asked = [
         as_map(each.get("capacity")).get("requests")
-        for each in exact
+        for each in claim_devices.requests(claim)
         if each.get("deviceClassName") == names.DEVICE_CLASS
     ]
     if named and asked and not any(asked):

@@ -16,6 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
@@ -23,10 +24,8 @@ from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Tri
 Document = Mapping[str, Any]
 
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
-_FORBIDDEN: Final = 403
 _MOST_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
-_DONE: Final = frozenset({"Succeeded", "Failed"})
 _CURED: Final = frozenset({Level.PROBLEM, Level.WARNING})
 """Levels of findings about the pod itself whose cure is among what helps."""
 
@@ -75,27 +74,22 @@ def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagno
         InputError: There is no such pod or workload, or an object is malformed.
         RetryableError: The API server did not answer, or the right to read the pod is missing.
     """
+    lists = ClusterLists(api)
     try:
-        return _answer(ClusterLists(api), namespace=namespace, target=target, file=file)
-    except StatusError as error:
-        if error.status != _FORBIDDEN:
-            raise
-        raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
-
-
-def _answer(lists: ClusterLists, *, namespace: str, target: str, file: str | None) -> Diagnosis:
-    if file is not None:
-        pod, others = reading.read_file(file, namespace=namespace, name=target)
-        cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
-        return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
-    kind, name = reading.kind_and_name(target)
-    if kind != "Pod":
+        if file is not None:
+            pod, others = reading.read_file(file, namespace=namespace, name=target)
+            cluster = reading.read(lists, str(pod["metadata"]["namespace"]))
+            return diagnose(pod, reading.with_objects(cluster, others), is_created=False)
+        kind, name = reading.kind_and_name(target)
+        if kind == "Pod":
+            found = reading.read_pod(lists, namespace=namespace, name=name)
+            return diagnose(found, reading.read(lists, namespace, [found]))
         workload = reading.read_workload(lists, kind, namespace=namespace, name=name)
         return _of_workload(workload, reading.read(lists, namespace, workload.pods))
-    found = reading.pod(lists, namespace, name)
-    if found is None:
-        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
-    return diagnose(found, reading.read(lists, namespace, [found]))
+    except StatusError as error:
+        if error.status != 403:
+            raise
+        raise RetryableError(f"{error}. {answers.ELSEWHERE}") from error
 
 
 def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
@@ -153,7 +147,7 @@ def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> D
 def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagnosis:
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
-    if is_created and (node or phase in _DONE):
+    if is_created and (node or phase in ("Succeeded", "Failed")):
         findings = list(resolving.of_bound(pod, observed))
         events = observed.events_of(pod) if phase == "Pending" else ()
         trouble = reading.newest_failure(
@@ -196,7 +190,11 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     fits = any(each.fits for each in outcomes) and not any(each.error for each in outcomes)
     name = _name(resolved.pod)
     findings = list(resolved.findings)
-    ours = any(names.DEVICE_CLASS in resolving.class_names(claim) for claim in resolved.claims)
+    ours = any(
+        each.get("deviceClassName") == names.DEVICE_CLASS
+        for claim in resolved.claims
+        for each in claim_devices.requests(claim)
+    )
     if ours and not observed.missing:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)

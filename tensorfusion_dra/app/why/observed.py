@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import streams
-from tensorfusion_dra.cluster.api import segment
+from tensorfusion_dra.cluster.api import resource_path, segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
+from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
@@ -16,10 +17,8 @@ from tensorfusion_dra.scheduling import allocation, devices
 
 Document = Mapping[str, Any]
 
-_TENSOR_FUSION: Final = f"/apis/{names.TENSOR_FUSION_GROUP}/{names.TENSOR_FUSION_VERSION}"
 _CLAIM: Final = "ResourceClaim"
 _TEMPLATE: Final = "ResourceClaimTemplate"
-_WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +67,13 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         RetryableError: The API server did not answer.
     """
     templates = lists.readable_items(
-        lists.path("resourceclaimtemplates", namespace=segment(namespace)),
-        "ResourceClaimTemplates",
+        resource_path("resourceclaimtemplates", namespace=namespace), "ResourceClaimTemplates"
     )
     vital = {
         "Nodes": "/api/v1/nodes",
-        "ResourceSlices": lists.path("resourceslices"),
-        "DeviceClasses": lists.path("deviceclasses"),
-        "ResourceClaims": lists.path("resourceclaims"),
+        "ResourceSlices": resource_path("resourceslices"),
+        "DeviceClasses": resource_path("deviceclasses"),
+        "ResourceClaims": resource_path("resourceclaims"),
     }
     found = {what: lists.readable_items(path, what) for what, path in vital.items()}
     listed = found["ResourceClaims"]
@@ -88,13 +86,12 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
         missing=[what for what, listed in found.items() if listed is None],
         templates={str(each["metadata"]["name"]): each for each in templates or ()},
         has_templates=templates is not None,
-        pools=_optional(lists, f"{_TENSOR_FUSION}/{names.GPUPOOLS}", "GPUPools"),
-        pool_templates=_optional(
-            lists,
-            f"{_TENSOR_FUSION}/{names.SCHEDULING_CONFIG_TEMPLATES}",
-            "SchedulingConfigTemplates",
+        pools=lists.readable_items(GPUPOOLS, "GPUPools") or (),
+        pool_templates=lists.readable_items(TEMPLATES, "SchedulingConfigTemplates") or (),
+        webhooks=lists.readable_items(
+            "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+            "MutatingWebhookConfigurations",
         ),
-        webhooks=lists.readable_items(_WEBHOOKS, "MutatingWebhookConfigurations"),
         events_of=lambda pod: events(lists, pod),
         pool_status=lists.pool_status(names.DRIVER) if listed is None else (),
         release=min(lists.minor_version or allocation.NEWEST, allocation.NEWEST),
@@ -132,13 +129,17 @@ def newest_failure(events: Iterable[Document]) -> str:
     return f"{newest.get('reason')}: {text}"
 
 
-def pod(lists: ClusterLists, namespace: str, name: str) -> Document | None:
-    """Return the pod of this name; None if there is none.
+def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
+    """Read a pod.
 
     Raises:
+        InputError: There is no such pod.
         RetryableError: The API server did not answer, or the right to read pods is missing.
     """
-    return lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+    found = lists.find(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+    if found is None:
+        raise InputError(f"pod {namespace}/{name}: found none, expected its name and -n NAMESPACE")
+    return found
 
 
 def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Document]:
@@ -146,15 +147,11 @@ def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Docume
     for pod in pods:
         entries = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
         for name in filter(None, [*entries, made_claims.extended_name(pod)]):
-            namespace = segment(pod["metadata"]["namespace"])
-            path = lists.path("resourceclaims", namespace=namespace, name=segment(name))
+            namespace = str(pod["metadata"]["namespace"])
+            path = resource_path("resourceclaims", namespace=namespace, name=name)
             claim = lists.find_readable(path, "ResourceClaims")
             if claim is not None:
                 yield claim
-
-
-def _optional(lists: ClusterLists, path: str, what: str) -> Sequence[Document]:
-    return lists.readable_items(path, what) or ()
 
 
 _PATHS: Final = {

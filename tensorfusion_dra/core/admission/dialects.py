@@ -146,7 +146,6 @@ _TYPE, _NO_TYPE = (_attribute(names.ATTR_PRODUCT_NAME, has=has) for has in (True
 _UUID, _NO_UUID = (_attribute(names.ATTR_UUID, has=has) for has in (True, False))
 _PLACING: Final = "kube-scheduler places the pod"
 _LIMITER: Final = "the node's enforcer decides how limits are kept"
-_QUEUE: Final = "only KAI's scheduler has queues"
 _KAI_PLACES: Final = "it still places the pod, so it has to allocate claims with amounts"
 _OF: Final = "nvidia.com/container.*."
 _KSERVE: Final = "serving.kserve.io/exp-dra-"
@@ -201,7 +200,7 @@ WORDS: Final[Mapping[Dialect, tuple[Word, ...]]] = {
         Word(_ANNOTATION, "gpu-fraction-num-devices", _COUNT, _whole),
         Word(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
         Word(_ANNOTATION, "mps", note=_LIMITER),
-        Word(Kind.LABEL, "kai.scheduler/queue", note=_QUEUE),
+        Word(Kind.LABEL, "kai.scheduler/queue", note="only KAI's scheduler has queues"),
         Word(_SCHEDULER, "kai-scheduler", note=_KAI_PLACES),
     ),
     # kai-scheduler/gpu-fractioning: README, fractiond/internal/annotations (memory as quantities;

@@ -112,15 +112,6 @@ def parse_pool(pool: Item, templates: Iterable[Item]) -> DraPool:
     )
 
 
-def divides_virtual(pool: Item) -> bool:
-    """Return True if tenants divide the virtual amounts of its cards, not the physical ones.
-
-    Raises:
-        InputError: The pool has a malformed value.
-    """
-    return gpupool.parse(pool).oversubscription is not None
-
-
 def _name(item: Item) -> str:
     return str(item["metadata"]["name"])
 

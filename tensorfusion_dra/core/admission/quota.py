@@ -29,7 +29,6 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
 
 WORKERS: Final = "workers"
-_FIELDS: Final = ("requests", "limits")
 _NAMED: Final = 5
 """Most claims that a refusal names."""
 
@@ -70,7 +69,7 @@ def totals(quota: Item) -> Amounts:
     total = as_map(as_map(quota.get("spec")).get("total"))
     found = {
         f"{field}.{name}": quantity.parse(as_map(total.get(field))[name])
-        for field in _FIELDS
+        for field in ("requests", "limits")
         for name in VIRTUAL_OF
         if name in as_map(total.get(field))
     }

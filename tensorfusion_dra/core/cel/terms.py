@@ -29,8 +29,6 @@ _Domain = tuple[str, str]
 Bound = Mapping[str, _Domain | None]
 """Names bound by macros, each with the domain that it stands for; None if it is no domain."""
 
-_MAPS: Final = frozenset({ATTRIBUTES, CAPACITY})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
@@ -117,6 +115,6 @@ def _domain(node: Node, bound: Bound) -> _Domain | None:
         case Node(form="index", parts=(Node(form="select", text=kind, parts=(device,)), key)):
             is_device = (device.form, device.text) == ("name", "device") and "device" not in bound
             name = key.string()
-            if name is not None and is_device and kind in _MAPS:
+            if name is not None and is_device and kind in (ATTRIBUTES, CAPACITY):
                 return kind, name
     return None

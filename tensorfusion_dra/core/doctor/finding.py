@@ -20,8 +20,6 @@ class Level(StrEnum):
     """Claims fail or GPUs are not published until somebody acts."""
 
 
-_ORDER: Final = tuple(Level)
-
 EXIT_CODES: Final[Mapping[Level, int]] = {
     Level.OK: 0,
     Level.NOTE: 0,
@@ -86,4 +84,4 @@ def problem(subject: str, found: str, *, expected: str, cure: str) -> Finding:
 
 def worst(findings: Iterable[Finding]) -> Level:
     """Return the worst level; OK if there are no findings."""
-    return max((finding.level for finding in findings), key=_ORDER.index, default=Level.OK)
+    return max((finding.level for finding in findings), key=list(Level).index, default=Level.OK)

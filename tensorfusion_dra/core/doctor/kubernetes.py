@@ -7,6 +7,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
@@ -24,18 +25,12 @@ _DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
 _FIRST_CARD_MINOR: Final = 34
 """Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
 
-_USABLE: Final = ("v1", "v1beta2")
-
 
 def version(answer: Mapping[str, Any]) -> Iterator[Finding]:
     """Judge the API server's version, the document at /version."""
-    reported = str(answer.get("gitVersion", "")) or f"{answer.get('major')}.{answer.get('minor')}"
+    reported = str(answer.get("gitVersion", ""))
     minor = minor_version(reported)
-    if minor is None:
-        yield note(
-            "API server", f"version {reported}", expected="a Kubernetes version such as v1.36.2"
-        )
-    elif minor < OLDEST_MINOR:
+    if minor is not None and minor < OLDEST_MINOR:
         yield problem(
             "API server",
             f"Kubernetes {reported}",
@@ -73,17 +68,15 @@ def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
     """
     subject = "API group resource.k8s.io"
     versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
-    usable = [found for found in _USABLE if found in versions]
-    if usable:
-        yield ok(subject, f"{', '.join(versions)}; {usable[0]} is used")
+    if "v1" in versions:
+        yield ok(subject, f"{', '.join(versions)}; v1 is used")
     else:
         yield problem(
             subject,
             ", ".join(versions) or "not served",
-            expected=" or ".join(_USABLE),
-            cure="upgrade the cluster, or start kube-apiserver with "
-            "--runtime-config=resource.k8s.io/v1beta2=true and the feature gate "
-            "DynamicResourceAllocation",
+            expected="v1",
+            cure="upgrade the cluster, or start kube-apiserver without "
+            "--runtime-config=resource.k8s.io/v1=false",
         )
 
 
@@ -117,14 +110,13 @@ def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
     name = node["metadata"]["name"]
     conditions = (node.get("status") or {}).get("conditions") or []
     state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
-    if state.get("status") == "True":
+    status = state.get("status", "Unknown")
+    if status == "True":
         yield ok(f"node {name}", "Ready")
-    elif not state:
-        yield note(f"node {name}", "reports no condition Ready")
     else:
         yield problem(
             f"node {name}",
-            f"Ready is {state['status']}: {state.get('message', '')}".rstrip(": "),
+            f"Ready is {status}: {state.get('message', '')}".rstrip(": "),
             expected="a node that is Ready",
             cure=f"kubectl describe node {name}",
         )
@@ -142,25 +134,26 @@ def minor_version(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def shares(claims: Sequence[Mapping[str, Any]], driver: str) -> Iterator[Finding]:
+def shares(claims: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Judge whether the scheduler allocated parts of devices to claims that request parts.
 
     If the feature gate is on in the API server and off in the scheduler, claims get whole devices.
 
     Args:
-        claims: ResourceClaims; only those with devices of the driver count.
-        driver: Name of the driver.
+        claims: ResourceClaims; only those with devices of this driver count.
     """
     partial = [
         claim
         for claim in claims
-        if _results(claim, driver)
-        and any((each.get("capacity") or {}).get("requests") for each in _exact_requests(claim))
+        if _results(claim)
+        and any(
+            (each.get("capacity") or {}).get("requests") for each in claim_devices.requests(claim)
+        )
     ]
     whole = [
         f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         for claim in partial
-        if not any(result.get("consumedCapacity") for result in _results(claim, driver))
+        if not any(result.get("consumedCapacity") for result in _results(claim))
     ]
     subject = f"{len(partial)} allocated claims that request a part of a GPU"
     if whole:
@@ -199,7 +192,7 @@ def one_request_for_several(
         for item in stored
         if any(
             request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
-            for request in _exact_requests(item)
+            for request in claim_devices.requests(item)
         )
     ]
     if found:
@@ -215,19 +208,9 @@ def one_request_for_several(
         )
 
 
-def _exact_requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the requests of a claim or a template, with all their alternatives."""
-    spec = item.get("spec") or {}
-    devices = (spec.get("spec") or spec).get("devices") or {}
-    requests = devices.get("requests") or []
-    exact = [request.get("exactly") or {} for request in requests]
-    return exact + [sub for request in requests for sub in request.get("firstAvailable") or []]
-
-
-def _results(claim: Mapping[str, Any], driver: str) -> list[Mapping[str, Any]]:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or []
-    return [r for r in results if r.get("driver") == driver and not r.get("adminAccess")]
+def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = claim_devices.results(claim)
+    return [r for r in found if r.get("driver") == names.DRIVER and not r.get("adminAccess")]
 
 
 TRIAL_NAME: Final = "tensorfusion-dra-doctor"

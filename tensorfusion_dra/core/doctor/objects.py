@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import node_selector
+from tensorfusion_dra.core.kubernetes import claim_devices, node_selector
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -120,17 +120,14 @@ def _labels(daemonset: Mapping[str, Any]) -> str:
     """Return the labels that a node needs, such as ``kubernetes.io/os=linux and (a=1 or b=2)``."""
     spec = _pod_spec(daemonset)
     own = [f"{key}={value}" for key, value in as_map(spec.get("nodeSelector")).items()]
-    terms = [" and ".join(term) for term in _terms(spec) if term]
+    terms = [
+        " and ".join(_shown(as_map(each)) for each in as_list(as_map(term).get("matchExpressions")))
+        for term in as_list(as_map(_affinity(spec)).get("nodeSelectorTerms"))
+    ]
+    terms = [term for term in terms if term]
     if terms:
         own.append(terms[0] if len(terms) == 1 else f"({' or '.join(terms)})")
     return " and ".join(own) or "that it selects"
-
-
-def _terms(spec: Mapping[str, Any]) -> list[list[str]]:
-    return [
-        [_shown(as_map(each)) for each in as_list(as_map(term).get("matchExpressions"))]
-        for term in as_list(as_map(_affinity(spec)).get("nodeSelectorTerms"))
-    ]
 
 
 def _shown(requirement: Mapping[str, Any]) -> str:
@@ -278,7 +275,8 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         return
     for template in stored:
         namespace = template["metadata"].get("namespace", "")
-        named = sorted(_classes_named(template) - set(classes))
+        wanted = {str(each.get("deviceClassName", "")) for each in claim_devices.requests(template)}
+        named = sorted(wanted - set(classes))
         if named:
             yield problem(
                 f"{subject} in {namespace}",
@@ -289,16 +287,6 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
             )
         else:
             yield ok(f"{subject} in {namespace}", "names existing classes")
-
-
-def _classes_named(template: Mapping[str, Any]) -> set[str]:
-    devices = as_map(as_map(as_map(template.get("spec")).get("spec")).get("devices"))
-    found: set[str] = set()
-    for request in map(as_map, as_list(devices.get("requests"))):
-        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable"))):
-            if exact is not None:
-                found.add(str(as_map(exact).get("deviceClassName", "")))
-    return found
 
 
 DEFINITIONS: Final = {

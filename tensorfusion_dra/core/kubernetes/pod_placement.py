@@ -5,7 +5,7 @@ the order in which it runs them. CPU, memory, ports, volumes and affinity betwee
 them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import InputError
@@ -14,17 +14,18 @@ from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _UNSCHEDULABLE: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-_REPELLING: Final = frozenset({"NoSchedule", "NoExecute"})
+REPELLING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of taints that keep pods away, or claims; others do not."""
 
 
 def refusal(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     """Return the first reason for which the node is unfit for the pod; "" if there is none."""
     spec, of_node = as_map(pod.get("spec")), as_map(node.get("spec"))
     tolerations = [as_map(entry) for entry in as_list(spec.get("tolerations"))]
-    if of_node.get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
+    if of_node.get("unschedulable") and not tolerated(_UNSCHEDULABLE, tolerations):
         return "unschedulable (cordoned)"
     for taint in map(as_map, as_list(of_node.get("taints"))):
-        if taint.get("effect") in _REPELLING and not _tolerated(taint, tolerations):
+        if taint.get("effect") in REPELLING and not tolerated(taint, tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"taint {taint.get('key')}{value}:{taint['effect']} is not tolerated"
     return next(_unselected(spec, NodeLabels.of(node)), "")
@@ -48,8 +49,12 @@ def _unselected(spec: Mapping[str, object], node: NodeLabels) -> Iterator[str]:
             yield "nodeAffinity does not select it"
 
 
-def _tolerated(taint: Mapping[str, object], tolerations: list[Mapping[str, object]]) -> bool:
-    """Return True if a toleration matches the taint (core/v1, Toleration.ToleratesTaint)."""
+def tolerated(taint: Mapping[str, object], tolerations: Iterable[Mapping[str, object]]) -> bool:
+    """Return True if a toleration matches the taint of a node or of a device.
+
+    The same rule twice: core/v1, Toleration.ToleratesTaint, and
+    dynamic-resource-allocation/resourceclaim/devicetoleration.go.
+    """
     for toleration in tolerations:
         if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
             continue

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.errors import DriverError, RetryableError
 from tensorfusion_dra.core.kubernetes import json_patch, untyped_json
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 Json = dict[str, Any]
@@ -90,6 +90,11 @@ class Verdict:
 
 
 PASSED: Final = Verdict()
+
+
+def unavailable(error: RetryableError) -> Verdict:
+    """Return the refusal of a request that may succeed later."""
+    return Verdict(errors=[FieldError("", Reason.INVALID, str(error))], code=UNAVAILABLE)
 
 
 class Outcome(StrEnum):

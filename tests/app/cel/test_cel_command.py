@@ -72,15 +72,6 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
     assert expected in err
 
 
-def test_invalid_utf8_is_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "selector.cel"
-    file.write_bytes(b"true // \xff")
-
-    code, _, err = run(capsys, "translate", "-f", str(file))
-
-    assert (code, err) == (2, f"tensorfusion-dra: {file}: found byte 8, expected UTF-8\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "lines"),
     [

@@ -15,7 +15,6 @@ from dra_simulator.rest import CLAIMS, CLASSES, GPUPOOLS, NODES, PODS, TEMPLATES
 from tensorfusion_dra import cli
 from tensorfusion_dra.app.convert.convert import Converted, convert
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.cel.dialect import translate
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support import forks
@@ -547,24 +546,8 @@ spec:
     ]
 
 
-@pytest.mark.parametrize("name", ["4.2.4-fragment", "appendix-2"])
-def test_an_expression_in_an_annotation_is_translated(name: str) -> None:
-    def expression(text: str) -> str:
-        loaded = yaml.safe_load(text)
-        annotations = loaded.get("metadata", loaded)["annotations"]
-        return str(annotations["tensor-fusion.ai/dra-cel-expression"])
-
-    text = (FOLDER / f"{name}.yaml").read_text()
-
-    translated = expression(convert(text).text)
-
-    assert translated == translate(expression(text))
-    assert cel_evaluation.check_expression(translated) is None
-
-
-GUIDE = Path(__file__).parent / "guide"
-TEMPLATE = GUIDE / "3.2-template.yaml"
-POD = GUIDE / "1.1-pod.yaml"
+TEMPLATE = FOLDER / "3.2-template.yaml"
+POD = FOLDER / "1.1-pod.yaml"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -636,19 +619,6 @@ def test_words_of_other_systems_become_annotations_and_comments_stay() -> None:
     assert converted.problems == ()
     assert convert(converted.text, [Dialect.HAMI]).text == converted.text
     assert convert(DEPLOYMENT).text == DEPLOYMENT, "only the dialects that are named"
-
-
-@pytest.mark.parametrize("dialect", Dialect)
-def test_converted_pods_of_each_dialect_have_no_word_left(dialect: Dialect) -> None:
-    text = (Path(__file__).parents[1] / "simulate" / "dialects.yaml").read_text()
-    (own,) = (part for part in text.split("---\n") if f"name: {dialect}\n" in part)
-
-    converted = convert(own, [dialect])
-
-    changed = yaml.safe_load(converted.text)
-    assert all(name.startswith("tensor-fusion.ai/") for name in changed["metadata"]["annotations"])
-    assert "nvidia.com/" not in str(changed["spec"])
-    assert converted.problems == ()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tests.support.prepared_node import Setup, put_claim, share_result, use_real_cards
 
@@ -39,7 +40,7 @@ def context(
         host_root=host_root or folder / "host",
         place=place,
         in_pod=in_pod,
-        api=api or Api(folder / "no-kubeconfig"),
+        cluster=ClusterLists(api or Api(folder / "no-kubeconfig")),
     )
 
 

@@ -18,7 +18,6 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
 from tests.kubelet.test_pod_resources import kubelet
 
-SLICE = "tensor-fusion-resource-slice-node-01"
 SHARE = {"tflops": "100", "vram": "16Gi"}
 
 
@@ -152,41 +151,34 @@ def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> N
     assert len(log_lines(cluster, "claim_unprepared")) == 1
 
 
-def test_a_restart_keeps_claims_and_slices_and_writes_nothing(cluster: SimulatedCluster) -> None:
+def test_a_restart_keeps_claims_and_slices_removes_sockets_and_writes_nothing(
+    cluster: SimulatedCluster,
+) -> None:
     run_pod(cluster, "a")
     (spec,) = cluster.spec_files()
     content = spec.read_bytes()
     before = cluster.slices()
 
     code = stop(cluster)
+    sockets = [path for path in cluster.folder.rglob("*") if path.is_socket()]
     spec.unlink()  # as a reboot would
     cluster.server.requests.reset()
     start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
     time.sleep(0.5)
 
-    assert code == 0
+    assert (code, sockets) == (0, [])
+    assert [item["metadata"]["name"] for item in before] == ["tensor-fusion-resource-slice-node-01"]
     assert cluster.slices() == before
     assert slice_writes(cluster) == 0
     assert spec.read_bytes() == content
-
-
-def test_a_stop_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluster) -> None:
-    code = cluster.stop_plugin()
-
-    assert code == 0
-    assert [path for path in cluster.folder.rglob("*") if path.is_socket()] == []
-    assert [item["metadata"]["name"] for item in cluster.slices()] == [SLICE]
-
-
-def test_the_log_line_serving_has_the_version(cluster: SimulatedCluster) -> None:
-    assert log_lines(cluster, "serving")[-1]["version"] == version.current()
 
 
 def test_the_plugin_registers_its_driver_name_and_service(cluster: SimulatedCluster) -> None:
     (plugin,) = cluster.kubelet.registered[names.DRIVER]
 
     assert plugin.service == "v1.DRAPlugin"
+    assert log_lines(cluster, "serving")[-1]["version"] == version.current()
     cluster.until("health", lambda: len(cluster.kubelet.health) == 2)
     assert {health.status for health in cluster.kubelet.health.values()} == {"HEALTHY"}
 

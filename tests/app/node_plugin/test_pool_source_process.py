@@ -78,18 +78,6 @@ def warnings(cluster: SimulatedCluster) -> list[str]:
     return event_messages(cluster, "GPUPoolInvalid")
 
 
-def test_a_change_of_the_pool_is_published() -> None:
-    with following() as cluster:
-        create_pool(cluster)
-        register(cluster)
-        await_published(cluster)
-
-        change(cluster, "high", **oversold())
-
-        await_published(cluster, qos="high", virtual_tflops="624")
-        assert warnings(cluster) == []
-
-
 def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() -> None:
     with following(tensor_fusion=False) as cluster:
         cluster.serve_pages()
@@ -120,16 +108,19 @@ def get(cluster: SimulatedCluster, page: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_nothing_is_published_until_the_pool_exists() -> None:
+def test_nothing_is_published_until_the_pool_exists_and_then_each_change_of_it() -> None:
     with following() as cluster:
         register(cluster)
         cluster.until("warned", lambda: bool(warnings(cluster)))
         assert cluster.slices() == []
 
         create_pool(cluster)
-
         await_published(cluster)
-        assert "GPUPool prod: found none of this name" in warnings(cluster)[0]
+        change(cluster, "high", **oversold())
+
+        await_published(cluster, qos="high", virtual_tflops="624")
+        (warning,) = warnings(cluster)
+        assert "GPUPool prod: found none of this name" in warning
 
 
 def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:

@@ -50,15 +50,6 @@ def get(port: int, path: str) -> tuple[int, str]:
     return status, body.decode().strip()
 
 
-def wait_registered(cluster: SimulatedCluster) -> None:
-    """Wait until the kubelet has registered the plugin, which also answers probes by then.
-
-    The kubelet may register it before that: the sockets come first.
-    """
-    cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
-    cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
-
-
 def test_a_failing_check_answers_503_with_the_error() -> None:
     def failing_check() -> None:
         raise RetryableError("dra.sock: UNAVAILABLE")
@@ -178,17 +169,7 @@ def probe(cluster: SimulatedCluster, path: str) -> tuple[int, str]:
     return get(int(cluster.plugin_flags[-1]), path)
 
 
-def test_the_node_plugin_is_ready_once_the_kubelet_has_registered_it(
-    cluster: SimulatedCluster,
-) -> None:
-    cluster.start_plugin()
-    wait_registered(cluster)
-
-    assert probe(cluster, "/healthz") == (200, "ok")
-    cluster.until("ready", lambda: probe(cluster, "/readyz") == (200, "ok"))
-
-
-def test_the_node_plugin_is_alive_but_not_ready_before_registration(
+def test_the_node_plugin_is_alive_at_once_and_ready_when_the_kubelet_has_registered_it(
     cluster: SimulatedCluster,
 ) -> None:
     cluster.kubelet.stop()
@@ -200,10 +181,15 @@ def test_the_node_plugin_is_alive_but_not_ready_before_registration(
     assert status == 503
     assert text.endswith("dra.sock: not registered by the kubelet")
 
+    cluster.start_kubelet()
+    cluster.until("ready", lambda: probe(cluster, "/readyz") == (200, "ok"))
+    assert probe(cluster, "/healthz") == (200, "ok")
+
 
 def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy(cluster: SimulatedCluster) -> None:
     cluster.start_plugin()
-    wait_registered(cluster)
+    cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))
+    cluster.until("serving", lambda: bool(log_lines(cluster, "serving")))
     socket_path = next(iter(Path(cluster.kubelet_root).rglob("dra.sock")))
 
     socket_path.unlink()

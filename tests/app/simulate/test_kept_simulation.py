@@ -15,8 +15,6 @@ import pytest
 from dra_simulator.rest import PODS, Client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-LEAST_PORT_OF_CLIENTS = 32_768
-
 
 @dataclass
 class Kept:
@@ -90,12 +88,6 @@ def test_the_printed_address_of_the_metrics_is_beside_the_page(kept: Kept) -> No
 
     assert f"  metrics      {page}metrics\n" in kept.printed
     assert b"\ntensorfusion_dra_claims 1.0\n" in kept.get(f"{page}metrics")
-
-
-def test_port_of_the_pages_is_none_that_the_kernel_may_give_to_a_client(kept: Kept) -> None:
-    (port,) = re.findall(r"^  status page  \S+:(\d+)/$", kept.printed, re.MULTILINE)
-
-    assert int(port) < LEAST_PORT_OF_CLIENTS
 
 
 def test_an_interrupt_ends_it_and_removes_its_folder(kept: Kept) -> None:

@@ -156,13 +156,6 @@ def test_script_makes_no_markup_from_texts() -> None:
         assert word not in text
 
 
-def test_without_a_script_the_page_says_so_and_leads_to_the_json() -> None:
-    text = answer(LOOPBACK).body.decode()
-    (without,) = re.findall(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
-
-    assert 'href="/status.json"' in without
-
-
 @pytest.mark.parametrize("mode", [LOOPBACK, ON])
 def test_endpoint_serves_page_and_json_to_a_client_on_loopback(mode: str) -> None:
     with serving.served(scenes.typical(), mode=mode) as node:

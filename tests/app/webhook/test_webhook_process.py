@@ -177,7 +177,6 @@ def test_a_bad_setting_is_a_one_line_error_with_exit_code_2(
     assert text in ended.stderr
 
 
-GOOD = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 BAD = pod_annotations(dra_enabled="true", vram_request="much")
 
 
@@ -203,7 +202,7 @@ REFUSED = {
 
 
 def test_reviews_requests_and_certificate(webhook: SimulatedWebhook) -> None:
-    for annotations in (GOOD, GOOD, BAD, {}):
+    for annotations in (ANNOTATIONS, ANNOTATIONS, BAD, {}):
         body = review_body(pod_document(annotations))
         assert submit(webhook, "/mutate-pods", body)[0] == 200
     assert submit(webhook, "/nowhere", b"{}")[0] == 404

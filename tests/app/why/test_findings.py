@@ -66,14 +66,15 @@ def test_extended_resource_needs_a_class_or_a_device_plugin(
     assert [each.subject for each in found] == expected
 
 
-def test_schedulers() -> None:
-    levels = {}
-    for name in ("", "mine", names.TENSOR_FUSION_SCHEDULER):
-        document = pod()
-        document["spec"]["schedulerName"] = name
-        levels[name] = [found.level for found in claims.other_scheduler(document)]
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [("", []), ("mine", [Level.NOTE]), ("tensor-fusion-scheduler", [Level.PROBLEM])],
+)
+def test_schedulers(name: str, levels: list[Level]) -> None:
+    document = pod()
+    document["spec"]["schedulerName"] = name
 
-    assert levels == {"": [], "mine": [Level.NOTE], "tensor-fusion-scheduler": [Level.PROBLEM]}
+    assert [found.level for found in claims.other_scheduler(document)] == levels
 
 
 def test_pod_that_is_being_deleted() -> None:
@@ -150,7 +151,6 @@ def test_release_of_the_allocation_and_taints_of_rules(
 ) -> None:
     answers = {
         "GET /version": {"gitVersion": version},
-        f"GET {GROUP}": {"versions": [{"version": "v1"}]},
         f"GET {GROUP}/v1/resourceslices": {"items": [SLICE]},
         f"GET {GROUP}/v1/devicetaintrules": rules,
     }
@@ -193,7 +193,6 @@ def test_pools_are_counted_by_kubernetes_for_whom_claims_are_not_listed(
     tmp_path: Path, made: Any, shown: list[str]
 ) -> None:
     answers = {
-        f"GET {GROUP}": {"versions": [{"version": "v1"}]},
         f"GET {GROUP}/v1/resourceclaims": (403, "no right"),
         f"POST {POOL_STATUS}": made,
         f"GET {POOL_STATUS}/asked": {"status": {"pools": POOLS}},

@@ -4,7 +4,6 @@ import pytest
 
 from dra_simulator.rest import CLAIMS, CLASSES, PODS, SLICES, TEMPLATES, Resource
 from tensorfusion_dra import cli
-from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
@@ -434,13 +433,3 @@ def test_annotations_cannot_write_to_the_terminal(cluster: Cluster, capsys: Capt
 
     assert "H\\x1b[2J100" in out
     assert "\x1b" not in out
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [(1, "1 is tainted a=b"), (2, "2 are tainted a=b"), (0, "0 are tainted a=b")],
-)
-@pytest.mark.parametrize("verb", ["is", "are"])
-def test_one_card_is_counted_in_the_singular(count: int, expected: str, verb: str) -> None:
-    assert answers.numbered(count, f"{verb} tainted a=b") == expected
-    assert answers.numbered(2, "does not satisfy numa") == "2 do not satisfy numa"

@@ -294,6 +294,10 @@ def test_several_containers_with_amounts_of_their_own_are_refused(others: Json) 
     assert not found.annotations
 
 
+OF_KSERVE = pod(container(), **{"serving.kserve.io/exp-dra-device-class": "tensor-fusion.ai"})
+OF_KSERVE["spec"]["resourceClaims"] = [{"name": "managed-device"}]
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -302,19 +306,13 @@ def test_several_containers_with_amounts_of_their_own_are_refused(others: Json) 
         pod(container(**nvidia(gpu=1)), **pod_annotations(dra_enabled="false")),
         pod(container(**nvidia(gpu=1)), **pod_annotations(vram_request="1Gi")),
         pod(container(**nvidia(vgpu_number=1))),
+        OF_KSERVE,
         {},
         {"metadata": 7, "spec": {"containers": [7, {"resources": {"limits": [7]}}]}},
     ],
 )
 def test_pod_that_asks_for_no_gpu_in_a_dialect_stays_as_it_is(document: Json) -> None:
-    assert not dialects.translate(document, {HAMI}).annotations
-
-
-def test_pod_with_a_claim_that_kserve_made_stays_as_it_is() -> None:
-    document = pod(container(), **{"serving.kserve.io/exp-dra-device-class": "tensor-fusion.ai"})
-    document["spec"]["resourceClaims"] = [{"name": "managed-device"}]
-
-    assert dialects.translate(document, {KSERVE}) == Translation()
+    assert not dialects.translate(document, {HAMI, KSERVE}).annotations
 
 
 def test_translation_is_done_once_and_leaves_what_it_does_not_know() -> None:

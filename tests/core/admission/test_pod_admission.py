@@ -30,8 +30,8 @@ def admitted_pod(found: Json, placement: Placement = PLACE) -> Json:
     return pod_admission.admitted(found, parsed_request(found), placement)
 
 
-def refused(found: Json, *, takes_hard: bool = False) -> list[str]:
-    errors = pod_admission.errors(found, parsed_request(found), takes_hard=takes_hard)
+def refused(found: Json) -> list[str]:
+    errors = pod_admission.errors(found, parsed_request(found), takes_hard=False)
     return [str(error) for error in errors]
 
 
@@ -365,22 +365,6 @@ def test_pod_that_the_api_server_will_refuse_raises_no_exception(spec: dict[str,
     assert admitted_pod(found)["spec"]["resourceClaims"]
 
 
-def test_hard_isolation_is_accepted_if_the_pod_may_choose_it() -> None:
-    found = pod_document({**ASKED, **pod_annotations(isolation="hard")})
-
-    assert refused(found, takes_hard=True) == []
-
-
-def test_pod_of_tensor_fusions_own_webhook_is_refused_with_a_remedy() -> None:
-    found = pod_document(ASKED)
-    found["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
-
-    (error,) = refused(found)
-
-    assert error.startswith("metadata.labels[tensor-fusion.ai/enabled]: found true, so Tensor")
-    assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
-
-
 A, B, MADE = (
     {"name": "a", "resourceClaimName": "claim-a"},
     {"name": "b", "resourceClaimName": "claim-b"},
@@ -586,24 +570,6 @@ def test_kept_scheduler_must_allocate_claims() -> None:
     (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
 
     assert "must be a scheduler that allocates claims" in warning
-
-
-@pytest.mark.parametrize(
-    ("is_one_of_several", "expected"),
-    [(True, ["tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"]), (False, [])],
-)
-def test_pod_without_a_pool_is_warned_where_it_has_a_choice(
-    is_one_of_several: bool, expected: list[str]
-) -> None:
-    nowhere = Placement(
-        pool="",
-        template=PLACE.template,
-        scheduler="default-scheduler",
-        is_one_of_several=is_one_of_several,
-    )
-    annotations = pod_annotations(tflops_request="1", vram_request="1Gi")
-
-    assert warnings(pod_document(annotations), nowhere) == expected
 
 
 def test_every_warning_is_at_most_256_characters() -> None:

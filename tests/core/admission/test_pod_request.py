@@ -74,39 +74,33 @@ def test_every_annotation_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("amount", ["tflops_request", "vram_request"])
-def test_one_amount_is_enough_and_the_other_stays_unset(amount: str) -> None:
-    assert list(parsed_request(**{amount: "16Gi"}).amounts()) == [amount.removesuffix("_request")]
+LIMITS = {"tflops_limit": "100", "vram_limit": "8Gi"}
 
 
-def test_amount_of_zero_is_unset() -> None:
-    assert parsed_request(tflops_request="100", vram_request="0").vram is None
+@pytest.mark.parametrize(
+    ("annotations", "amounts"),
+    [
+        ({"tflops_request": "100"}, {"tflops": "100"}),
+        ({"vram_request": "16Gi"}, {"vram": "16Gi"}),
+        ({"tflops_request": "100", "vram_request": "0"}, {"tflops": "100"}),
+        # A limit without a request is the request as well.
+        ({**LIMITS, "vram_request": "4Gi"}, {"tflops": "100", "vram": "4Gi"}),
+        ({**AMOUNTS, "dedicated_gpu": "true"}, {}),
+        ({"dedicated_gpu": "true"}, {}),
+    ],
+)
+def test_amounts_of_a_request(annotations: dict[str, str], amounts: dict[str, str]) -> None:
+    found = parsed_request(**annotations).amounts()
 
-
-def test_dedicated_gpu_has_no_amounts() -> None:
-    found = parsed_request(**AMOUNTS, dedicated_gpu="true")
-
-    assert found.amounts() == {}
-    assert parsed_request(dedicated_gpu="true").amounts() == {}
+    assert {name: str(amount) for name, amount in found.items()} == amounts
 
 
 def test_shared_isolation_has_neither_amounts_nor_limits() -> None:
-    for more in ({}, AMOUNTS, {"tflops_limit": "100", "vram_limit": "8Gi"}):
+    for more in ({}, AMOUNTS, LIMITS):
         found = parsed_request(**more, isolation="shared", gpu_count="2")
 
         assert (found.whole, found.amounts(), found.count) == (True, {}, 2)
         assert (found.share.tflops_limit, found.share.vram_limit) == (None, None)
-
-
-def test_limit_without_a_request_is_the_request_as_well() -> None:
-    found = parsed_request(
-        dra_enabled="true", tflops_limit="100", vram_limit="8Gi", vram_request="4Gi"
-    )
-
-    assert {name: str(amount) for name, amount in found.amounts().items()} == {
-        "tflops": "100",
-        "vram": "4Gi",
-    }
 
 
 def test_blank_expression_is_unset() -> None:
@@ -148,14 +142,6 @@ def test_malformed_annotation_is_reported_with_the_expected_value(
 
     name = annotation.replace("_", "-")
     assert found.startswith(f"metadata.annotations[tensor-fusion.ai/{name}]: {error}")
-
-
-def test_all_errors_are_collected() -> None:
-    found = errors_of(
-        dra_enabled="on", gpu_count="many", qos="best", vram_limit="x", vram_request="?"
-    )
-
-    assert len(found) == 5
 
 
 def test_pod_without_an_amount_is_refused() -> None:
@@ -504,12 +490,3 @@ def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
 def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
     with pytest.raises(InputError, match=error):
         pod_request.choose(pools, name)
-
-
-def test_oversubscribing_pool_divides_virtual_amounts() -> None:
-    oversubscribing = gpupool_document(
-        "a", capacityConfig={"oversubscription": {"tflopsOversellRatio": 150}}
-    )
-
-    assert pod_request.divides_virtual(oversubscribing) is True
-    assert pod_request.divides_virtual(gpupool_document("b")) is False

@@ -65,22 +65,19 @@ def test_equal_documents_need_no_patch(document: dict[str, object]) -> None:
     assert json_patch.between(document, copy.deepcopy(document)) == []
 
 
-def test_additional_list_elements_are_appended() -> None:
-    assert json_patch.between({"a": [1]}, {"a": [1, 2]}) == [
-        {"op": "add", "path": "/a/-", "value": 2}
-    ]
-
-
-def test_field_names_are_escaped() -> None:
-    assert json_patch.between({}, {"tensor-fusion.ai/x~y": 1}) == [
-        {"op": "add", "path": "/tensor-fusion.ai~1x~0y", "value": 1}
-    ]
-
-
-def test_true_differs_from_1() -> None:
-    assert json_patch.between({"a": 1}, {"a": True}) == [
-        {"op": "replace", "path": "/a", "value": True}
-    ]
+@pytest.mark.parametrize(
+    ("before", "after", "operation"),
+    [
+        ({"a": [1]}, {"a": [1, 2]}, {"op": "add", "path": "/a/-", "value": 2}),
+        ({}, {"a/x~y": 1}, {"op": "add", "path": "/a~1x~0y", "value": 1}),
+        ({"a": 1}, {"a": True}, {"op": "replace", "path": "/a", "value": True}),
+    ],
+    ids=["element at the end", "escaped name", "true is not 1"],
+)
+def test_operation_of_a_patch(
+    before: dict[str, object], after: dict[str, object], operation: dict[str, object]
+) -> None:
+    assert json_patch.between(before, after) == [operation]
 
 
 class Level(StrEnum):
