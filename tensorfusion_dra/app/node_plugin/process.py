@@ -416,7 +416,7 @@ class NodePlugin:
             api_server=self._api_server.view,
             publishing=self.publisher.view,
             ledger=self._reconciler.ledger,
-            operations=self._recent.views,
+            operations=self._recent.operations,
             node=settings.node_name,
             version=version.current(),
         )
