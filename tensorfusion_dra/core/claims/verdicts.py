@@ -153,24 +153,20 @@ class CurrentVerdict:
             ValueError: It did not write this.
             KeyError: It did not write this.
         """
+        limits = {
+            name: (State(each["state"]), str(each["reason"]))
+            for name, each in kept.get("limits", {}).items()
+        }
         return cls(
             verdict=Verdict(
                 state=State(kept["state"]),
                 reason=str(kept["reason"]),
                 text=str(kept["message"]),
-                limits=_limits_from_json(kept),
+                # None if both are as the whole; an older release wrote none.
+                limits=limits if len({*limits.values()}) > 1 else {},
             ),
             since=datetime.fromisoformat(str(kept["since"])),
         )
-
-
-def _limits_from_json(kept: Mapping[str, Any]) -> Mapping[str, tuple[State, str]]:
-    """Return the limits of a verdict; none if both are as the whole, or from an older release."""
-    found = {
-        name: (State(each["state"]), str(each["reason"]))
-        for name, each in kept.get("limits", {}).items()
-    }
-    return found if len({*found.values()}) > 1 else {}
 
 
 def of_limits(memory: Verdict, compute: Verdict) -> Verdict:
@@ -348,7 +344,20 @@ def _of_hami_core(request: str, expected: tuple[Limit, ...], evidence: Evidence)
     if cache is not None and cache.trouble:
         return unknown(UNREADABLE, f"{cache.path}: {cache.trouble}")
     if cache is not None and cache.processes:
-        return _of_limits(cache, expected)
+        for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
+            # HAMi-core takes 0 for no limit.
+            exceeds_compute = (found.sm_percent or _WHOLE_PERCENT) > limit.sm_percent
+            if exceeds_compute or not found.vram_bytes or found.vram_bytes > limit.vram_bytes:
+                return not_enforced(
+                    LIMITS_DIFFER,
+                    f"{cache.path}: card {index}: found {found}, expected {limit}; the first "
+                    "process in the container had other limits in its environment; start the pod "
+                    "again",
+                )
+        return enforced(
+            LIMITER_ACTIVE,
+            f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
+        )
     missing = [f"{file.path}: {file.trouble}" for file in evidence.files if file.trouble]
     if missing:
         return not_enforced(
@@ -372,23 +381,6 @@ def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
     if own is not None and (own.processes or own.trouble):
         return own
     return next((cache for cache in caches.values() if cache.processes), own)
-
-
-def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
-    for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
-        # HAMi-core takes 0 for no limit.
-        exceeds_compute = (found.sm_percent or _WHOLE_PERCENT) > limit.sm_percent
-        if exceeds_compute or not found.vram_bytes or found.vram_bytes > limit.vram_bytes:
-            return not_enforced(
-                LIMITS_DIFFER,
-                f"{cache.path}: card {index}: found {found}, expected "
-                f"{limit}; the first process in the container had other limits "
-                "in its environment; start the pod again",
-            )
-    return enforced(
-        LIMITER_ACTIVE,
-        f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
-    )
 
 
 def _of_mps(evidence: Evidence) -> Verdict:

@@ -26,7 +26,6 @@ from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
 from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
@@ -113,8 +112,11 @@ class HamiCore:
             names.ENV_CORE_POLICY: names.CORE_POLICY_FORCE,
             names.ENV_CUDA_TASK_PRIORITY: names.CUDA_TASK_PRIORITY_LOW,
             names.ENV_CUDA_SHARED_CACHE: cache,
-            **_limit_env(limits),
         }
+        by_index = ((f"_{index}", limit) for index, limit in enumerate(limits))
+        for suffix, limit in (("", limiters.smallest(limits)), *by_index):
+            env[f"{names.ENV_CUDA_MEMORY_LIMIT}{suffix}"] = f"{limit.vram_bytes // MIB}m"
+            env[f"{names.ENV_CUDA_SM_LIMIT}{suffix}"] = str(limit.sm_percent)
         if enforcer.is_simulated(shares):
             return Edits(env=env)
         loading = self._preload().edits()
@@ -146,12 +148,3 @@ def _limited(claim: PreparedClaim) -> Sequence[str]:
 
 def _cache_file(request: str) -> str:
     return f"{request}.cache"
-
-
-def _limit_env(limits: Sequence[Limit]) -> dict[str, str]:
-    least = limiters.smallest(limits)
-    env = {}
-    for suffix, limit in (("", least), *((f"_{i}", limit) for i, limit in enumerate(limits))):
-        env[f"{names.ENV_CUDA_MEMORY_LIMIT}{suffix}"] = f"{limit.vram_bytes // MIB}m"
-        env[f"{names.ENV_CUDA_SM_LIMIT}{suffix}"] = str(limit.sm_percent)
-    return env
