@@ -56,7 +56,6 @@ from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import Reconciler
-from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
@@ -233,11 +232,10 @@ class NodePlugin:
             ledger=self._ledger,
             files=files,
             cards=LocalCards(self.catalog, facts),
-            share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
-            neighbours=NeighbourReader(rules=facts.rules),
+            isolation=Isolation(settings.isolation),
             limit_changes=self._limit_changes,
             status=self._status,
-            operations=Operations((self._recent, self._metrics.operations)),
+            operations=Operations((self._recent, self._metrics)),
             enforcer=node_enforcer,
             pod_limits=self._pod_limits,
             workers=workers,
@@ -311,7 +309,8 @@ class NodePlugin:
             on_change=self.publisher.wake,
         )
         supervisor.own("cards", cards)
-        supervisor.run("card-events", cards.run_events)
+        if self._card_events is not None:
+            supervisor.run("card-events", partial(self._card_events.run, cards.on_event))
         servers.announce()  # the kubelet may call as soon as it finds the sockets
         supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
 
@@ -327,6 +326,7 @@ class NodePlugin:
         reconcile = partial(
             self._reconciler.run,
             self._preparer,
+            self._status,
             stale_claims,
             self._events(),
             on_recovered=self._enforcement.follow,
