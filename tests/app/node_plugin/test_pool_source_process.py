@@ -120,18 +120,6 @@ def get(cluster: SimulatedCluster, page: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_nothing_is_published_until_the_pool_exists() -> None:
-    with following() as cluster:
-        register(cluster)
-        cluster.until("warned", lambda: bool(warnings(cluster)))
-        assert cluster.slices() == []
-
-        create_pool(cluster)
-
-        await_published(cluster)
-        assert "GPUPool prod: found none of this name" in warnings(cluster)[0]
-
-
 def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
     with following() as cluster:
         create_pool(cluster)
