@@ -166,7 +166,7 @@ class Preparer:
         return was_refused
 
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
-        claims.checked_ref(ref)
+        claims.check_ref(ref)
         with self._locks.locked(ref, deadline):
             operations.enter(Stage.READ)
             stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
@@ -179,7 +179,13 @@ class Preparer:
                 record = self._admitted(claim, deadline)
             else:
                 return PreparedClaim(ref=ref, shares=())
-            self._register(record, deadline)
+            # If one of these fails, the record stays, and the kubelet's next call comes here again.
+            if self._pod_limits is not None and record.enforcer == Nvidia.name:
+                operations.enter(Stage.REGISTER)
+                self._pod_limits.set(record)
+            if self._workers is not None:
+                operations.enter(Stage.REGISTER)
+                self._workers.register(record, deadline)
             return self._reported(record)
 
     def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
@@ -292,18 +298,6 @@ class Preparer:
             self._files.ensure(current)
         return current
 
-    def _register(self, record: PreparedClaim, deadline: float) -> None:
-        """Return once hypervisor or NVIDIA driver keep the claim's limits, where they are to.
-
-        If it fails, the record stays, and the kubelet's next call comes here again.
-        """
-        if self._pod_limits is not None and record.enforcer == Nvidia.name:
-            operations.enter(Stage.REGISTER)
-            self._pod_limits.set(record)
-        if self._workers is not None:
-            operations.enter(Stage.REGISTER)
-            self._workers.register(record, deadline)
-
     def _reported(self, record: PreparedClaim) -> PreparedClaim:
         """Queue the status of the claim's newest record; return that record, with its files.
 
@@ -328,9 +322,7 @@ class Preparer:
         return current
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
-        try:
-            claims.checked_uid(ref)
-        except ClaimError:
+        if not claims.is_uid(ref.uid):
             return  # nothing was ever prepared under such a UID
         with self._locks.locked(ref, deadline):
             self._remove(ref)

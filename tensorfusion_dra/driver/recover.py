@@ -256,7 +256,23 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
     """
     found = RecoveryReport(claims=list(ledger.claims()))
     for record in found.claims:
-        _repair(record, ledger, files, boot_id=boot_id, found=found)
+        uid = record.ref.uid
+        with ledger.transaction() as transaction:
+            current = transaction.get(uid)
+            if current is None:
+                continue
+            if current.boot_id != boot_id:
+                # Its device nodes may be another card's by now, so its files must not name them.
+                found.outdated.append(current.ref)
+                continue
+            try:
+                found.files_written += files.ensure(current)
+            except ClaimError as error:
+                # The files stay as they are: running containers were started with them.
+                found.troubles[uid] = str(error)
+                found.unenforceable.append(current)
+            except RetryableError as error:
+                found.troubles[uid] = f"claim {current.ref}: {error}"
     try:
         # Within a transaction, since most files are written in one. A new claim's files are not; if
         # a temporary file of theirs is removed here, they are written again.
@@ -276,30 +292,3 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
         found.troubles[""] = str(error)
     found.left.extend(files.delete_removed())  # slow, so outside any transaction
     return found
-
-
-def _repair(
-    record: PreparedClaim,
-    ledger: Ledger,
-    files: NodeFiles,
-    *,
-    boot_id: str,
-    found: RecoveryReport,
-) -> None:
-    uid = record.ref.uid
-    with ledger.transaction() as transaction:
-        current = transaction.get(uid)
-        if current is None:
-            return
-        if current.boot_id != boot_id:
-            # Its device nodes may be another card's by now, so its files must not name them.
-            found.outdated.append(current.ref)
-            return
-        try:
-            found.files_written += files.ensure(current)
-        except ClaimError as error:
-            # The files stay as they are: running containers were started with them.
-            found.troubles[uid] = str(error)
-            found.unenforceable.append(current)
-        except RetryableError as error:
-            found.troubles[uid] = f"claim {current.ref}: {error}"

@@ -15,7 +15,7 @@ again for it. So the first process of an unknown pod has the claims of its card 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -206,28 +206,27 @@ class UseWatch:
             seen |= pods
             if pods <= known | self._known_pods:
                 continue
-            of_card = (
-                claim for claim in prepared if any(share.gpu_uuid == uuid for share in claim.shares)
-            )
-            if self._are_read(of_card):
+            try:
+                for claim in prepared:
+                    if any(share.gpu_uuid == uuid for share in claim.shares):
+                        self._late_pods[claim.ref.uid] = self._pods_of(claim)
                 self._known_pods |= pods
-            else:
+            except RetryableError:
                 are_known = False
         self._known_pods &= seen
         return are_known
 
-    def _are_read(self, prepared: Iterable[PreparedClaim]) -> bool:
-        """Read the pods of these claims; return False if it has to be tried again."""
-        for claim in prepared:
-            try:
-                stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
-                pods = {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
-            except ClaimError:  # gone or replaced: its record goes soon
-                continue
-            except RetryableError:
-                return False
-            self._late_pods[claim.ref.uid] = pods
-        return True
+    def _pods_of(self, claim: PreparedClaim) -> set[str]:
+        """Return the UIDs of the claim's pods; none if it is gone, as its record will be soon.
+
+        Raises:
+            RetryableError: It cannot be read now.
+        """
+        try:
+            stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
+            return {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
+        except ClaimError:
+            return set()
 
 
 def _differ(claim: PreparedClaim, found: Uses, before: Uses) -> bool:

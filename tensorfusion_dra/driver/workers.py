@@ -411,8 +411,9 @@ class Workers:
             own = _pod_uids(filter(workers.soft_shares, self._ledger.claims()))
             workers.check_holders(worker, stored, others, own)
             marks = workers.marks(worker, stored, workers.free_index(others))
-            if workers.is_marked(stored):
-                self._unmark(pod, workers.annotations(stored))
+            found = workers.annotations(stored)
+            if names.MARK_DRA_MARKS in found:  # by an earlier registration
+                self._unmark(pod, found)
             self._worker_pods.mark(
                 pod,
                 labels={names.LABEL_COMPONENT: names.COMPONENT_WORKER},

@@ -133,22 +133,6 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert gpupool.CURE in setup.catalog.reason_missing()
 
 
-def test_nodes_labels_select_the_pool() -> None:
-    requirement = {"key": "tier", "operator": "Exists"}
-    selector = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
-    pools = ObjectsInMemory(pool_with_qos("low", nodeManagerConfig={"nodeSelector": selector}))
-    nodes = ObjectsInMemory()
-    source = PoolSource(pools=pools, nodes=nodes, node_name="node-01")
-
-    with pytest.raises(RetryableError, match="node node-01: found no such Node object"):
-        source.read()
-    nodes.found = [{"metadata": {"name": "node-01"}}]
-    with pytest.raises(InputError, match="no GPUPool selects it"):
-        source.read()
-    nodes.found = [{"metadata": {"name": "node-01", "labels": {"tier": "1"}}}]
-    assert source.read().qos == "low"
-
-
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
     setup = Setup(pool_with_qos())
     with running(setup.follower.run, stop=setup.follower.stop):

@@ -169,9 +169,9 @@ class NodePlugin:
             users=self._users,
         )
         providers_of = self.catalog.providers
-        self._users.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
-        node_enforcer.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
-        replacement.on_change = lambda: providers_of.wake()  # noqa: PLW0108  likewise
+        self._users.on_change = node_enforcer.on_change = replacement.on_change = (
+            lambda: providers_of.wake()  # noqa: PLW0108  it is set later
+        )
 
         self._api_server = ApiServerState()
         self._recent = RecentOperations()

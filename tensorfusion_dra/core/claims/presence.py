@@ -21,7 +21,6 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State, Verdict, verdict_of_record
 from tensorfusion_dra.core.errors import ClaimError
 
-_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
 _HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled=true"
 _CURES: Final = {
     TensorFusion.name: "run Tensor Fusion's hypervisor on this node, which puts its limiter there "
@@ -135,7 +134,7 @@ def of_node(enforcer: str, evidence: NodeEvidence) -> Verdict:
     elif daemon and enforcer == Mps.name:
         text = f"the MPS daemon answers at {daemon.path}"
         found = verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
-    elif enforcer not in _OWN:
+    elif enforcer not in verdicts.OWN:
         text = f"enforcer {enforcer}: whether it works shows only in a running container"
         found = verdicts.unknown(verdicts.NO_SIGNS, text)
     return found

@@ -32,7 +32,7 @@ from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import Cache, Evidence, EvidencePaths, SharedMemory
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths, SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -197,7 +197,8 @@ def unknown(reason: str, text: str) -> Verdict:
 
 
 _WHOLE_PERCENT: Final = 100
-_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
+OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
+"""The driver's own enforcers, but for `none`."""
 STARTING_SECONDS: Final = 30.0
 """Time after new limits in which missing evidence means nothing yet. The hypervisor itself tries
 for 30 seconds to make a pod's shared memory."""
@@ -250,7 +251,7 @@ def of_claim(
         or verdict_of_record(claim, share)
         or (
             _by_evidence(claim, share, evidence, is_new=is_new, beside=others)
-            if claim.enforcer in _OWN
+            if claim.enforcer in OWN
             else _by_judge(claim, share, evidence, judge)
         )
         for share, over in zip(claim.shares, excess or [""] * len(claim.shares), strict=True)
@@ -340,7 +341,11 @@ def _of_hami_core(request: str, expected: tuple[Limit, ...], evidence: Evidence)
         expected: The request's limits by the index of a card in the container.
         evidence: What was read.
     """
-    cache = _cache(request, evidence.caches)
+    cache = evidence.caches.get(request)
+    if cache is None or not (cache.processes or cache.trouble):
+        # A container that uses several requests of its claim counts in the file of one of them.
+        # Their limits are equal (enforcers/limiters.py), so that one speaks for all.
+        cache = next((each for each in evidence.caches.values() if each.processes), cache)
     if cache is not None and cache.trouble:
         return unknown(UNREADABLE, f"{cache.path}: {cache.trouble}")
     if cache is not None and cache.processes:
@@ -369,18 +374,6 @@ def _of_hami_core(request: str, expected: tuple[Limit, ...], evidence: Evidence)
         "no process has registered with HAMi-core: none has used the GPU yet, or it runs without "
         "the library",
     )
-
-
-def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
-    """Return the file of a request.
-
-    A container that uses several requests of its claim counts in the file of one of them. Their
-    limits are equal (enforcers/limiters.py), so that one speaks for all.
-    """
-    own = caches.get(request)
-    if own is not None and (own.processes or own.trouble):
-        return own
-    return next((cache for cache in caches.values() if cache.processes), own)
 
 
 def _of_mps(evidence: Evidence) -> Verdict:
