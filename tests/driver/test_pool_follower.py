@@ -1,6 +1,7 @@
 """Following of the node's GPUPool; an unusable pool changes nothing."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
+from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
@@ -46,7 +47,7 @@ class Setup:
         self.catalog.refresh()
         self.served = 0
         self.nodes = ObjectsInMemory()
-        source = PoolSource(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
+        source = partial(member, self.pools, self.nodes, pool_name="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
@@ -232,7 +233,7 @@ def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
     setup.pools.found = found
     follower = setup.follower
     if source == "node-labels":
-        selecting = PoolSource(pools=setup.pools, nodes=setup.nodes, node_name="node-01")
+        selecting = partial(member, setup.pools, setup.nodes, node_name="node-01")
         follower = PoolFollower(
             selecting, setup.catalog, setup.events, on_change=lambda: None, expands_memory=True
         )

@@ -52,7 +52,7 @@ from tensorfusion_dra.driver.node_observer import (
 )
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pod_limits import PodLimits
-from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
+from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import Reconciler
@@ -391,7 +391,7 @@ class NodePlugin:
             by_name = settings.gpupool if settings.pool_source == "object" else ""
             pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=wake)
             follower = PoolFollower(
-                PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=settings.node_name),
+                partial(member, pools, nodes, pool_name=by_name, node_name=settings.node_name),
                 self.catalog,
                 self._events(),
                 on_change=self.publisher.wake,

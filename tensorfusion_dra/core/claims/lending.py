@@ -239,16 +239,10 @@ def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
 
 def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], Limit]) -> PreparedClaim:
     """Return the claim with these limits; the same object if none of them changes."""
-    changed = {
-        index: limit
+    shares = tuple(
+        share
+        if share.limit is None
+        else replace(share, limit=granted.get((claim.ref.uid, index), share.limit))
         for index, share in enumerate(claim.shares)
-        if (limit := granted.get((claim.ref.uid, index), share.limit)) != share.limit
-        and share.limit is not None
-    }
-    if not changed:
-        return claim
-    shares = [
-        replace(share, limit=changed[index]) if index in changed else share
-        for index, share in enumerate(claim.shares)
-    ]
-    return replace(claim, shares=tuple(shares))
+    )
+    return claim if shares == claim.shares else replace(claim, shares=shares)

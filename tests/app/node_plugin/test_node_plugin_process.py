@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,36 +138,6 @@ def test_a_container_reads_of_its_devices_in_a_mounted_file() -> None:
         cluster.until("unprepared", lambda: not list(file.parent.iterdir()))
 
         assert cluster.spec_files() == []
-
-
-def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> None:
-    run_pod(cluster, "a")
-    assert len(cluster.spec_files()) == 1
-
-    cluster.delete("a")
-    cluster.until("unprepared", lambda: not cluster.spec_files())
-
-    cluster.until("released", lambda: not cluster.claims())
-    assert len(log_lines(cluster, "claim_unprepared")) == 1
-
-
-def test_a_restart_keeps_claims_and_slices_and_writes_nothing(cluster: SimulatedCluster) -> None:
-    run_pod(cluster, "a")
-    (spec,) = cluster.spec_files()
-    content = spec.read_bytes()
-    before = cluster.slices()
-
-    code = stop(cluster)
-    spec.unlink()  # as a reboot would
-    cluster.server.requests.reset()
-    start(cluster)
-    cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
-    time.sleep(0.5)
-
-    assert code == 0
-    assert cluster.slices() == before
-    assert slice_writes(cluster) == 0
-    assert spec.read_bytes() == content
 
 
 def test_a_stop_removes_the_sockets_and_keeps_the_slice(cluster: SimulatedCluster) -> None:
