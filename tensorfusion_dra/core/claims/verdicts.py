@@ -453,8 +453,7 @@ def of_soft_limiter(gpu_uuid: str, expected: Limit, evidence: Evidence, *, is_ne
         return unknown(UNREADABLE, f"{memory.path}: {memory.trouble}")
     trouble = _memory_trouble(gpu_uuid, expected, memory, evidence.read_at)
     if trouble is not None and is_new:
-        text = f"the limits were set a moment ago; {trouble.text}"
-        trouble = unknown(STARTING, text)
+        return unknown(STARTING, f"the limits were set a moment ago; {trouble.text}")
     if trouble is not None:
         return trouble
     if memory.processes:
