@@ -302,8 +302,19 @@ def _check_claim(
         if may_refuse and f"enforcer {enforcer.name}: " not in str(error):
             return
         raise AssertionError(str(error)) from error
-    if all(each.limit for each in limited):
-        _check_limits(limits_of(edits), limited)
+    expected = [each.limit for each in limited if each.limit is not None]
+    if len(expected) == len(limited):
+        found = limits_of(edits)
+        assert len(found) == len(expected), (
+            f"found {len(found)} limits, expected one for each of {len(expected)} cards"
+        )
+        for limit, most in zip(found, expected, strict=True):
+            assert 0 < limit.vram_bytes <= most.vram_bytes, (
+                f"found {limit.vram_bytes} bytes of memory, expected 1 to {most.vram_bytes}"
+            )
+            assert 0 < limit.sm_percent <= most.sm_percent, (
+                f"found {limit.sm_percent} percent of compute, expected 1 to {most.sm_percent}"
+            )
     _check_verdict(enforcer, example, limited[0])
 
 
@@ -345,17 +356,3 @@ def _check_verdict(
     found = enforcer.judge(example, limited, missing)
     assert found.reason != verdicts.UNREADABLE, found.text
     assert found.state is not State.ENFORCED, "judge: found Enforced without a sign of life"
-
-
-def _check_limits(found: Sequence[Limit], limited: Sequence[PreparedShare]) -> None:
-    expected = [each.limit for each in limited if each.limit is not None]
-    assert len(found) == len(expected), (
-        f"found {len(found)} limits, expected one for each of {len(expected)} cards"
-    )
-    for limit, most in zip(found, expected, strict=True):
-        assert 0 < limit.vram_bytes <= most.vram_bytes, (
-            f"found {limit.vram_bytes} bytes of memory, expected 1 to {most.vram_bytes}"
-        )
-        assert 0 < limit.sm_percent <= most.sm_percent, (
-            f"found {limit.sm_percent} percent of compute, expected 1 to {most.sm_percent}"
-        )

@@ -143,7 +143,8 @@ class Server:
 
     def _serve_hook(self, line: str) -> None:
         pid, pod_uid, wanted, cgroup = line.split(maxsplit=3)
-        limits = {uuid: int(amount) for uuid, _, amount in _pairs(wanted)}
+        pairs = (pair.partition("=") for pair in wanted.split(","))
+        limits = {uuid: int(amount) for uuid, _, amount in pairs}
         text = "ok"
         try:
             self._limits.set_container(pod_uid, cgroup, limits)
@@ -155,7 +156,3 @@ class Server:
             log.info("container_limited", path=cgroup, error=None if text == "ok" else text)
             answer = self._folder / f"{int(pid)}.answer"
             atomic.write(answer, text.encode(), mode=0o600, durable=False)
-
-
-def _pairs(text: str) -> list[tuple[str, str, str]]:
-    return [each.partition("=") for each in text.split(",")]

@@ -527,7 +527,7 @@ class CardWatch:
         catalog.providers.wake = self._wakeup.wake
 
     def stop(self) -> None:
-        """End run() and run_events()."""
+        """End run(), and that of the events."""
         self._wakeup.stop()
         if self._events is not None:
             self._events.stop()
@@ -545,12 +545,6 @@ class CardWatch:
             self._wakeup.wait(self._poll_seconds)
             pause = min(_LEAST_SECONDS, self._poll_seconds)
             self._wakeup.pause(began + pause - time.monotonic())
-
-    def run_events(self) -> None:
-        """Handle the events that the NVIDIA driver reports, until stopped."""
-        if self._events is not None:
-            self._events.run(self._note_event)
-        self._wakeup.wait_stopped()
 
     def read(self) -> None:
         """Read the cards once.
@@ -576,7 +570,8 @@ class CardWatch:
         if self._catalog.current() is not before:
             self._on_change()
 
-    def _note_event(self, event: CardEvent) -> None:
+    def on_event(self, event: CardEvent) -> None:
+        """Take in an event that the NVIDIA driver reports."""
         if self._catalog.on_event(event):
             self._on_change()
         # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.

@@ -540,7 +540,7 @@ class EnforcementWatch:
         announcer: EnforcementAnnouncer,
         restore: Callable[[PreparedClaim], object] = lambda _: None,
     ) -> None:
-        """Check every claim once, and report what changed."""
+        """Check every claim once, report what changed, and save it for the next process."""
         with self._lock:
             watched = [each for each in self._watched.values() if each.needs_evidence]
         read: dict[str, Evidence] = {}  # by paths: a daemon is asked once for all of its claims
@@ -559,7 +559,19 @@ class EnforcementWatch:
             announcer.announce(each)
             if is_due:
                 report(claim)
-        self._save()
+        with self._lock:
+            record = {
+                uid: [current.as_json() for current in each.current]
+                for uid, each in self._watched.items()
+                if each.current is not None and each.needs_evidence
+            }
+        if record != self._saved:
+            try:
+                self._records.save(record)
+                self._saved = record
+            except RetryableError as error:
+                if self._throttle.is_new(str(error)):
+                    log.warning("enforcement_record_failed", error=str(error))
 
     def _verdicts(self, watched: WatchedLimits, evidence: Evidence) -> Sequence[Verdict]:
         claim = watched.claim
@@ -578,19 +590,3 @@ class EnforcementWatch:
 
     def _evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
         return presence.evidence_paths(claim, self._enforcers.get(claim.enforcer))
-
-    def _save(self) -> None:
-        with self._lock:
-            record = {
-                uid: [current.as_json() for current in each.current]
-                for uid, each in self._watched.items()
-                if each.current is not None and each.needs_evidence
-            }
-        if record == self._saved:
-            return
-        try:
-            self._records.save(record)
-            self._saved = record
-        except RetryableError as error:
-            if self._throttle.is_new(str(error)):
-                log.warning("enforcement_record_failed", error=str(error))

@@ -93,7 +93,16 @@ class HealthAnnouncer:
 
     def announce(self) -> None:
         """Announce what was noted; what fails is announced by the next call."""
-        self._report_claims()
+        if self._pending_devices:
+            try:
+                claims = self._ledger.claims()
+            except RetryableError as error:
+                log.warning("health_report_failed", error=str(error))
+            else:
+                for claim in claims:
+                    if any(share.device in self._pending_devices for share in claim.shares):
+                        self._status.report_changed(claim)
+                self._pending_devices.clear()
         for name, sickness in list(self._pending_events.items()):
             if sickness is None:
                 written = self._events.note(names.EVENT_GPU_RECOVERED, f"{name} is healthy again")
@@ -103,17 +112,3 @@ class HealthAnnouncer:
             if not written:
                 return
             del self._pending_events[name]
-
-    def _report_claims(self) -> None:
-        """Have the claims of changed devices reported, unless the ledger cannot be read."""
-        if not self._pending_devices:
-            return
-        try:
-            claims = self._ledger.claims()
-        except RetryableError as error:
-            log.warning("health_report_failed", error=str(error))
-            return
-        for claim in claims:
-            if any(share.device in self._pending_devices for share in claim.shares):
-                self._status.report_changed(claim)
-        self._pending_devices.clear()

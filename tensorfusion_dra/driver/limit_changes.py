@@ -129,24 +129,10 @@ class LimitChanges:
             return ()
         left = {share.device for share in gone.shares}
         devices = {name: card for name, card in catalog.by_name().items() if name in left}
-        beside = transaction.claims_on(devices)
-        if not any(share.clamped for claim in beside for share in claim.shares):
-            return ()  # nobody wants more than it has
-        grown = self._changed(beside, devices)
+        grown = self._changed(transaction.claims_on(devices), devices)
         for record in grown:
             transaction.put(record)
         return grown
-
-    def of_same_pods(
-        self, transaction: Transaction, claim: PreparedClaim
-    ) -> Sequence[PreparedClaim]:
-        """Return the recorded claims of the claim's pods, itself included."""
-        pods = {str(pod) for pod in claim.pods}
-        return [
-            record
-            for record in transaction.claims()
-            if any(str(pod) in pods for pod in record.pods)
-        ]
 
     def write(self, changed: Sequence[PreparedClaim]) -> None:
         """Write the files of prepared claims whose limits changed."""
@@ -159,7 +145,7 @@ class LimitChanges:
                 try:
                     self._files.ensure(current)
                     if self.workers is not None:
-                        self.workers.follow(current, self.of_same_pods(transaction, current))
+                        self.workers.follow(current, transaction.claims())
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.

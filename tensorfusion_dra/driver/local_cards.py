@@ -166,15 +166,6 @@ class LocalCards:
                     f"{holders[device]}, expected only claims of this driver"
                 )
 
-    def node_facts(self, catalog: Catalog, devices: set[str]) -> NodeFacts:
-        """Return what admit() has to know of this node for a claim with these devices.
-
-        Raises:
-            RetryableError: A device node or library that a container with these devices needs is
-                missing.
-        """
-        return self.facts.of_devices(catalog, devices)
-
     def with_todays_access(self, record: PreparedClaim) -> PreparedClaim:
         """Return the record with the device nodes and mounts that its cards have now.
 

@@ -3,7 +3,7 @@
 They depend on the claim's record alone, so they can be rebuilt from it at any time.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import documents, presence
@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state.claim_files import ClaimFiles, Document
+from tensorfusion_dra.state.claim_files import ClaimFiles
 from tensorfusion_dra.state.host_files import HostFiles
 
 
@@ -48,31 +48,17 @@ class NodeFiles:
             RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
                 be written.
         """
-        self._provide(plan)
-        return sum(folder.ensure(name, each) for folder, name, each in self._documents(plan))
-
-    def put(self, plan: Plan) -> None:
-        """Write the files of a claim that has none yet, in the order of write().
-
-        The caller has just looked that nothing is missing().
-
-        Raises:
-            RetryableError: A file or folder cannot be written.
-        """
+        if trouble := self.missing(plan):
+            raise RetryableError(trouble)
         self._host_files.provide(plan.needs)
-        for folder, name, each in self._documents(plan):
-            folder.put(name, each)
-
-    def is_written(self, claim: PreparedClaim) -> bool:
-        """Return True if all files of the claim are as planned; write only what the enforcer needs.
-
-        Raises:
-            ClaimError: See plan.plan().
-            RetryableError: See write().
-        """
-        plan = self._plan(claim)
-        self._provide(plan)
-        return all(folder.has(name, each) for folder, name, each in self._documents(plan))
+        written = 0
+        if plan.limits is not None:
+            written += self._limits.ensure(plan.claim_uid, plan.limits)
+        for name, document in plan.metadata.items():
+            written += self._metadata.ensure(name, document)
+        if plan.spec is not None:
+            written += self._specs.ensure(plan.claim_uid, plan.spec)
+        return written
 
     def ensure(self, claim: PreparedClaim) -> int:
         """Plan and write; return the number of files written.
@@ -81,22 +67,23 @@ class NodeFiles:
             ClaimError: See plan.plan(). Nothing is written.
             RetryableError: See write().
         """
-        return self.write(self._plan(claim))
+        folder = str(self._metadata.folder)
+        return self.write(plans.plan(claim, self._enforcers, metadata_folder=folder))
 
     def remove(
         self,
         claim_uid: str,
         claim: PreparedClaim | None,
         *,
-        of_same_pods: Callable[[], Sequence[PreparedClaim]] = tuple,
+        recorded: Callable[[], Sequence[PreparedClaim]] = tuple,
     ) -> None:
         """Remove the claim's files, and its folders unless another claim of its pods needs them.
 
         Args:
             claim_uid: UID of the claim.
             claim: The claim's record; None if there is none.
-            of_same_pods: Returns the recorded claims of the claim's pods; called only if there are
-                folders that these claims may use as well.
+            recorded: Returns all recorded claims; called only if there are folders that claims of
+                the same pods may use as well.
 
         Raises:
             RetryableError: A folder cannot be written.
@@ -112,7 +99,7 @@ class NodeFiles:
             self._metadata.remove(name)
         needs = plans.needs(claim, self._enforcers) if claim is not None else Needs()
         if needs.folders:
-            others = [each for each in of_same_pods() if each.ref.uid != claim_uid]
+            others = [each for each in recorded() if each.ref.uid != claim_uid]
             used = {
                 folder for other in others for folder in plans.needs(other, self._enforcers).folders
             }
@@ -155,29 +142,6 @@ class NodeFiles:
         described = {documents.metadata_claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claims.is_uid, found))
-
-    def _plan(self, claim: PreparedClaim) -> Plan:
-        folder = str(self._metadata.folder)
-        return plans.plan(claim, self._enforcers, metadata_folder=folder)
-
-    def _provide(self, plan: Plan) -> None:
-        """Check files and sockets, and create folders and texts.
-
-        Raises:
-            RetryableError: One is missing or cannot be created.
-        """
-        if trouble := self.missing(plan):
-            raise RetryableError(trouble)
-        self._host_files.provide(plan.needs)
-
-    def _documents(self, plan: Plan) -> Iterator[tuple[ClaimFiles, str, Document]]:
-        """Yield the plan's documents with folder and name, in the order in which to write them."""
-        if plan.limits is not None:
-            yield self._limits, plan.claim_uid, plan.limits
-        for name, document in plan.metadata.items():
-            yield self._metadata, name, document
-        if plan.spec is not None:
-            yield self._specs, plan.claim_uid, plan.spec
 
     def _claims_roots(self) -> list[str]:
         roots = (enforcer.claims_root for enforcer in self._enforcers.values())

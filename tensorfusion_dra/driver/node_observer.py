@@ -26,7 +26,6 @@ from tensorfusion_dra.core.observed.node_view import (
     ApiServerView,
     LedgerView,
     NodeView,
-    OperationView,
     PublishingView,
     RegistrationView,
 )
@@ -79,33 +78,15 @@ class ApiServerState:
 class RecentOperations:
     """Ring of the last operations; implements driver.operations.OperationObserver."""
 
-    def __init__(self, *, now: Callable[[], datetime] = utc_now) -> None:
-        """Keep nothing yet.
-
-        Args:
-            now: Returns the wall clock's time.
-        """
-        self._now = now
+    def __init__(self) -> None:
         self._lock = Lock()  # guards _kept
-        self._kept: deque[OperationView] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[EndedOperation] = deque(maxlen=MOST_KEPT)
 
     def operation_ended(self, operation: EndedOperation) -> None:
-        # Without the prepared claim, whose record would stay in memory with it.
-        view = OperationView(
-            kind=operation.kind,
-            claim=operation.claim,
-            ended_at=self._now(),
-            seconds=operation.seconds,
-            stages=operation.seconds_by_stage,
-            last_stage=operation.last_stage,
-            result=operation.result,
-            error=operation.error,
-            from_record=operation.from_record,
-        )
         with self._lock:
-            self._kept.appendleft(view)
+            self._kept.appendleft(operation)
 
-    def views(self) -> Sequence[OperationView]:
+    def operations(self) -> Sequence[EndedOperation]:
         """Return the operations, the newest first."""
         with self._lock:
             return tuple(self._kept)
@@ -139,7 +120,7 @@ class NodeObserver:
     api_server: Callable[[], ApiServerView] = ApiServerView
     publishing: Callable[[], PublishingView] = PublishingView
     ledger: Callable[[], LedgerView] = LedgerView
-    operations: Callable[[], Sequence[OperationView]] = tuple
+    operations: Callable[[], Sequence[EndedOperation]] = tuple
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
     _started_at: datetime = field(init=False)

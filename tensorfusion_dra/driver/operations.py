@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Protocol, TypeVar
 
 import structlog
@@ -158,19 +159,18 @@ class Operations:
         error: Exception | None = None,
         prepared: PreparedClaim | None = None,
     ) -> None:
-        at = self._clock()
+        result = operation_rules.result(error)
         ended = EndedOperation(
             kind=kind,
             claim=ref,
-            result=operation_rules.result(error),
-            error=_text(error),
-            entered=running.entered,
-            ended=at,
-            seconds_by_stage=operation_rules.seconds_by_stage(running.entered, at),
-            prepared=prepared,
+            ended_at=datetime.now(UTC),
+            seconds_by_stage=operation_rules.seconds_by_stage(running.entered, self._clock()),
+            last_stage=running.entered[-1][0],
+            result=result,
+            error=repr(error) if result is Result.UNEXPECTED else str(error or ""),
             from_record=running.from_record,
         )
-        _log(ended)
+        _log(ended, prepared)
         for observer in self._observers:
             try:
                 observer.operation_ended(ended)
@@ -182,13 +182,7 @@ class Operations:
                 )
 
 
-def _text(error: Exception | None) -> str:
-    if error is None:
-        return ""
-    return str(error) if isinstance(error, DriverError) else repr(error)
-
-
-def _log(operation: EndedOperation) -> None:
+def _log(operation: EndedOperation, claim: PreparedClaim | None) -> None:
     """Log an operation; the caller has bound its claim.
 
     At info if it succeeded, at warning if the kubelet will call again, at error if this process
@@ -202,7 +196,6 @@ def _log(operation: EndedOperation) -> None:
         },
     }
     if operation.result is Result.SUCCESS:
-        claim = operation.prepared
         if claim is not None:
             shares = [_share(share) for share in claim.shares]
             facts |= {"shares": shares, "from_record": operation.from_record}

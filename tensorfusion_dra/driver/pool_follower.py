@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -23,43 +23,35 @@ _FIRST_ANSWER_SECONDS: Final = 5.0
 """Wait for the first lists, so that an API server that answers in time causes no warning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSource:
-    """The node's membership in a GPUPool, from the objects in the cluster.
+def member(pools: Objects, nodes: Objects, *, node_name: str, pool_name: str = "") -> Node:
+    """Return the node as a member of its GPUPool.
 
-    Attributes:
+    Args:
+        pools: The pools in the cluster, or the one with the name.
         nodes: Cache of this node's Node object; with a named pool it is read only if the pool has
             rules for node labels.
-        gpupool: Name of the pool; "" for the one whose node selector matches the node.
+        node_name: This node.
+        pool_name: Name of the pool; "" for the one whose node selector matches the node.
+
+    Raises:
+        RetryableError: The pool or the Node object is not known yet.
+        InputError: There is no such pool, or it has to be corrected by an administrator.
     """
-
-    pools: Objects
-    nodes: Objects
-    node_name: str
-    gpupool: str = ""
-
-    def read(self) -> Node:
-        """Return the node as a member of its pool.
-
-        Raises:
-            RetryableError: The pool or the Node object is not known yet.
-            InputError: There is no such pool, or it has to be corrected by an administrator.
-        """
-        pools = self.pools.items()
-        pool = gpupool.named(pools, self.gpupool) if self.gpupool else None
-        labels = NodeLabels(name=self.node_name, labels={})
-        if pool is None or isolation.pool_has_rules(pool):
-            found = self.nodes.items()
-            if not found:
-                raise RetryableError(f"node {self.node_name}: found no such Node object")
-            labels = NodeLabels.of(found[0])
-        if pool is None:
-            pool = gpupool.choose(pools, labels)
-        node = gpupool.parse(pool).node(labels.name)
-        try:
-            return replace(node, isolation=isolation.pool_mode(pool, labels))
-        except InputError as error:
-            raise InputError(f"GPUPool {node.gpupool}: {error}") from error
+    known = pools.items()
+    pool = gpupool.named(known, pool_name) if pool_name else None
+    labels = NodeLabels(name=node_name, labels={})
+    if pool is None or isolation.pool_has_rules(pool):
+        found = nodes.items()
+        if not found:
+            raise RetryableError(f"node {node_name}: found no such Node object")
+        labels = NodeLabels.of(found[0])
+    if pool is None:
+        pool = gpupool.choose(known, labels)
+    node = gpupool.parse(pool).node(labels.name)
+    try:
+        return replace(node, isolation=isolation.pool_mode(pool, labels))
+    except InputError as error:
+        raise InputError(f"GPUPool {node.gpupool}: {error}") from error
 
 
 class PoolFollower:
@@ -76,7 +68,7 @@ class PoolFollower:
 
     def __init__(
         self,
-        source: PoolSource,
+        source: Callable[[], Node],
         catalog: DeviceCatalog,
         events: Events,
         *,
@@ -86,7 +78,7 @@ class PoolFollower:
         """Read nothing yet.
 
         Args:
-            source: Read at each round.
+            source: Returns the node as a member of its pool, see member(); called at each round.
             catalog: Gets the node of the pool.
             events: Of this loop's thread alone.
             on_change: Called when the catalog has changed.
@@ -131,7 +123,7 @@ class PoolFollower:
     def follow(self) -> None:
         """Read the pool once and pass the node to the catalog."""
         try:
-            node = self._source.read()
+            node = self._source()
             self._check(node)
         except (InputError, RetryableError) as error:
             self._report(error)

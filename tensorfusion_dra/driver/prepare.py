@@ -22,9 +22,8 @@ and never asks the API server.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from threading import Event, Lock
 from weakref import WeakValueDictionary
 
@@ -37,8 +36,9 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
-from tensorfusion_dra.driver import operations
+from tensorfusion_dra.driver import operations, share_policies
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
@@ -46,11 +46,7 @@ from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.pod_limits import PodLimits
 from tensorfusion_dra.driver.ports import Claims, Pods
-from tensorfusion_dra.driver.share_policies import (
-    ClaimPods,
-    NeighbourReader,
-    SharePolicyReader,
-)
+from tensorfusion_dra.driver.share_policies import ClaimPods
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
@@ -70,8 +66,7 @@ class Preparer:
         ledger: Ledger,
         files: NodeFiles,
         cards: LocalCards,
-        share_policies: SharePolicyReader,
-        neighbours: NeighbourReader,
+        isolation: Isolation,
         limit_changes: LimitChanges,
         status: StatusReporter,
         operations: Operations,
@@ -83,6 +78,7 @@ class Preparer:
 
         Args:
             pods: None if the driver has no permission to read pods.
+            isolation: Default for shares whose isolation no source sets, not even the node's pool.
             limit_changes: Recomputes the limits of the other claims on a claim's cards.
             enforcer: Chooses the enforcer of new claims.
             pod_limits: Has the NVIDIA driver keep limits; None without NVIDIA cards.
@@ -91,7 +87,7 @@ class Preparer:
         self._claims, self._pods = claims_at_server, pods
         self._ledger, self._files = ledger, files
         self._cards = cards
-        self._share_policies, self._neighbours = share_policies, neighbours
+        self._isolation = isolation
         self._limit_changes, self._status = limit_changes, status
         self._operations, self._enforcer, self._workers = operations, enforcer, workers
         self._pod_limits = pod_limits
@@ -169,12 +165,8 @@ class Preparer:
         self._refused.clear()
         return was_refused
 
-    def show_trouble(self, record: PreparedClaim, text: str) -> None:
-        """Show in the claim's status why its limits are not enforced; "" removes the text."""
-        self._status.report(record, trouble=text)
-
     def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
-        claims.checked_ref(ref)
+        claims.check_ref(ref)
         with self._locks.locked(ref, deadline):
             operations.enter(Stage.READ)
             stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
@@ -187,7 +179,13 @@ class Preparer:
                 record = self._admitted(claim, deadline)
             else:
                 return PreparedClaim(ref=ref, shares=())
-            self._register(record, deadline)
+            # If one of these fails, the record stays, and the kubelet's next call comes here again.
+            if self._pod_limits is not None and record.enforcer == Nvidia.name:
+                operations.enter(Stage.REGISTER)
+                self._pod_limits.set(record)
+            if self._workers is not None:
+                operations.enter(Stage.REGISTER)
+                self._workers.register(record, deadline)
             return self._reported(record)
 
     def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
@@ -206,11 +204,13 @@ class Preparer:
             claim.ref, (each.device for each in claim.allocations if not each.admin_access)
         )
         pods = ClaimPods(self._pods, claim, deadline=deadline)
-        policies = self._share_policies.of_claim(claim, pods, node=catalog.node)
+        policies = share_policies.of_claim(claim, pods, node=catalog.node, default=self._isolation)
         choice = self._enforcer.of_new_claim()
-        neighbours = self._neighbours.of_claim(claim, policies, pods, enforcer=choice.enforcer)
+        neighbours = share_policies.neighbours(
+            claim, policies, pods, enforcer=choice.enforcer, rules=self._cards.facts.rules
+        )
         facts = replace(
-            self._cards.node_facts(catalog, devices),
+            self._cards.facts.of_devices(catalog, devices),
             enforcer=choice.enforcer,
             enforces_hard=self._enforcer.enforces_hard(choice),
             lacking=choice.lacking,
@@ -240,10 +240,8 @@ class Preparer:
         # Outside a transaction, so that other claims do not wait. Meanwhile a transaction for
         # another claim, or of another instance, may change the record and write its files.
         # Therefore _reported() compares the record afterwards.
-        with suppress(RetryableError):  # another instance's recovery removed a half written file
-            self._files.put(admission.plan)
-            return admission.record
-        return self._rewritten(admission.record)
+        self._files.write(admission.plan)
+        return admission.record
 
     def _recorded(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim | None:
         """Return the record of this allocation, with its files as they should be; None if none.
@@ -252,8 +250,6 @@ class Preparer:
             ClaimError: Its limits cannot be enforced by the present settings.
             RetryableError: The cards are not known yet, or one of the claim's is gone.
         """
-        if self._ledger.get(claim.ref.uid) is None:
-            return None
         try:
             record = self._updated(claim.ref, claim)
         except CardsUnreadError:
@@ -276,6 +272,10 @@ class Preparer:
         Args:
             ref: The claim.
             claim: As read from the API server; None after a reboot, whatever its allocation is now.
+
+        Raises:
+            RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
+                written.
         """
         with self._ledger.transaction() as transaction:
             record = transaction.get(ref.uid)
@@ -287,43 +287,16 @@ class Preparer:
                 if not {*record.pods} & {*claim.pods}:
                     today = replace(record, pods=(*claim.pods,))
             today = self._cards.with_todays_access(today)
-            if today != record:
-                transaction.put(today)
-                operations.enter(Stage.FLUSH)
-            elif self._files.is_written(record):
+            if today == record:
+                self._files.ensure(record)
                 return record
+            transaction.put(today)
+            operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        return self._rewritten(today)
-
-    def _rewritten(self, record: PreparedClaim) -> PreparedClaim:
-        """Write the files of the claim's newest record inside a transaction; return that record.
-
-        Raises:
-            RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
-                written.
-        """
         with self._ledger.transaction() as transaction:
-            current = self._current(transaction, record)
+            current = self._current(transaction, today)
             self._files.ensure(current)
         return current
-
-    def _register(self, record: PreparedClaim, deadline: float) -> None:
-        """Return once hypervisor or NVIDIA driver keep the claim's limits, where they are to.
-
-        If it fails, the record stays, and the kubelet's next call comes here again.
-        """
-        if self._pod_limits is not None and record.enforcer == Nvidia.name:
-            operations.enter(Stage.REGISTER)
-            self._pod_limits.set(record)
-        if self._workers is None:
-            return
-        operations.enter(Stage.REGISTER)
-
-        def of_same_pods() -> Sequence[PreparedClaim]:
-            with self._ledger.transaction() as transaction:
-                return self._limit_changes.of_same_pods(transaction, record)
-
-        self._workers.register(record, of_same_pods, deadline)
 
     def _reported(self, record: PreparedClaim) -> PreparedClaim:
         """Queue the status of the claim's newest record; return that record, with its files.
@@ -332,7 +305,7 @@ class Preparer:
         transaction too, so the last report is that of the last record.
 
         Raises:
-            RetryableError: See _rewritten().
+            RetryableError: See _updated().
         """
         with self._ledger.transaction() as transaction:
             current = self._current(transaction, record)
@@ -349,9 +322,7 @@ class Preparer:
         return current
 
     def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
-        try:
-            claims.checked_uid(ref)
-        except ClaimError:
+        if not claims.is_uid(ref.uid):
             return  # nothing was ever prepared under such a UID
         with self._locks.locked(ref, deadline):
             self._remove(ref)
@@ -386,15 +357,10 @@ class Preparer:
                 self._files.remove(ref.uid, None)
                 return ()
             if self._workers is not None:
-                same = self._limit_changes.of_same_pods(transaction, record)
-                self._workers.release(record, [each for each in same if each.ref.uid != ref.uid])
+                self._workers.release(record, transaction.claims())
             if self._pod_limits is not None:
                 self._pod_limits.release(transaction, record)
-            self._files.remove(
-                ref.uid,
-                record,
-                of_same_pods=partial(self._limit_changes.of_same_pods, transaction, record),
-            )
+            self._files.remove(ref.uid, record, recorded=transaction.claims)
             changed = self._limit_changes.remove(transaction, record)
             operations.enter(Stage.FLUSH)
         return changed

@@ -181,16 +181,24 @@ class Publisher:
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
         while self._wakeup.next_round():
             delay: float | None = None
+            has_right = self._right.held()
+            if has_right != self._view.has_right:
+                self._view = replace(self._view, has_right=has_right)
+                log.info("publishing_resumed" if has_right else "publishing_left_to_newer_instance")
             try:
                 # Without the right the round is skipped. Nothing is missed, because a round
                 # compares everything once the right is back.
-                if self._has_right():
+                if has_right:
                     self.publish()
             except RetryableError as error:
                 self._recheck_node.set()
                 since = self._view.error_since or datetime.now(UTC)
                 self._view = replace(self._view, error=str(error), error_since=since)
-                delay = self._log_failure(error, backoff.failed(at_least=error.after_seconds))
+                event, delay = "publish_retried", backoff.failed(at_least=error.after_seconds)
+                if isinstance(error, MissingRightError):
+                    event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
+                if self._throttle.is_new(str(error)):
+                    log.warning(event, seconds=round(delay, 1), error=str(error))
                 if error.after_seconds:
                     self._wakeup.pause(delay)  # the server requested it, so no wake() may end it
                     continue
@@ -216,7 +224,10 @@ class Publisher:
         stored = self._slices.fetch()
         if not (current.devices or stored):
             return None
-        wanted = slices.wanted(current.devices, current.node, node_uid=self._owner())
+        if self._recheck_node.is_set():
+            self._recheck_node.clear()
+            self._node_uid = self._nodes.uid()
+        wanted = slices.wanted(current.devices, current.node, node_uid=self._node_uid)
         self._right.take()
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
@@ -263,13 +274,6 @@ class Publisher:
             confirmed_at=datetime.now(UTC),
         )
 
-    def _owner(self) -> str:
-        """Return the UID of the Node; read it if it is not known or may have changed."""
-        if self._recheck_node.is_set():
-            self._recheck_node.clear()
-            self._node_uid = self._nodes.uid()
-        return self._node_uid
-
     def _report_contest(self, plan: SlicePlan) -> None:
         """Log the other writers of the slices, and name them in an Event on the Node."""
         writers = ", ".join(slices.other_writers(plan))
@@ -281,22 +285,6 @@ class Publisher:
         log.warning("slices_contested", writers=writers, error=error)
         if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
             self._repairs.is_reported = True
-
-    def _log_failure(self, error: RetryableError, delay: float) -> float:
-        """Log an error once; return the delay, which is longer if a permission is missing."""
-        event = "publish_retried"
-        if isinstance(error, MissingRightError):
-            event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
-        if self._throttle.is_new(str(error)):
-            log.warning(event, seconds=round(delay, 1), error=str(error))
-        return delay
-
-    def _has_right(self) -> bool:
-        has_right = self._right.held()
-        if has_right != self._view.has_right:
-            self._view = replace(self._view, has_right=has_right)
-            log.info("publishing_resumed" if has_right else "publishing_left_to_newer_instance")
-        return has_right
 
     def _wait(self, seconds: float | None) -> None:
         """Wait until woken or until the publishing right is back; None sets no time limit."""

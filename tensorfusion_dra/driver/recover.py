@@ -41,6 +41,7 @@ from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
+from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 from tensorfusion_dra.state.ledger import Ledger
 
@@ -124,6 +125,7 @@ class Reconciler:
     def run(
         self,
         preparer: Preparer,
+        status: StatusReporter,
         stale_claims: StaleClaimCollector,
         events: Events,
         *,
@@ -132,7 +134,8 @@ class Reconciler:
         """Reconcile until stopped.
 
         Args:
-            preparer: Refreshes records and shows troubles in claim statuses.
+            preparer: Refreshes records.
+            status: Shows why the limits of claims are not enforced.
             stale_claims: Of this loop's thread alone.
             events: Of this loop's thread alone.
             on_recovered: Called with all records after each reading of them.
@@ -145,11 +148,19 @@ class Reconciler:
         # Random, so that not all nodes call the API server at the same moment after an update.
         collect_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
         while True:
-            self._show_troubles(preparer)
+            self._show_troubles(status)
             outdated = self._refresh(preparer)
             damaged = self._record_damage(stale_claims)
             if damaged or time.monotonic() >= collect_at:
-                self._collect(stale_claims, events)
+                self._pending_events = [
+                    text
+                    for text in self._pending_events
+                    if not events.warn(names.EVENT_LEDGER_QUARANTINED, text)
+                ]
+                try:
+                    stale_claims.collect([*self._found.claims, *self._found.unknown])
+                except RetryableError as error:
+                    log.warning("stale_claim_check_failed", error=str(error))
                 collect_at = time.monotonic() + self._seconds
             wait_seconds = self._seconds
             if outdated:
@@ -167,14 +178,14 @@ class Reconciler:
                 self._log_recovery(self._found)
                 on_recovered(self._found.claims)
 
-    def _show_troubles(self, preparer: Preparer) -> None:
+    def _show_troubles(self, status: StatusReporter) -> None:
         """Show in each claim's status why its limits are not enforced; clear it once they are."""
         unenforceable = {record.ref.uid: record for record in self._found.unenforceable}
         for uid, record in unenforceable.items():
-            preparer.show_trouble(record, self._found.troubles[uid])
+            status.report(record, trouble=self._found.troubles[uid])
         for record in self._found.claims:
             if record.ref.uid in self._troubled - unenforceable.keys():
-                preparer.show_trouble(record, "")
+                status.report(record, trouble="")
         self._troubled = set(unenforceable)
 
     def _refresh(self, preparer: Preparer) -> list[str]:
@@ -215,18 +226,6 @@ class Reconciler:
                 )
         return bool(damage)
 
-    def _collect(self, stale_claims: StaleClaimCollector, events: Events) -> None:
-        """Write the pending Events and collect stale claims."""
-        self._pending_events = [
-            text
-            for text in self._pending_events
-            if not events.warn(names.EVENT_LEDGER_QUARANTINED, text)
-        ]
-        try:
-            stale_claims.collect([*self._found.claims, *self._found.unknown])
-        except RetryableError as error:
-            log.warning("stale_claim_check_failed", error=str(error))
-
     def _log_recovery(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, trouble in found.troubles.items():
             if self._throttle.is_new(trouble, key=uid):
@@ -257,7 +256,23 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
     """
     found = RecoveryReport(claims=list(ledger.claims()))
     for record in found.claims:
-        _repair(record, ledger, files, boot_id=boot_id, found=found)
+        uid = record.ref.uid
+        with ledger.transaction() as transaction:
+            current = transaction.get(uid)
+            if current is None:
+                continue
+            if current.boot_id != boot_id:
+                # Its device nodes may be another card's by now, so its files must not name them.
+                found.outdated.append(current.ref)
+                continue
+            try:
+                found.files_written += files.ensure(current)
+            except ClaimError as error:
+                # The files stay as they are: running containers were started with them.
+                found.troubles[uid] = str(error)
+                found.unenforceable.append(current)
+            except RetryableError as error:
+                found.troubles[uid] = f"claim {current.ref}: {error}"
     try:
         # Within a transaction, since most files are written in one. A new claim's files are not; if
         # a temporary file of theirs is removed here, they are written again.
@@ -277,30 +292,3 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
         found.troubles[""] = str(error)
     found.left.extend(files.delete_removed())  # slow, so outside any transaction
     return found
-
-
-def _repair(
-    record: PreparedClaim,
-    ledger: Ledger,
-    files: NodeFiles,
-    *,
-    boot_id: str,
-    found: RecoveryReport,
-) -> None:
-    uid = record.ref.uid
-    with ledger.transaction() as transaction:
-        current = transaction.get(uid)
-        if current is None:
-            return
-        if current.boot_id != boot_id:
-            # Its device nodes may be another card's by now, so its files must not name them.
-            found.outdated.append(current.ref)
-            return
-        try:
-            found.files_written += files.ensure(current)
-        except ClaimError as error:
-            # The files stay as they are: running containers were started with them.
-            found.troubles[uid] = str(error)
-            found.unenforceable.append(current)
-        except RetryableError as error:
-            found.troubles[uid] = f"claim {current.ref}: {error}"

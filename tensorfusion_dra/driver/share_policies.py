@@ -2,18 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.claims import share_policy, workers
 from tensorfusion_dra.core.claims.admit import ContainerNeighbours
-from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
+from tensorfusion_dra.core.claims.claim import AllocatedClaim
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.device import Node
@@ -21,11 +18,9 @@ from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.ports import Pods
 
-_MOST_AT_ONCE: Final = 16
-
 
 class ClaimPods:
-    """Reader of a claim's pods, which are read when they are first needed, all side by side."""
+    """Reader of a claim's pods, which are read when they are first needed."""
 
     def __init__(self, pods: Pods | None, claim: AllocatedClaim, *, deadline: float) -> None:
         """Read nothing yet.
@@ -55,132 +50,105 @@ class ClaimPods:
         if pods is None:
             return {}
 
-        def find(pod: PodRef) -> Mapping[str, Any]:
-            return pods.find(pod, wait_seconds=self._deadline - time.monotonic()) or {}
-
-        if len(self._claim.pods) < 2:
-            return {str(pod): find(pod) for pod in self._claim.pods}
-        with ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="read") as threads:
-            # With the caller's context, which has the call's ID for the log.
-            found = [threads.submit(copy_context().run, find, pod) for pod in self._claim.pods]
-            return {
-                str(pod): each.result() for pod, each in zip(self._claim.pods, found, strict=True)
-            }
+        return {
+            str(pod): pods.find(pod, wait_seconds=self._deadline - time.monotonic()) or {}
+            for pod in self._claim.pods
+        }
 
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharePolicyReader:
-    """Reader of the policy of each share of a claim.
+def of_claim(
+    claim: AllocatedClaim, pods: ClaimPods, *, node: Node, default: Isolation
+) -> Sequence[SharePolicy]:
+    """Return the policies of the claim's allocations, in the same order.
 
-    Attributes:
-        isolation: Default for shares whose isolation no source sets, not even the node's pool.
+    Args:
+        claim: As allocated.
+        pods: The claim's pods. They are read only if a value of some share is set neither by
+            parameters nor by the claim's annotations.
+        node: Its pool sets the level of service and the isolation of shares that name none.
+        default: Isolation of shares for which no source sets one, not even the node's pool.
+
+    Raises:
+        ClaimError: The parameters or annotations of the claim, its class or a pod are malformed.
+        RetryableError: A pod cannot be read now.
     """
-
-    isolation: Isolation
-
-    def of_claim(
-        self, claim: AllocatedClaim, pods: ClaimPods, *, node: Node
-    ) -> Sequence[SharePolicy]:
-        """Return the policies of the claim's allocations, in the same order.
-
-        Args:
-            claim: As allocated.
-            pods: The claim's pods. They are read only if a value of some share is set neither by
-                parameters nor by the claim's annotations.
-            node: Its pool sets the level of service and the isolation of shares that name none.
-
-        Raises:
-            ClaimError: The parameters or annotations of the claim, its class or a pod are
-                malformed.
-            RetryableError: A pod cannot be read now.
-        """
-        annotated = share_policy.annotated(claim)
-        if annotated is None and share_policy.leaves_values_open(claim):
-            # With the webhook they are in the claim already, so pods are read only without it.
-            if pods.can_be_read and len(claim.pods) > 1:
-                log.debug(
-                    "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
-                )
-            annotations = {
-                # Without those that this driver added for Tensor Fusion's hypervisor: they are
-                # results and request nothing.
-                name: {key: str(text) for key, text in workers.original_annotations(stored).items()}
-                for name, stored in pods.stored.items()
-            }
-            annotated = share_policy.of_pods(claim, annotations)
-        defaults = SharePolicy(
-            isolation=node.isolation or self.isolation,
-            qos=Qos(node.qos),
-            tflops_limit=None,
-            vram_limit=None,
-            limiter=True,
-        )
-        return [
-            share_policy.of_share(claim, allocation, annotated or ShareParameters(), defaults)
-            for allocation in claim.allocations
-        ]
+    annotated = share_policy.annotated(claim)
+    if annotated is None and share_policy.leaves_values_open(claim):
+        # With the webhook they are in the claim already, so pods are read only without it.
+        if pods.can_be_read and len(claim.pods) > 1:
+            log.debug(
+                "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
+            )
+        annotations = {
+            # Without those that this driver added for Tensor Fusion's hypervisor: they are
+            # results and request nothing.
+            name: {key: str(text) for key, text in workers.original_annotations(stored).items()}
+            for name, stored in pods.stored.items()
+        }
+        annotated = share_policy.of_pods(claim, annotations)
+    defaults = SharePolicy(
+        isolation=node.isolation or default,
+        qos=Qos(node.qos),
+        tflops_limit=None,
+        vram_limit=None,
+        limiter=True,
+    )
+    return [
+        share_policy.of_share(claim, allocation, annotated or ShareParameters(), defaults)
+        for allocation in claim.allocations
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeighbourReader:
-    """Reader of the claims that share a container with a claim.
+def neighbours(
+    claim: AllocatedClaim,
+    policies: Sequence[SharePolicy],
+    pods: ClaimPods,
+    *,
+    enforcer: str,
+    rules: LendingRules,
+) -> ContainerNeighbours:
+    """Return the claims that share a container with this claim, as its pods list them.
 
     Some enforcers cannot keep two claims of one container apart (core/admission/pod_containers.py
     explains why), so admit() refuses the second one. The pods are read before the ledger's
-    transaction, because the API server may be slow.
+    transaction, because the API server may be slow. None is read if the enforcer can tell the claim
+    from others in a container.
 
     Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a` is
     prepared. For `b` this returns `a`, and `b` is refused. If only the container `log` used `b`,
     this would return nothing, and both would be prepared.
 
-    Attributes:
+    Args:
+        claim: As allocated.
+        policies: Of the claim's allocations.
+        pods: The claim's pods.
+        enforcer: Name of its enforcer.
         rules: Say in which isolations an enforcer mixes the limits of two claims, and whether it
             needs one PID namespace for the containers of a request.
+
+    Raises:
+        ClaimError: Several containers of a pod would have the whole limit each.
+        RetryableError: A pod cannot be read now.
     """
-
-    rules: LendingRules
-
-    def of_claim(
-        self,
-        claim: AllocatedClaim,
-        policies: Sequence[SharePolicy],
-        pods: ClaimPods,
-        *,
-        enforcer: str,
-    ) -> ContainerNeighbours:
-        """Return the claims that share a container with this claim, as its pods list them.
-
-        No pod is read if the enforcer can tell the claim from others in a container.
-
-        Args:
-            claim: As allocated.
-            policies: Of the claim's allocations.
-            pods: The claim's pods.
-            enforcer: Name of its enforcer.
-
-        Raises:
-            ClaimError: Several containers of a pod would have the whole limit each.
-            RetryableError: A pod cannot be read now.
-        """
-        if not any(self.rules.mixes(enforcer, each.isolation) for each in policies):
-            return ContainerNeighbours()
-        if not pods.can_be_read:
-            return ContainerNeighbours(is_known=False)
-        found: set[str] = set()
-        is_counted = self.rules.counts_by_pid(enforcer) and any(
-            each.limiter and each.isolation is not Isolation.SHARED for each in policies
-        )
-        for stored in filter(None, pods.stored.values()):
-            together = pod_containers.containers_at_once(stored, claim.ref.name)
-            if is_counted and together:
-                raise ClaimError(
-                    f"claim {claim.ref}: found containers {' and '.join(together)} that use it at "
-                    "the same time, expected one, or shareProcessNamespace: true in the pod: "
-                    "otherwise each would have the whole limit, because processes are told apart "
-                    "by their PIDs"
-                )
-            found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
-        return ContainerNeighbours(frozenset(found))
+    if not any(rules.mixes(enforcer, each.isolation) for each in policies):
+        return ContainerNeighbours()
+    if not pods.can_be_read:
+        return ContainerNeighbours(is_known=False)
+    found: set[str] = set()
+    is_counted = rules.counts_by_pid(enforcer) and any(
+        each.limiter and each.isolation is not Isolation.SHARED for each in policies
+    )
+    for stored in filter(None, pods.stored.values()):
+        together = pod_containers.containers_at_once(stored, claim.ref.name)
+        if is_counted and together:
+            raise ClaimError(
+                f"claim {claim.ref}: found containers {' and '.join(together)} that use it at "
+                "the same time, expected one, or shareProcessNamespace: true in the pod: "
+                "otherwise each would have the whole limit, because processes are told apart "
+                "by their PIDs"
+            )
+        found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
+    return ContainerNeighbours(frozenset(found))

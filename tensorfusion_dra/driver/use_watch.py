@@ -15,7 +15,7 @@ again for it. So the first process of an unknown pod has the claims of its card 
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -39,6 +39,8 @@ _READ_SECONDS: Final = 5.0
 
 Uses = Sequence[Used | None]
 """For each share of a claim in its order; None while it is not known."""
+Shares = frozenset[tuple[str, int]]
+"""Shares by claim UID and position."""
 
 
 class UseWatch:
@@ -76,7 +78,8 @@ class UseWatch:
         self._late_pods: dict[str, set[str]] = {}  # by claim UID
         # Replaced as a whole, so that reading needs no lock:
         self._current: NodeUse = use.NOTHING
-        self._over: Mapping[str, Sequence[int]] = {}  # readings in a row, by claim UID and share
+        self._over: Shares = frozenset()  # over their limits in the last reading
+        self._excess: Shares = frozenset()  # and in the one before as well
         self._shown: Mapping[str, tuple[Uses, float]] = {}  # with its time, by claim UID
 
     def current(self) -> NodeUse:
@@ -89,17 +92,17 @@ class UseWatch:
 
     def excess(self, claim: PreparedClaim) -> Sequence[str]:
         """Return for each share how it is over its limit, "" if it is not; () if none is known."""
-        counts = self._over.get(claim.ref.uid, ())
-        found = self._current.shares.get(claim.ref.uid, ())
-        if not len(counts) == len(found) == len(claim.shares):
+        uid = claim.ref.uid
+        found = self._current.shares.get(uid, ())
+        if len(found) != len(claim.shares):
             return ()
         return [
             f"{share.gpu_uuid}: found {used.memory} of memory in use by "
             f"{used.processes} processes, expected at most {Quantity.of_bytes(limit.vram_bytes)}; "
             "nothing keeps it within its limit"
-            if count > 1 and used is not None and (limit := share.limit) is not None
+            if (uid, index) in self._excess and used and (limit := share.limit)
             else ""
-            for share, used, count in zip(claim.shares, found, counts, strict=True)
+            for index, (share, used) in enumerate(zip(claim.shares, found, strict=True))
         ]
 
     def stop(self) -> None:
@@ -157,9 +160,15 @@ class UseWatch:
         found = self._current = use.of_node(
             prepared, cards, pods=self._late_pods, exact=exact, trouble=trouble
         )
-        before = self._over
-        self._over = {claim.ref.uid: self._counted(claim) for claim in prepared}
-        if _are_over(before) != _are_over(self._over):
+        over = frozenset(
+            (claim.ref.uid, index)
+            for claim in prepared
+            for index, used in enumerate(found.shares[claim.ref.uid])
+            if used is not None and used.exceeds(claim.shares[index].limit)
+        )
+        before, self._excess = self._excess, self._over & over
+        self._over = over
+        if before != self._excess:
             on_excess()
         self._show(prepared, report)
         for uuid, text in found.foreign_text.items() if are_known else ():
@@ -169,34 +178,19 @@ class UseWatch:
             if uuid not in self._warned and events.warn(names.EVENT_FOREIGN_PROCESSES, message):
                 self._warned.add(uuid)
 
-    def _counted(self, claim: PreparedClaim) -> Sequence[int]:
-        """Return for each share in how many readings in a row it was over its limit."""
-        before = self._over.get(claim.ref.uid, ())
-        if len(before) != len(claim.shares):
-            before = [0] * len(claim.shares)
-        uses = self._current.shares[claim.ref.uid]
-        return [
-            count + 1 if used is not None and used.exceeds(share.limit) else 0
-            for share, used, count in zip(claim.shares, uses, before, strict=True)
-        ]
-
     def _show(
         self, prepared: Sequence[PreparedClaim], report: Callable[[PreparedClaim], object]
     ) -> None:
         now = self._clock()
-        shown: dict[str, tuple[Uses, float]] = {}
-        changed = []
+        uids = {claim.ref.uid for claim in prepared}
+        self._shown = {uid: shown for uid, shown in self._shown.items() if uid in uids}
         for claim in prepared:
             uid = claim.ref.uid
             found = self._current.shares[uid]
             before, at = self._shown.get(uid, ((), -math.inf))
-            shown[uid] = before, at
             if now - at >= SHOWN_SECONDS and _differ(claim, found, before):
-                shown[uid] = found, now
-                changed.append(claim)
-        self._shown = shown
-        for claim in changed:
-            report(claim)
+                self._shown = {**self._shown, uid: (found, now)}
+                report(claim)
 
     def _find_late_pods(
         self, prepared: Sequence[PreparedClaim], cards: Mapping[str, Sequence[Process]]
@@ -212,37 +206,27 @@ class UseWatch:
             seen |= pods
             if pods <= known | self._known_pods:
                 continue
-            of_card = (
-                claim for claim in prepared if any(share.gpu_uuid == uuid for share in claim.shares)
-            )
-            if self._are_read(of_card):
+            try:
+                for claim in prepared:
+                    if any(share.gpu_uuid == uuid for share in claim.shares):
+                        self._late_pods[claim.ref.uid] = self._pods_of(claim)
                 self._known_pods |= pods
-            else:
+            except RetryableError:
                 are_known = False
         self._known_pods &= seen
         return are_known
 
-    def _are_read(self, prepared: Iterable[PreparedClaim]) -> bool:
-        """Read the pods of these claims; return False if it has to be tried again."""
-        for claim in prepared:
-            try:
-                stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
-                pods = {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
-            except ClaimError:  # gone or replaced: its record goes soon
-                continue
-            except RetryableError:
-                return False
-            self._late_pods[claim.ref.uid] = pods
-        return True
+    def _pods_of(self, claim: PreparedClaim) -> set[str]:
+        """Return the UIDs of the claim's pods; none if it is gone, as its record will be soon.
 
-
-def _are_over(counts: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
-    return {
-        (uid, index)
-        for uid, each in counts.items()
-        for index, count in enumerate(each)
-        if count > 1
-    }
+        Raises:
+            RetryableError: It cannot be read now.
+        """
+        try:
+            stored = self._claims.fetch(claim.ref, wait_seconds=_READ_SECONDS)
+            return {pod.uid for pod in claims.allocated(claim.ref, stored).pods}
+        except ClaimError:
+            return set()
 
 
 def _differ(claim: PreparedClaim, found: Uses, before: Uses) -> bool:

@@ -108,20 +108,13 @@ class Workers:
         self._changed: dict[str, Mapping[str, Any] | None] = {}
         # Used by run() alone:
         self._lost: set[str] = set()  # UIDs of pods that the last check found unkept
-        self._ended: set[str] = set()  # UIDs of those of which nothing will run
         self._throttle = LogThrottle()
 
-    def register(
-        self,
-        claim: PreparedClaim,
-        of_same_pods: Callable[[], Iterable[PreparedClaim]],
-        deadline: float,
-    ) -> None:
+    def register(self, claim: PreparedClaim, deadline: float) -> None:
         """Return once the hypervisor keeps the limits of the claim's pod.
 
         Args:
             claim: A claim that is recorded.
-            of_same_pods: Returns all recorded claims of the claim's pods, itself included.
             deadline: On the clock.
 
         Raises:
@@ -131,7 +124,7 @@ class Workers:
         if not workers.soft_shares(claim):
             return
         pod = workers.the_pod(claim)
-        recorded = of_same_pods()
+        recorded = self._ledger.claims()
         worker = workers.of_pod(pod, [*recorded, claim])
         if worker is None or self.is_kept(worker):
             return
@@ -143,24 +136,33 @@ class Workers:
         if self._register_worker(worker, deadline):
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
-    def follow(self, claim: PreparedClaim, of_same_pods: Iterable[PreparedClaim]) -> None:
+    def follow(self, claim: PreparedClaim, recorded: Iterable[PreparedClaim]) -> None:
         """Have the limits of the claim's pod follow its claims; called in the claims' transaction.
+
+        Args:
+            claim: A claim that is recorded.
+            recorded: All recorded claims.
 
         Raises:
             RetryableError: They cannot be written into the shared memory.
         """
-        for worker in workers.of_claims([claim, *of_same_pods]):
+        for worker in workers.of_claims(recorded):
             if worker.pod in claim.pods:
                 self._follow(worker)  # if not kept, its registration will write the limits of then
 
-    def release(self, claim: PreparedClaim, others: Iterable[PreparedClaim]) -> None:
+    def release(self, claim: PreparedClaim, recorded: Iterable[PreparedClaim]) -> None:
         """Remove the shared memory of the claim's pod with the last of its claims, and no other's.
+
+        Args:
+            claim: A claim that is about to be removed.
+            recorded: All recorded claims.
 
         Raises:
             RetryableError: It cannot be removed.
         """
         if not workers.soft_shares(claim):
             return
+        others = (each for each in recorded if each.ref.uid != claim.ref.uid)
         soft = [other for other in others if workers.soft_shares(other)]
         used = {pod for other in soft for pod in other.pods}
         for pod in {*claim.pods} - used:
@@ -258,17 +260,14 @@ class Workers:
             if pods[str(worker.pod)] == 1 and not self._is_surely_kept(worker)
         ]
         before, self._lost = self._lost, {worker.pod.uid for worker in lost}
-        self._ended &= self._lost
         self._throttle.keep_only({*self._lost, ""})
         for worker in lost:
             uid = worker.pod.uid
-            if uid not in before - self._ended:
+            if uid not in before:
                 continue
             try:
                 if self._register_worker(worker, self._clock() + _REPAIR_SECONDS):
                     log.info("worker_repaired", pod=str(worker.pod), devices=list(worker.gpu_ids))
-                else:
-                    self._ended.add(uid)
             except (ClaimError, RetryableError) as error:
                 if self._throttle.is_new(str(error), key=uid):
                     log.warning("worker_repair_failed", pod=str(worker.pod), error=str(error))
@@ -412,8 +411,9 @@ class Workers:
             own = _pod_uids(filter(workers.soft_shares, self._ledger.claims()))
             workers.check_holders(worker, stored, others, own)
             marks = workers.marks(worker, stored, workers.free_index(others))
-            if workers.is_marked(stored):
-                self._unmark(pod, workers.annotations(stored))
+            found = workers.annotations(stored)
+            if names.MARK_DRA_MARKS in found:  # by an earlier registration
+                self._unmark(pod, found)
             self._worker_pods.mark(
                 pod,
                 labels={names.LABEL_COMPONENT: names.COMPONENT_WORKER},

@@ -42,7 +42,7 @@ def read(path: str) -> Cache:
             beginning = os.pread(descriptor, _BEGINNING, 0)
             count = os.pread(descriptor, _COUNT.size, _COUNT_AT)
     except FileNotFoundError:
-        return Cache(path=path, found=False)
+        return Cache(path=path)
     except OSError as error:
         return Cache(path=path, trouble=error.strerror or str(error))
     if len(beginning) < _BEGINNING or len(count) < _COUNT.size:

@@ -169,7 +169,7 @@ class Registration:
             "pluginregistration.Registration",
             {
                 "GetInfo": grpc.unary_unary_rpc_method_handler(
-                    self._get_info,
+                    lambda _request, _context: self._plugin,
                     request_deserializer=registration_pb.InfoRequest.FromString,
                     response_serializer=registration_pb.PluginInfo.SerializeToString,
                 ),
@@ -184,16 +184,6 @@ class Registration:
     def view(self) -> RegistrationView:
         """Return what the kubelet last reported."""
         return self._view
-
-    @property
-    def is_notified(self) -> bool:
-        """True once the kubelet has reported a result of the registration, good or bad."""
-        return self._view.state is not RegistrationState.WAITING
-
-    def _get_info(
-        self, _request: registration_pb.InfoRequest, _context: grpc.ServicerContext
-    ) -> registration_pb.PluginInfo:
-        return self._plugin
 
     def _notify(
         self, request: registration_pb.RegistrationStatus, _context: grpc.ServicerContext
@@ -343,7 +333,7 @@ class PluginServers:
                 self._dra_server.restart(grace_seconds=KUBELET_SECONDS)
             log.warning("socket_rebound", socket=str(self._paths.dra))
         silent = time.monotonic() - self._announced >= _SILENCE_SECONDS
-        unseen = silent and not self._registration.is_notified
+        unseen = silent and self._registration.view().state is RegistrationState.WAITING
         if unseen:
             log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=str(self._paths.dra))
         if unseen or not self._registration_server.is_reachable:

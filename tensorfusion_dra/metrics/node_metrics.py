@@ -37,13 +37,18 @@ _SHARE: Final = ("namespace", "pod", "claim", "request", "uuid", "share_id")
 _PERCENT: Final = 100
 
 
-class OperationDurations:
-    """Durations of prepares and unprepares, as a whole by result and in parts by stage.
+class NodeMetrics:
+    """Counts of a node plugin, and their exposition; safe for all threads.
 
-    Implements driver.operations.OperationObserver.
+    Implements driver.operations.OperationObserver: durations of prepares and unprepares, as a whole
+    by result and in parts by stage.
+
+    Attributes:
+        api_requests: Told of each request to the API server.
     """
 
     def __init__(self) -> None:
+        self.api_requests: Final = ApiRequests(NODE_PLUGIN)
         self._totals: Final = {
             kind: prometheus.new(
                 Histogram,
@@ -72,25 +77,6 @@ class OperationDurations:
         for stage, seconds in operation.seconds_by_stage.items():
             self._stages[operation.kind].labels(stage.value).observe(seconds)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families of both."""
-        for kind in OperationKind:
-            yield from self._totals[kind].collect()
-            yield from self._stages[kind].collect()
-
-
-class NodeMetrics:
-    """Counts of a node plugin, and their exposition; safe for all threads.
-
-    Attributes:
-        operations: Told of each prepare and unprepare.
-        api_requests: Told of each request to the API server.
-    """
-
-    def __init__(self) -> None:
-        self.operations: Final = OperationDurations()
-        self.api_requests: Final = ApiRequests(NODE_PLUGIN)
-
     def written(
         self, accept: str, *, view: Callable[[], NodeView], most_shares: int
     ) -> tuple[str, bytes]:
@@ -104,57 +90,55 @@ class NodeMetrics:
         return prometheus.written(self._collected(view(), most_shares), accept=accept)
 
     def _collected(self, view: NodeView, most_shares: int) -> Iterator[Metric]:
-        yield from self.operations.collect()
-        yield from _of_view(view, most_shares=most_shares)
+        """Yield what was counted, and the node at the moment: cards, shares, loops."""
+        for kind in OperationKind:
+            yield from self._totals[kind].collect()
+            yield from self._stages[kind].collect()
+        yield prometheus.info(
+            "node",
+            "The node and its resource pool.",
+            ("node", "pool"),
+            [(view.node, label(view.pool))],
+        )
+        yield prometheus.single("claims", "Prepared claims with shares of cards.", view.claims)
+        yield from _of_shares(view.shares, most=most_shares)
+        yield prometheus.single(
+            "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
+        )
+        yield prometheus.single(
+            "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
+        )
+        yield from _of_cards(view.cards)
+        yield from _publishing(view.publishing)
+        yield prometheus.single(
+            "api_server_failing",
+            "1 if nothing has succeeded since the last request that failed.",
+            view.api_server.is_failing,
+        )
+        yield prometheus.states(
+            "kubelet_registration",
+            "1 for the state of the registration with the kubelet.",
+            (),
+            [((), view.registration.state.value)],
+            known=[state.value for state in RegistrationState],
+        )
+        yield prometheus.single(
+            "ledger_readable",
+            "1 if the ledger could be read for this scrape.",
+            not view.shares_error,
+        )
+        yield prometheus.counter(
+            "ledger_repairs",
+            "Damage of the ledger that was found.",
+            ("kind",),
+            [
+                (("quarantined",), view.ledger.quarantined),
+                (("restored",), view.ledger.restored),
+                (("lost",), view.ledger.lost),
+            ],
+        )
         yield from self.api_requests.counter.collect()
         yield from prometheus.of_process(view.version)
-
-
-def _of_view(view: NodeView, *, most_shares: int) -> Iterator[Metric]:
-    """Yield the node at the moment: its cards, who has which part of them, its loops.
-
-    Args:
-        view: The node.
-        most_shares: Number of shares that get series of their own.
-    """
-    yield prometheus.info(
-        "node", "The node and its resource pool.", ("node", "pool"), [(view.node, label(view.pool))]
-    )
-    yield prometheus.single("claims", "Prepared claims with shares of cards.", view.claims)
-    yield from _of_shares(view.shares, most=most_shares)
-    yield prometheus.single(
-        "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
-    )
-    yield prometheus.single(
-        "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
-    )
-    yield from _of_cards(view.cards)
-    yield from _publishing(view.publishing)
-    yield prometheus.single(
-        "api_server_failing",
-        "1 if nothing has succeeded since the last request that failed.",
-        view.api_server.is_failing,
-    )
-    yield prometheus.states(
-        "kubelet_registration",
-        "1 for the state of the registration with the kubelet.",
-        (),
-        [((), view.registration.state.value)],
-        known=[state.value for state in RegistrationState],
-    )
-    yield prometheus.single(
-        "ledger_readable", "1 if the ledger could be read for this scrape.", not view.shares_error
-    )
-    yield prometheus.counter(
-        "ledger_repairs",
-        "Damage of the ledger that was found.",
-        ("kind",),
-        [
-            (("quarantined",), view.ledger.quarantined),
-            (("restored",), view.ledger.restored),
-            (("lost",), view.ledger.lost),
-        ],
-    )
 
 
 def _publishing(view: PublishingView) -> Iterator[Metric]:

@@ -73,10 +73,6 @@ class Wakeup:
         """Wait for the whole time, whatever wakes the loop; return early only if stopped."""
         self._stop.wait(max(0.0, seconds))
 
-    def wait_stopped(self) -> None:
-        """Return once stopped."""
-        self._stop.wait()
-
 
 QUIET_SECONDS: Final = 600.0
 

@@ -41,31 +41,22 @@ class ClaimFiles:
 
         A reader sees the old file or the new one, never a part of one.
         """
-        if self.has(claim_uid, document):
-            return False
-        self.put(claim_uid, document)
-        return True
-
-    def put(self, claim_uid: str, document: Document) -> None:
-        """Write the claim's file, whether or not there is one.
-
-        Without a flush: it is rewritten from the records (docs/adr/0027).
-        """
-        path, content = self._path(claim_uid), _bytes(document)
+        path = self._path(claim_uid)
+        objects = [document] if isinstance(document, Mapping) else document
+        # Without indentation, which json would write in Python instead of C: four times as slow.
+        content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
         with self._errors(path):
+            if _content(path) == content:
+                return False
             try:
+                # Without a flush: it is rewritten from the records (docs/adr/0027).
                 atomic.write(path, content, mode=self.mode, durable=False)
             except (FileNotFoundError, IsADirectoryError):
                 # There is no folder yet, or remove_unfinished() took the temporary file away.
                 folders.make(self.folder)
                 _clear(path)
                 atomic.write(path, content, mode=self.mode, durable=False)
-
-    def has(self, claim_uid: str, document: Document) -> bool:
-        """Return True if the claim's file has this content."""
-        path = self._path(claim_uid)
-        with self._errors(path):
-            return _content(path) == _bytes(document)
+        return True
 
     def remove(self, claim_uid: str) -> None:
         """Remove the claim's file; do nothing if there is none."""
@@ -126,12 +117,6 @@ def limits(folder: Path) -> ClaimFiles:
 def device_metadata(folder: Path) -> ClaimFiles:
     """Return the files of device metadata in this folder; containers read them."""
     return ClaimFiles(folder=folder, what="device metadata", prefix="", mode=0o644)
-
-
-def _bytes(document: Document) -> bytes:
-    # Without indentation, which json would write in Python instead of C: four times as slow.
-    objects = [document] if isinstance(document, Mapping) else document
-    return "".join(f"{json.dumps(each)}\n" for each in objects).encode()
 
 
 def _content(path: Path) -> bytes | None:

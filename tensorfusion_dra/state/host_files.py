@@ -49,7 +49,19 @@ class HostFiles:
         """
         for folder in needs.folders:
             with errors(folder.path):
-                _make(Path(folder.path), folder.mode)
+                path = Path(folder.path)
+                folders.make(path.parent)
+                # Another thread may create it in the meantime; the check below covers that.
+                if not path.is_symlink():
+                    path.mkdir(exist_ok=True)
+                found = path.lstat().st_mode
+                if not stat.S_ISDIR(found):
+                    raise RetryableError(f"{path}: found something else, expected a folder")
+                if stat.S_IMODE(found) != folder.mode:
+                    # Root in a container may have given it to another user: its own loss, and no
+                    # other's.
+                    with suppress(PermissionError):
+                        path.chmod(folder.mode)
         for text in needs.texts:
             with errors(text.path):
                 _write(text)
@@ -78,20 +90,6 @@ class HostFiles:
                 return frozenset(path.name for path in Path(root).iterdir() if path.is_dir())
             except FileNotFoundError:
                 return frozenset()
-
-
-def _make(path: Path, mode: int) -> None:
-    folders.make(path.parent)
-    # Another thread may create it in the meantime; the check below covers that.
-    if not path.is_symlink():
-        path.mkdir(exist_ok=True)
-    found = path.lstat().st_mode
-    if not stat.S_ISDIR(found):
-        raise RetryableError(f"{path}: found something else, expected a folder")
-    if stat.S_IMODE(found) != mode:
-        # Root in a container may have given it to another user: its own loss, and no other's.
-        with suppress(PermissionError):
-            path.chmod(mode)
 
 
 def _write(file: TextFile) -> None:

@@ -41,14 +41,6 @@ class FileLock:
         self._wait_seconds = wait_seconds
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def acquire_shared(self) -> None:
-        """Take the lock until release(); other processes may hold it shared at the same time.
-
-        Raises:
-            TimeoutError: Another process held the lock exclusively for too long.
-        """
-        self._acquire(fcntl.LOCK_SH)
-
     def release(self) -> None:
         """Give the lock back."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -60,7 +52,7 @@ class FileLock:
         Raises:
             TimeoutError: Another process held the lock for too long.
         """
-        self._acquire(fcntl.LOCK_EX)
+        self.acquire(fcntl.LOCK_EX)
         try:
             yield
         finally:
@@ -72,7 +64,15 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _acquire(self, kind: int) -> None:
+    def acquire(self, kind: int) -> None:
+        """Take the lock until release().
+
+        Args:
+            kind: fcntl.LOCK_SH, which other processes may hold at the same time, or LOCK_EX.
+
+        Raises:
+            TimeoutError: Another process held the lock for too long.
+        """
         deadline = time.monotonic() + self._wait_seconds
         # Polling, because a blocking flock() has no timeout.
         while True:
@@ -135,7 +135,8 @@ class Transaction:
 
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim, or None."""
-        return records.fetch_claim(self._connection, claim_uid)
+        found = records.fetch(self._connection, claim_uid)
+        return None if found is None else records.claim(found)
 
     def current(self, claim: PreparedClaim) -> PreparedClaim | None:
         """Return the claim's current record; None if it was removed.
@@ -253,11 +254,6 @@ class Ledger:
             raise
         self._ensure_reserve()
 
-    def get(self, claim_uid: str) -> PreparedClaim | None:
-        """Return the record of a claim, or None."""
-        with self._locked_database() as database:
-            return records.fetch_claim(database.connection, claim_uid)
-
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim, sorted by UID; only what changed is decoded again.
 
@@ -348,7 +344,7 @@ class Ledger:
     def _lock_current(self) -> Opened:
         """Return the database at the path, locked, so that no process replaces it meanwhile."""
         while True:
-            self._lock.acquire_shared()
+            self._lock.acquire(fcntl.LOCK_SH)
             try:
                 if self._opened and self._opened.inode == ledger_file.inode(self._path):
                     return self._opened

@@ -65,7 +65,18 @@ class LogFlush:
                     raise OSError(self._failure.errno, self._failure.strerror)
                 self._is_flushing = True
                 covered = self._commits
-            self._flush(covered)
+            failure = None
+            try:
+                os.fdatasync(self._descriptor)
+            except OSError as error:
+                failure = error
+            with self._changed:
+                self._is_flushing = False
+                if failure is None:
+                    self._durable = max(self._durable, covered)
+                else:
+                    self._failure = failure
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Flush what is committed, for the threads that still wait, and close the log.
@@ -77,17 +88,3 @@ class LogFlush:
             self.wait_durable(self._commits)
         finally:
             os.close(self._descriptor)
-
-    def _flush(self, covered: int) -> None:
-        failure = None
-        try:
-            os.fdatasync(self._descriptor)
-        except OSError as error:
-            failure = error
-        with self._changed:
-            self._is_flushing = False
-            if failure is None:
-                self._durable = max(self._durable, covered)
-            else:
-                self._failure = failure
-            self._changed.notify_all()

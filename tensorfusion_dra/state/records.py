@@ -88,12 +88,6 @@ def fetch(connection: sqlite3.Connection, claim_uid: str) -> Record | None:
     return None if row is None else read(*row)
 
 
-def fetch_claim(connection: sqlite3.Connection, claim_uid: str) -> PreparedClaim | None:
-    """Return the claim from its record; None if there is none."""
-    found = fetch(connection, claim_uid)
-    return None if found is None else claim(found)
-
-
 def fetch_claims(connection: sqlite3.Connection) -> list[PreparedClaim]:
     """Return all claims, sorted by UID."""
     return [claim(read(*row)) for row in rows(connection)]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -117,18 +118,6 @@ def test_repeated_error_is_recorded_and_logged_once() -> None:
     assert len(logs) == 1
     assert setup.records.saves == 2
     assert setup.reasons() == ["xid-79"]
-
-
-def test_restart_remembers_sick_cards() -> None:
-    setup = Setup()
-    setup.tracker.record_reading(BOTH, {})
-    setup.tracker.on_event(XID_79)
-
-    after = setup.restarted()
-    after.tracker.record_reading(BOTH, {})
-
-    assert after.visible().sick == setup.visible().sick
-    assert after.records.saves == 2
 
 
 @pytest.mark.parametrize(
@@ -320,7 +309,8 @@ class Watched:
     @contextmanager
     def running(self) -> Iterator[Callable[[CardEvent], None]]:
         watch, stop = self.watch, self.watch.stop
-        with running(watch.run, stop=stop), running(watch.run_events, stop=stop):
+        events = partial(self.events.run, watch.on_event)
+        with running(watch.run, stop=stop), running(events, stop=stop):
             assert eventually(lambda: self.changes == 1 and self.events.report is not None)
             assert self.events.report is not None
             yield self.events.report

@@ -183,26 +183,22 @@ def ended(number: int) -> EndedOperation:
     return EndedOperation(
         kind=OperationKind.PREPARE,
         claim=ClaimRef(namespace="default", name=f"claim-{number}", uid=f"uid-{number}"),
-        result=Result.SUCCESS,
-        error="",
-        entered=[(Stage.QUEUE, 1.0), (Stage.READ, 1.25)],
-        ended=1.5,
+        ended_at=NOW,
         seconds_by_stage={Stage.QUEUE: 0.25, Stage.READ: 0.25},
+        last_stage=Stage.READ,
+        result=Result.SUCCESS,
     )
 
 
 def test_newest_operation_is_first_and_the_oldest_are_dropped() -> None:
-    recent = RecentOperations(now=lambda: NOW)
+    recent = RecentOperations()
 
     for number in range(MOST_KEPT + 5):
         recent.operation_ended(ended(number))
 
-    found = recent.views()
+    found = recent.operations()
     assert len(found) == MOST_KEPT
     assert [each.claim.name for each in (found[0], found[-1])] == [
         f"claim-{MOST_KEPT + 4}",
         "claim-5",
     ]
-    assert found[0].seconds == 0.5
-    assert found[0].last_stage is Stage.READ
-    assert found[0].ended_at == NOW

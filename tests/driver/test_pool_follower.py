@@ -1,6 +1,7 @@
 """Following of the node's GPUPool; an unusable pool changes nothing."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
+from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
@@ -46,7 +47,7 @@ class Setup:
         self.catalog.refresh()
         self.served = 0
         self.nodes = ObjectsInMemory()
-        source = PoolSource(pools=self.pools, nodes=self.nodes, gpupool="prod", node_name="node-01")
+        source = partial(member, self.pools, self.nodes, pool_name="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
@@ -131,22 +132,6 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert message.endswith("; no GPU of this node is published until this is corrected")
     assert gpupool.CURE in message
     assert gpupool.CURE in setup.catalog.reason_missing()
-
-
-def test_nodes_labels_select_the_pool() -> None:
-    requirement = {"key": "tier", "operator": "Exists"}
-    selector = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
-    pools = ObjectsInMemory(pool_with_qos("low", nodeManagerConfig={"nodeSelector": selector}))
-    nodes = ObjectsInMemory()
-    source = PoolSource(pools=pools, nodes=nodes, node_name="node-01")
-
-    with pytest.raises(RetryableError, match="node node-01: found no such Node object"):
-        source.read()
-    nodes.found = [{"metadata": {"name": "node-01"}}]
-    with pytest.raises(InputError, match="no GPUPool selects it"):
-        source.read()
-    nodes.found = [{"metadata": {"name": "node-01", "labels": {"tier": "1"}}}]
-    assert source.read().qos == "low"
 
 
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
@@ -248,7 +233,7 @@ def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
     setup.pools.found = found
     follower = setup.follower
     if source == "node-labels":
-        selecting = PoolSource(pools=setup.pools, nodes=setup.nodes, node_name="node-01")
+        selecting = partial(member, setup.pools, setup.nodes, node_name="node-01")
         follower = PoolFollower(
             selecting, setup.catalog, setup.events, on_change=lambda: None, expands_memory=True
         )

@@ -42,7 +42,7 @@ def test_allocated_claim_is_recorded_and_gets_a_spec_with_its_limits(setup: Setu
 
     record = setup.prepared(ref)
 
-    assert setup.ledger.get(ref.uid) == record
+    assert setup.record(ref) == record
     limits = next(d for d in setup.spec_of(ref)["devices"] if d["name"].endswith(":limits"))
     assert "TF_CUDA_SM_PERCENT_LIMIT=33" in limits["containerEdits"]["env"]
     assert "TF_GPU_MEMORY_LIMIT=16384" in limits["containerEdits"]["env"]
@@ -77,7 +77,7 @@ def test_unprepare_removes_spec_and_record_and_may_be_repeated(setup: Setup) -> 
     outcomes = [setup.unprepare(ref), setup.unprepare(ref)]
 
     assert outcomes == [{ref.uid: None}] * 2
-    assert setup.ledger.get(ref.uid) is None
+    assert setup.record(ref) is None
     assert setup.spec_of(ref) is None
 
 
@@ -327,7 +327,7 @@ def test_earlier_share_is_not_restored_if_the_new_one_does_not_fit(setup: Setup)
     reallocate(setup, ref, share_result(GPU_1))
 
     assert "in use, expected at most 312" in setup.refused(ref)
-    assert setup.ledger.get(ref.uid) is None
+    assert setup.record(ref) is None
     assert setup.spec_of(ref) is None
 
 
@@ -352,7 +352,7 @@ def test_deallocated_claim_fails_and_keeps_its_record(setup: Setup, status: dict
     setup.claims.put({**stored_claim("a", uid=ref.uid), "status": status})
 
     assert "found no allocation" in setup.refused(ref)
-    assert setup.ledger.get(ref.uid) == record
+    assert setup.record(ref) == record
 
 
 def test_record_that_may_be_outdated_is_not_returned_without_the_api_server(setup: Setup) -> None:
@@ -404,6 +404,7 @@ def test_claim_that_another_instance_unprepared_leaves_no_files(setup: Setup, ot
 def test_temporary_file_that_a_recovery_removed_is_written_again(
     setup: Setup, other: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    setup.prepared(put_claim(setup, "first", share_result(vram="1Gi")))  # makes the folders
     ref = put_claim(setup, "a", share_result())
     fchmod = os.fchmod
 

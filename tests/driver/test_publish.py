@@ -100,20 +100,6 @@ def test_first_publication_creates_one_slice_that_a_restart_leaves_as_it_is() ->
     assert restarted.publisher.view().written_at is None
 
 
-def test_change_by_another_writer_is_undone_in_one_write_of_the_same_generation() -> None:
-    setup = Setup()
-    setup.publish()
-    changed = dict(setup.slices.items[SLICE])
-    changed["spec"] = {**changed["spec"], "devices": []}
-    setup.slices.items[SLICE] = changed
-
-    setup.publish()
-
-    assert setup.slices.writes[1:] == [f"replace {SLICE}"]
-    assert setup.slices.items[SLICE]["spec"]["pool"]["generation"] == 1
-    assert len(setup.slices.items[SLICE]["spec"]["devices"]) == 2
-
-
 def test_recreated_node_object_becomes_the_owner_once_its_slices_are_collected() -> None:
     setup = Setup()
     setup.publish()
@@ -189,23 +175,6 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
     assert setup.slices.writes[1:] == [f"replace {SLICE}"]
     assert setup.slices.items[SLICE]["spec"]["devices"][0]["allowMultipleAllocations"] is True
     assert setup.publisher.view().dropped_gates == ()
-
-
-def test_unhealthy_card_is_tainted_in_one_write() -> None:
-    setup = Setup()
-    setup.publish()
-    setup.catalog.on_event(XID_79)
-
-    for _ in range(3):
-        setup.publish()
-
-    assert setup.slices.writes[1:] == [f"replace {SLICE}"]
-    first, second = setup.slices.items[SLICE]["spec"]["devices"]
-    (taint,) = first["taints"]
-    assert (taint["key"], taint["value"]) == ("tensor-fusion.ai/unhealthy", "xid-79")
-    assert taint["timeAdded"].endswith("Z")
-    assert first["attributes"]["phase"] == {"string": "Unknown"}
-    assert "taints" not in second
 
 
 def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:

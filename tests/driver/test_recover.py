@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
@@ -236,9 +237,16 @@ class RecordingReporter(StatusReporter):
         self.troubles.append((claim.ref.name, trouble))
 
 
+class MpsOfAnotherRelease(Mps):
+    """MPS for claims with several cards, which this release refuses."""
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        return Needs()
+
+
 def use_mps(node: Setup, *, several_cards: bool) -> Setup:
     """Let the node use MPS for new claims, with or without claims for several cards."""
-    node.enforcers["mps"] = Mps(several_cards=several_cards)
+    node.enforcers["mps"] = MpsOfAnotherRelease() if several_cards else Mps()
     node.use(enforcer=node.enforcers["mps"], status=RecordingReporter())
     return node
 
@@ -262,7 +270,7 @@ def ref_of(node: Setup, name: str) -> ClaimRef:
 
 def with_record_of_a_later_release(node: Setup) -> Setup:
     """Restart the node with a record of `two` that names an unknown enforcer."""
-    record = node.ledger.get(ref_of(node, "two").uid)
+    record = node.record(ref_of(node, "two"))
     assert record is not None
     with node.ledger.transaction() as transaction:
         transaction.put(replace(record, enforcer="of-a-later-release"))
@@ -354,7 +362,11 @@ def reconciling(
 
     def run() -> None:
         reconciler.run(
-            node.preparer, stale_claims, events or EventsInMemory(), on_recovered=lambda _: None
+            node.preparer,
+            node.status,
+            stale_claims,
+            events or EventsInMemory(),
+            on_recovered=lambda _: None,
         )
 
     with running(run, stop=reconciler.stop):
@@ -368,7 +380,7 @@ def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
 
     with capture_logs() as logs, reconciling(after):
         assert eventually(lambda: len(reported_troubles(after)) > 3)
-        after.enforcers["mps"] = Mps(several_cards=True)
+        after.enforcers["mps"] = MpsOfAnotherRelease()
         assert eventually(lambda: reported_troubles(after)[-1] == ("two", ""))
         reports = len(reported_troubles(after))
         time.sleep(0.2)

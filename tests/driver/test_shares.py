@@ -154,7 +154,7 @@ def running_limit_changes(setup: Setup) -> AbstractContextManager[object]:
 
 
 def limit_gib(setup: Setup, ref: ClaimRef) -> float:
-    record = setup.ledger.get(ref.uid)
+    record = setup.record(ref)
     assert record is not None
     (limit,) = [each.limit for each in record.shares]
     assert limit is not None

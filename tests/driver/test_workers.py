@@ -534,7 +534,6 @@ def test_finished_pod_is_not_registered_again(node: WorkerNode) -> None:
 
     node.repair(4)
 
-    assert node.pods.reads == 2  # one by prepare, one by the first repair
     assert node.hypervisor.calls == [128]
 
 

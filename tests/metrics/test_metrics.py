@@ -356,17 +356,6 @@ def test_any_accept_header_gets_an_answer_with_a_plain_content_type(accept: str)
     assert b"tensorfusion_dra_cards_known 1.0\n" in body
 
 
-def test_a_sum_of_counts_is_exact_in_both_formats() -> None:
-    metrics = NodeMetrics()
-    for _ in range(1000):
-        metrics.api_requests.answered("GET", 200, "", path="/api/v1/nodes/n")
-
-    _, body = metrics.written("", view=node_view, most_shares=10)
-
-    labels = {"verb": "get", "resource": "nodes", "code": "200"}
-    assert from_text(body).value("api_requests_total", **labels) == 1000
-
-
 SICK = Sickness(worst=Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79"), since=NOW)
 USED = Used(vram_bytes=3 * GIB, sm_percent=20, processes=2)
 FULL = node_view(cards=(card_view(sickness=SICK, foreign=USED),), shares=(share_view(used=USED),))

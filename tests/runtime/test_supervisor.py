@@ -135,38 +135,6 @@ def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None
     assert any("stop_requested" in line and number.name in line for line in lines)
 
 
-HURRIES: Final = """
-from tensorfusion_dra.runtime.supervisor import Supervisor
-
-supervisor = Supervisor()
-supervisor.stop_on_signals()
-print("waits", flush=True)
-supervisor.wait()
-print("stop_now", supervisor.stop_now, flush=True)
-while not supervisor.stop_now:
-    supervisor.stopping.wait()
-print("stop_now", supervisor.stop_now, flush=True)
-"""
-
-
-def test_a_second_signal_sets_stop_now() -> None:
-    command = [sys.executable, "-c", HURRIES]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        line = ""
-        while not line.startswith("stop_now"):
-            line = process.stdout.readline()
-            assert line, "the process has ended"
-
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
-
-    assert line == "stop_now False\n"
-    assert output.splitlines()[-1] == "stop_now True"
-
-
 def test_a_signal_is_handled_while_the_main_thread_cannot_run_python() -> None:
     output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
 

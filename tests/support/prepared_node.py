@@ -26,7 +26,6 @@ from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, EvidenceReader
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement import evidence
@@ -135,8 +134,7 @@ class Setup:
             ledger=self.ledger,
             files=self.node_files,
             cards=LocalCards(catalog or self.catalog, facts),
-            share_policies=SharePolicyReader(isolation=Isolation.SOFT),
-            neighbours=NeighbourReader(rules=self.rules),
+            isolation=Isolation.SOFT,
             limit_changes=self.limit_changes(catalog),
             pod_limits=self.pod_limits,
             workers=self.workers,
@@ -184,6 +182,9 @@ class Setup:
         outcome = self.prepare(ref)[ref.uid]
         assert isinstance(outcome, PreparedClaim), outcome
         return outcome
+
+    def record(self, ref: ClaimRef) -> PreparedClaim | None:
+        return next((each for each in self.ledger.claims() if each.ref.uid == ref.uid), None)
 
     def refused(self, ref: ClaimRef) -> str:
         """Prepare a claim that is refused; return the error."""

@@ -52,11 +52,10 @@ from tensorfusion_dra.driver.node_observer import (
 )
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pod_limits import PodLimits
-from tensorfusion_dra.driver.pool_follower import PoolFollower, PoolSource
+from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
 from tensorfusion_dra.driver.recover import Reconciler
-from tensorfusion_dra.driver.share_policies import NeighbourReader, SharePolicyReader
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
@@ -170,9 +169,9 @@ class NodePlugin:
             users=self._users,
         )
         providers_of = self.catalog.providers
-        self._users.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
-        node_enforcer.on_change = lambda: providers_of.wake()  # noqa: PLW0108  it is set later
-        replacement.on_change = lambda: providers_of.wake()  # noqa: PLW0108  likewise
+        self._users.on_change = node_enforcer.on_change = replacement.on_change = (
+            lambda: providers_of.wake()  # noqa: PLW0108  it is set later
+        )
 
         self._api_server = ApiServerState()
         self._recent = RecentOperations()
@@ -232,11 +231,10 @@ class NodePlugin:
             ledger=self._ledger,
             files=files,
             cards=LocalCards(self.catalog, facts),
-            share_policies=SharePolicyReader(isolation=Isolation(settings.isolation)),
-            neighbours=NeighbourReader(rules=facts.rules),
+            isolation=Isolation(settings.isolation),
             limit_changes=self._limit_changes,
             status=self._status,
-            operations=Operations((self._recent, self._metrics.operations)),
+            operations=Operations((self._recent, self._metrics)),
             enforcer=node_enforcer,
             pod_limits=self._pod_limits,
             workers=workers,
@@ -310,7 +308,8 @@ class NodePlugin:
             on_change=self.publisher.wake,
         )
         supervisor.own("cards", cards)
-        supervisor.run("card-events", cards.run_events)
+        if self._card_events is not None:
+            supervisor.run("card-events", partial(self._card_events.run, cards.on_event))
         servers.announce()  # the kubelet may call as soon as it finds the sockets
         supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
 
@@ -326,6 +325,7 @@ class NodePlugin:
         reconcile = partial(
             self._reconciler.run,
             self._preparer,
+            self._status,
             stale_claims,
             self._events(),
             on_recovered=self._enforcement.follow,
@@ -390,7 +390,7 @@ class NodePlugin:
             by_name = settings.gpupool if settings.pool_source == "object" else ""
             pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=wake)
             follower = PoolFollower(
-                PoolSource(pools=pools, nodes=nodes, gpupool=by_name, node_name=settings.node_name),
+                partial(member, pools, nodes, pool_name=by_name, node_name=settings.node_name),
                 self.catalog,
                 self._events(),
                 on_change=self.publisher.wake,
@@ -415,7 +415,7 @@ class NodePlugin:
             api_server=self._api_server.view,
             publishing=self.publisher.view,
             ledger=self._reconciler.ledger,
-            operations=self._recent.views,
+            operations=self._recent.operations,
             node=settings.node_name,
             version=version.current(),
         )

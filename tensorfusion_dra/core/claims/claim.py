@@ -105,30 +105,19 @@ def is_uid(text: str) -> bool:
     return _UID.fullmatch(text) is not None
 
 
-def checked_uid(ref: ClaimRef) -> ClaimRef:
-    """Return the reference if its UID is safe in file names; unprepare uses nothing but the UID.
+def check_ref(ref: ClaimRef) -> None:
+    """Check that all of a reference is safe in file names and in API paths.
 
     Raises:
-        ClaimError: The UID has characters other than letters, digits and dashes, or is too long.
+        ClaimError: UID, namespace or name is not one that the API server would have accepted.
     """
     if not is_uid(ref.uid):
         raise ClaimError(
             f"claim {_shown(ref)}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, "
             f"at most 63"
         )
-    return ref
-
-
-def checked_ref(ref: ClaimRef) -> ClaimRef:
-    """Return the reference if all of it is safe in file names and in API paths.
-
-    Raises:
-        ClaimError: UID, namespace or name is not one that the API server would have accepted.
-    """
-    checked_uid(ref)
     _check_name(ref, "namespace", ref.namespace, name_rules.label)
     _check_name(ref, "name", ref.name, name_rules.subdomain)
-    return ref
 
 
 def _check_name(

@@ -76,15 +76,13 @@ class Cache:
     """The file in which the processes of one request under HAMi-core count their memory.
 
     Attributes:
-        found: False if there is no such file.
-        trouble: Why it could not be read; "" if it could.
+        trouble: Why it could not be read; "" if it could, or if there is no such file yet.
         limits: By the index of a card in the container; 0 means no limit. Empty while no process
             has initialized the file.
         processes: Number of processes that are registered.
     """
 
     path: str
-    found: bool = True
     trouble: str = ""
     limits: tuple[Limit, ...] = ()
     processes: int = 0

@@ -107,8 +107,6 @@ def with_first_grant(
         devices: By name; all of the claim's.
         rules: The node's rules.
     """
-    if not any(share.limit is not None and rules.is_fixed(claim, share) for share in claim.shares):
-        return claim
     shares = []
     for share in claim.shares:
         if share.limit is not None and rules.is_fixed(claim, share):
@@ -199,27 +197,25 @@ def _divided_once(
             else demand(claim, share, device, rules)
             for claim, _, share in tenants
         ]
-        divided = _divided(total(device), demands)
+        whole = total(device)
         if rules.overcommit_limits:
-            divided = [within(request, wanted, total(device)) for request, wanted in demands]
+            divided = [within(request, wanted, whole) for request, wanted in demands]
+        else:
+            compute = limits.granted(
+                whole.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
+            )
+            memory = limits.granted(
+                whole.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
+            )
+            divided = [
+                Limit(sm_percent=part, vram_bytes=size)
+                for part, size in zip(compute, memory, strict=True)
+            ]
         granted.update(
             ((claim.ref.uid, index), limit)
             for (claim, index, _), limit in zip(tenants, divided, strict=True)
         )
     return [_with_limits(claim, granted) for claim in claims]
-
-
-def _divided(whole: Limit, demands: Sequence[tuple[Limit, Limit]]) -> list[Limit]:
-    """Return the limits of tenants with these requests and wanted limits, see limits.granted()."""
-    compute = limits.granted(
-        whole.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
-    )
-    memory = limits.granted(
-        whole.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
-    )
-    return [
-        Limit(sm_percent=part, vram_bytes=size) for part, size in zip(compute, memory, strict=True)
-    ]
 
 
 def _request(share: PreparedShare, device: Device) -> Limit:
@@ -243,16 +239,10 @@ def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
 
 def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], Limit]) -> PreparedClaim:
     """Return the claim with these limits; the same object if none of them changes."""
-    changed = {
-        index: limit
+    shares = tuple(
+        share
+        if share.limit is None
+        else replace(share, limit=granted.get((claim.ref.uid, index), share.limit))
         for index, share in enumerate(claim.shares)
-        if (limit := granted.get((claim.ref.uid, index), share.limit)) != share.limit
-        and share.limit is not None
-    }
-    if not changed:
-        return claim
-    shares = [
-        replace(share, limit=changed[index]) if index in changed else share
-        for index, share in enumerate(claim.shares)
-    ]
-    return replace(claim, shares=tuple(shares))
+    )
+    return claim if shares == claim.shares else replace(claim, shares=shares)

@@ -4,11 +4,11 @@ The log, the metrics and the status page name them with the words of this module
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
 
 
@@ -87,34 +87,27 @@ class EndedOperation(NamedTuple):
     Attributes:
         kind: What the kubelet asked for.
         claim: The claim.
+        ended_at: When it ended.
+        seconds_by_stage: Time in each stage that it entered, the one entered first first.
+        last_stage: The stage in which it ended; that of the error, if it failed.
         result: How it ended.
         error: Text of its error; "" for success.
-        entered: The stages that it entered, at least one, with the time at which it did.
-        ended: When it ended, on the same clock.
-        seconds_by_stage: Time in each stage that it entered, the one entered first first.
-        prepared: The claim as prepared; None after a failure, and for an unprepare.
         from_record: True if the claim was prepared already, so that its record was the answer.
     """
 
     kind: OperationKind
     claim: ClaimRef
-    result: Result
-    error: str
-    entered: Sequence[tuple[Stage, float]]
-    ended: float
+    ended_at: datetime
     seconds_by_stage: Mapping[Stage, float]
-    prepared: PreparedClaim | None = None
+    last_stage: Stage
+    result: Result
+    error: str = ""
     from_record: bool = False
 
     @property
     def seconds(self) -> float:
         """Time from the arrival of the kubelet's call to the end; the sum over all stages."""
-        return self.ended - self.entered[0][1]
-
-    @property
-    def last_stage(self) -> Stage:
-        """The stage in which it ended; that of the error, if it failed."""
-        return self.entered[-1][0]
+        return sum(self.seconds_by_stage.values())
 
 
 def seconds_by_stage(entered: Sequence[tuple[Stage, float]], ended: float) -> Mapping[Stage, float]:

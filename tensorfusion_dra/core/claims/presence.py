@@ -16,12 +16,11 @@ from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import Daemon, EvidencePaths, NodeEvidence
+from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidence
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import State, Verdict, verdict_of_record
 from tensorfusion_dra.core.errors import ClaimError
 
-_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
 _HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled=true"
 _CURES: Final = {
     TensorFusion.name: "run Tensor Fusion's hypervisor on this node, which puts its limiter there "
@@ -109,18 +108,36 @@ def waiting(enforcer: str, trouble: str) -> str:
 def of_node(enforcer: str, evidence: NodeEvidence) -> Verdict:
     """Return the verdict about shares with limits in the default isolation."""
     missing = [f"{file.path}: {file.trouble}" for file in evidence.files if file.trouble]
-    if missing:
-        return verdicts.not_enforced(verdicts.LIMITER_MISSING, missing[0])
-    if enforcer == TensorFusion.name:
-        return _of_hypervisor(evidence)
-    if enforcer in {Mps.name, Nvidia.name} and evidence.daemon is not None:
-        return _of_daemon(enforcer, evidence.daemon)
-    if enforcer not in _OWN:
-        return _of_another(enforcer, evidence)
-    return verdicts.unknown(
+    daemon = evidence.daemon
+    found = verdicts.unknown(
         verdicts.LIBRARY_INSTALLED,
         "the library is there; whether it works shows only in a running container",
     )
+    if missing:
+        found = verdicts.not_enforced(verdicts.LIMITER_MISSING, missing[0])
+    elif enforcer == NoEnforcer.name:
+        found = verdicts.not_enforced(verdicts.NO_ENFORCER, verdicts.ADVISORY)
+    elif enforcer == TensorFusion.name and evidence.hypervisor:
+        found = verdicts.enforced(verdicts.ENFORCER_ALIVE, evidence.hypervisor)
+    elif enforcer == TensorFusion.name:
+        text = f"no sign of a hypervisor ({'; '.join(evidence.asked)})"
+        found = verdicts.not_enforced(verdicts.HYPERVISOR_MISSING, text)
+    elif daemon and daemon.trouble and enforcer == Nvidia.name:
+        found = verdicts.not_enforced(verdicts.DRIVER_CANNOT_LIMIT, daemon.trouble)
+    elif daemon and daemon.trouble:
+        subject = "no MPS daemon answers at " if enforcer == Mps.name else ""
+        text = f"{subject}{daemon.path}: {daemon.trouble}"
+        found = verdicts.not_enforced(verdicts.DAEMON_SILENT, text)
+    elif daemon and enforcer == Nvidia.name:
+        text = "the NVIDIA driver set and returned limits for a cgroup"
+        found = verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
+    elif daemon and enforcer == Mps.name:
+        text = f"the MPS daemon answers at {daemon.path}"
+        found = verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
+    elif enforcer not in verdicts.OWN:
+        text = f"enforcer {enforcer}: whether it works shows only in a running container"
+        found = verdicts.unknown(verdicts.NO_SIGNS, text)
+    return found
 
 
 def refuses(found: Verdict, *, is_required: bool) -> bool:
@@ -169,39 +186,3 @@ def refusal(claim: PreparedClaim, evidence: NodeEvidence) -> str:
     if found.state is not State.NOT_ENFORCED:
         return ""
     return f"{found.text}; {cure(claim.enforcer)}"
-
-
-def _of_hypervisor(evidence: NodeEvidence) -> Verdict:
-    if evidence.hypervisor:
-        return verdicts.enforced(verdicts.ENFORCER_ALIVE, evidence.hypervisor)
-    return verdicts.not_enforced(
-        verdicts.HYPERVISOR_MISSING, f"no sign of a hypervisor ({'; '.join(evidence.asked)})"
-    )
-
-
-def _of_daemon(enforcer: str, daemon: Daemon) -> Verdict:
-    if enforcer == Nvidia.name:
-        if daemon.trouble:
-            return verdicts.not_enforced(verdicts.DRIVER_CANNOT_LIMIT, daemon.trouble)
-        return verdicts.enforced(
-            verdicts.ENFORCER_ALIVE, "the NVIDIA driver set and returned limits for a cgroup"
-        )
-    if daemon.trouble:
-        return verdicts.not_enforced(
-            verdicts.DAEMON_SILENT, f"no MPS daemon answers at {daemon.path}: {daemon.trouble}"
-        )
-    return verdicts.enforced(verdicts.ENFORCER_ALIVE, f"the MPS daemon answers at {daemon.path}")
-
-
-def _of_another(enforcer: str, evidence: NodeEvidence) -> Verdict:
-    """Return the verdict about `none`, or another package's enforcer, whose files are there."""
-    if enforcer == NoEnforcer.name:
-        return verdicts.not_enforced(verdicts.NO_ENFORCER, verdicts.ADVISORY)
-    if evidence.daemon is not None and evidence.daemon.trouble:
-        return verdicts.not_enforced(
-            verdicts.DAEMON_SILENT, f"{evidence.daemon.path}: {evidence.daemon.trouble}"
-        )
-    return verdicts.unknown(
-        verdicts.NO_SIGNS,
-        f"enforcer {enforcer}: whether it works shows only in a running container",
-    )

@@ -71,13 +71,8 @@ class ShareParameters:
 
     def over(self, lower: "ShareParameters") -> "ShareParameters":
         """Return these parameters, with the lower ones in place of those that are not set."""
-        if _NONE_SET in (self, lower):
-            return lower if self == _NONE_SET else self
         own = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(lower, **{name: value for name, value in own.items() if value is not None})
-
-
-_NONE_SET: Final = ShareParameters()
 
 
 def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:

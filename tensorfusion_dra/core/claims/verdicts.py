@@ -32,7 +32,7 @@ from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
 from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import Cache, Evidence, EvidencePaths, SharedMemory
+from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths, SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -153,24 +153,20 @@ class CurrentVerdict:
             ValueError: It did not write this.
             KeyError: It did not write this.
         """
+        limits = {
+            name: (State(each["state"]), str(each["reason"]))
+            for name, each in kept.get("limits", {}).items()
+        }
         return cls(
             verdict=Verdict(
                 state=State(kept["state"]),
                 reason=str(kept["reason"]),
                 text=str(kept["message"]),
-                limits=_limits_from_json(kept),
+                # None if both are as the whole; an older release wrote none.
+                limits=limits if len({*limits.values()}) > 1 else {},
             ),
             since=datetime.fromisoformat(str(kept["since"])),
         )
-
-
-def _limits_from_json(kept: Mapping[str, Any]) -> Mapping[str, tuple[State, str]]:
-    """Return the limits of a verdict; none if both are as the whole, or from an older release."""
-    found = {
-        name: (State(each["state"]), str(each["reason"]))
-        for name, each in kept.get("limits", {}).items()
-    }
-    return found if len({*found.values()}) > 1 else {}
 
 
 def of_limits(memory: Verdict, compute: Verdict) -> Verdict:
@@ -201,7 +197,8 @@ def unknown(reason: str, text: str) -> Verdict:
 
 
 _WHOLE_PERCENT: Final = 100
-_OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
+OWN: Final = frozenset({TensorFusion.name, HamiCore.name, Mps.name, Nvidia.name})
+"""The driver's own enforcers, but for `none`."""
 STARTING_SECONDS: Final = 30.0
 """Time after new limits in which missing evidence means nothing yet. The hypervisor itself tries
 for 30 seconds to make a pod's shared memory."""
@@ -254,7 +251,7 @@ def of_claim(
         or verdict_of_record(claim, share)
         or (
             _by_evidence(claim, share, evidence, is_new=is_new, beside=others)
-            if claim.enforcer in _OWN
+            if claim.enforcer in OWN
             else _by_judge(claim, share, evidence, judge)
         )
         for share, over in zip(claim.shares, excess or [""] * len(claim.shares), strict=True)
@@ -344,11 +341,28 @@ def _of_hami_core(request: str, expected: tuple[Limit, ...], evidence: Evidence)
         expected: The request's limits by the index of a card in the container.
         evidence: What was read.
     """
-    cache = _cache(request, evidence.caches)
+    cache = evidence.caches.get(request)
+    if cache is None or not (cache.processes or cache.trouble):
+        # A container that uses several requests of its claim counts in the file of one of them.
+        # Their limits are equal (enforcers/limiters.py), so that one speaks for all.
+        cache = next((each for each in evidence.caches.values() if each.processes), cache)
     if cache is not None and cache.trouble:
         return unknown(UNREADABLE, f"{cache.path}: {cache.trouble}")
     if cache is not None and cache.processes:
-        return _of_limits(cache, expected)
+        for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
+            # HAMi-core takes 0 for no limit.
+            exceeds_compute = (found.sm_percent or _WHOLE_PERCENT) > limit.sm_percent
+            if exceeds_compute or not found.vram_bytes or found.vram_bytes > limit.vram_bytes:
+                return not_enforced(
+                    LIMITS_DIFFER,
+                    f"{cache.path}: card {index}: found {found}, expected {limit}; the first "
+                    "process in the container had other limits in its environment; start the pod "
+                    "again",
+                )
+        return enforced(
+            LIMITER_ACTIVE,
+            f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
+        )
     missing = [f"{file.path}: {file.trouble}" for file in evidence.files if file.trouble]
     if missing:
         return not_enforced(
@@ -359,35 +373,6 @@ def _of_hami_core(request: str, expected: tuple[Limit, ...], evidence: Evidence)
         NO_PROCESS,
         "no process has registered with HAMi-core: none has used the GPU yet, or it runs without "
         "the library",
-    )
-
-
-def _cache(request: str, caches: Mapping[str, Cache]) -> Cache | None:
-    """Return the file of a request.
-
-    A container that uses several requests of its claim counts in the file of one of them. Their
-    limits are equal (enforcers/limiters.py), so that one speaks for all.
-    """
-    own = caches.get(request)
-    if own is not None and (own.processes or own.trouble):
-        return own
-    return next((cache for cache in caches.values() if cache.processes), own)
-
-
-def _of_limits(cache: Cache, expected: tuple[Limit, ...]) -> Verdict:
-    for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
-        # HAMi-core takes 0 for no limit.
-        exceeds_compute = (found.sm_percent or _WHOLE_PERCENT) > limit.sm_percent
-        if exceeds_compute or not found.vram_bytes or found.vram_bytes > limit.vram_bytes:
-            return not_enforced(
-                LIMITS_DIFFER,
-                f"{cache.path}: card {index}: found {found}, expected "
-                f"{limit}; the first process in the container had other limits "
-                "in its environment; start the pod again",
-            )
-    return enforced(
-        LIMITER_ACTIVE,
-        f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
     )
 
 
@@ -467,11 +452,9 @@ def of_soft_limiter(gpu_uuid: str, expected: Limit, evidence: Evidence, *, is_ne
     if memory.trouble and not memory.is_replaced:
         return unknown(UNREADABLE, f"{memory.path}: {memory.trouble}")
     trouble = _memory_trouble(gpu_uuid, expected, memory, evidence.read_at)
-    if trouble is not None and is_new:
-        text = f"the limits were set a moment ago; {trouble.text}"
-        trouble = unknown(STARTING, text)
     if trouble is not None:
-        return trouble
+        starting = f"the limits were set a moment ago; {trouble.text}"
+        return unknown(STARTING, starting) if is_new else trouble
     if memory.processes:
         return enforced(
             LIMITER_ACTIVE,

@@ -210,11 +210,6 @@ def unmarks(marked: Mapping[str, object]) -> dict[str, str | None]:
     return {**dict.fromkeys(sorted(own - {names.LABEL_COMPONENT})), **kept}
 
 
-def is_marked(stored: Mapping[str, Any]) -> bool:
-    """Return True if this driver marked the pod."""
-    return names.MARK_DRA_MARKS in annotations(stored)
-
-
 def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the annotations of a pod as they would be without this driver."""
     found = annotations(stored)

@@ -223,7 +223,9 @@ def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) 
         return health
     if finding.is_partial and health.sick.worst.kind is TroubleKind.SOURCE:
         return replace(health, good_readings=0)
-    if health.reported and not _is_cleared(health, finding, now, rules):
+    is_old = 0 < rules.xid_clear_seconds <= now.seconds - health.reported_at
+    is_cleared = finding.needs_nothing or finding.was_reset or health.was_away or is_old
+    if health.reported and not is_cleared:
         return replace(health, good_readings=0)
     # Cleared stays cleared: the next reading may not show the sign of it any more.
     health = replace(health, reported=(), good_readings=health.good_readings + 1)
@@ -252,14 +254,6 @@ def _troubled(health: CardHealth, troubles: tuple[Trouble, ...], now: Moment) ->
         good_readings=0,
         was_away=health.was_away or worst.kind in AWAY,
     )
-
-
-def _is_cleared(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) -> bool:
-    """Return True if the reported errors no longer count."""
-    if finding.needs_nothing or finding.was_reset or health.was_away:
-        return True
-    waited = now.seconds - health.reported_at
-    return 0 < rules.xid_clear_seconds <= waited
 
 
 _TROUBLES = {

@@ -159,7 +159,9 @@ def published(
     if kept:
         # At their former position: NVML lists cards in the order of the PCI bus.
         gpus = sorted([*gpus, *kept], key=lambda gpu: gpu.pci_bus_id or "~")
-    counted = {gpu.uuid for gpu in kept} | _subjects(kept, known, inventory)
+    lost = _matched({uuid: known.cards[uuid] for uuid in known.absent}, inventory.lost)
+    subjects = {lost[gpu.uuid].subject for gpu in kept if gpu.uuid in lost}
+    counted = {gpu.uuid for gpu in kept} | subjects
     left_out = tuple(each for each in inventory.left_out if each.subject not in counted)
     return PublishedCards(
         inventory=replace(inventory, gpus=tuple(gpus), left_out=(*left_out, *waiting)),
@@ -245,15 +247,12 @@ def _absences(missing: Mapping[str, Gpu], inventory: Inventory) -> Mapping[str, 
     unusable = {each.subject: each.reason for each in inventory.left_out}
     absences = {}
     for uuid in missing:
+        kind, reason, text = TroubleKind.VANISHED, "vanished", "the GPU is gone from the node"
         if uuid in lost:
-            text = f"the GPU is lost: {lost[uuid].text}"
-            absences[uuid] = Trouble(kind=TroubleKind.LOST, reason="lost", text=text)
+            kind, reason, text = TroubleKind.LOST, "lost", f"the GPU is lost: {lost[uuid].text}"
         elif uuid in unusable:
-            text = f"the GPU cannot be used: {unusable[uuid]}"
-            absences[uuid] = Trouble(kind=TroubleKind.VANISHED, reason="unusable", text=text)
-        else:
-            text = "the GPU is gone from the node"
-            absences[uuid] = Trouble(kind=TroubleKind.VANISHED, reason="vanished", text=text)
+            reason, text = "unusable", f"the GPU cannot be used: {unusable[uuid]}"
+        absences[uuid] = Trouble(kind=kind, reason=reason, text=text)
     return absences
 
 
@@ -274,12 +273,6 @@ def _matched(missing: Mapping[str, Gpu], lost: Sequence[LostCard]) -> Mapping[st
     rest = (uuid for uuid in missing if uuid not in found)
     found.update(zip(rest, nameless, strict=False))
     return found
-
-
-def _subjects(kept: Sequence[Gpu], known: KnownCards, inventory: Inventory) -> set[str]:
-    missing = {uuid: known.cards[uuid] for uuid in known.absent}
-    matched = _matched(missing, inventory.lost)
-    return {matched[gpu.uuid].subject for gpu in kept if gpu.uuid in matched}
 
 
 def _without_healthy(judged: Mapping[str, CardHealth]) -> Mapping[str, CardHealth]:

@@ -81,7 +81,7 @@ def as_json(view: NodeView) -> Json:
                 "seconds": round(each.seconds, 6),
                 "stages": [
                     {"stage": stage.value, "seconds": round(seconds, 6)}
-                    for stage, seconds in each.stages.items()
+                    for stage, seconds in each.seconds_by_stage.items()
                 ],
                 "result": each.result.value,
                 "lastStage": each.last_stage.value,

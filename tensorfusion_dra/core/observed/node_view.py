@@ -20,7 +20,7 @@ from typing import Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
@@ -266,29 +266,6 @@ class LedgerView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperationView:
-    """One prepare or unprepare of one claim that has ended.
-
-    Attributes:
-        seconds: From the arrival of the kubelet's call to the end; the sum over all stages.
-        stages: Seconds in each stage, the one entered first first.
-        last_stage: The stage in which it ended; that of the error, if it failed.
-        error: Text of the error; "" if it succeeded.
-        from_record: True if the claim was prepared already, so that its record was the answer.
-    """
-
-    kind: OperationKind
-    claim: ClaimRef
-    ended_at: datetime
-    seconds: float
-    stages: Mapping[Stage, float]
-    last_stage: Stage
-    result: Result
-    error: str = ""
-    from_record: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
     """The node at one moment.
 
@@ -323,7 +300,7 @@ class NodeView:
     shares: tuple[ShareView, ...] = ()
     shares_error: str = ""
     use_error: str = ""
-    operations: tuple[OperationView, ...] = ()
+    operations: tuple[EndedOperation, ...] = ()
 
     @property
     def claims(self) -> int:

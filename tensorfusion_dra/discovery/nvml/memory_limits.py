@@ -40,7 +40,6 @@ from tensorfusion_dra.discovery.nvml import nvml_discovery
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _DRIVER: Final = 615
-_SYMBOLS: Final = ("nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1")
 _SCRATCH: Final = "tensorfusion-dra-check"
 _POD_UID: Final = re.compile(r"[A-Za-z0-9-]{1,63}")
 _TEXTS: Final = {
@@ -88,7 +87,7 @@ class MemoryLimits:
         self._sign = replacement_sign
         self._library, self._driver_root = library, driver_root
         self._cgroups, self._every_container = cgroups, every_container
-        self._calls: Any = None
+        self._is_open = False
 
     def check_driver(self) -> None:
         """Return if NVML may be open.
@@ -99,7 +98,7 @@ class MemoryLimits:
         """
         if self._sign is not None and self._sign.exists():
             text = "the NVIDIA driver is being replaced"
-            if self._calls is not None:
+            if self._is_open:
                 raise FatalError(f"{text}; this process ends, which closes NVML")
             raise RetryableError(text)
 
@@ -116,9 +115,6 @@ class MemoryLimits:
             version = pynvml.nvmlSystemGetDriverVersion()
             if int(version.partition(".")[0]) < _DRIVER:
                 return (f"NVIDIA driver: found {version}, expected {_DRIVER} or later",)
-            for name in _SYMBOLS:
-                if not hasattr(self._calls, name):
-                    return (f"NVML: {name}: {_TEXTS[pynvml.NVML_ERROR_FUNCTION_NOT_FOUND]}",)
             if not (self._cgroups / "cgroup.controllers").is_file():
                 return (f"{self._cgroups}: found no cgroup2, expected the host's",)
             return self._check_cards()
@@ -325,14 +321,14 @@ class MemoryLimits:
             FatalError: See check_driver().
         """
         self.check_driver()
-        if self._calls is not None:
+        if self._is_open:
             return
-        calls = nvml_discovery.load(self._library, self._driver_root)
+        nvml_discovery.load(self._library, self._driver_root)
         try:
             pynvml.nvmlInitWithFlags(pynvml.NVML_INIT_FLAG_NO_GPUS)
         except pynvml.NVMLError as error:
             raise RetryableError(f"NVML: {nvml_discovery.error_name(error)}") from error
-        self._calls = calls
+        self._is_open = True
 
     def _kubepods(self) -> Iterator[Path]:
         """Yield the cgroups above those of all pods; kind's kubelet has its own one level lower.

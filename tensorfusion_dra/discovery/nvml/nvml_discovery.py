@@ -112,7 +112,15 @@ class NvmlDiscovery:
         """
         bound = bound_devices(self._sysfs)
         last, self._last = self._last, None
-        if last is None or bound != self._bound or self._needs_restart(last):
+        is_due = time.monotonic() - self._restarted_at >= _RESTART_SECONDS
+        if (
+            last is None
+            or bound != self._bound
+            or last.lost
+            or {gpu.uuid for gpu in last.gpus} != self.events.watched()
+            or is_due
+        ):
+            # NVML has to be initialised again, for which nothing may have it open.
             with self.events.paused():
                 found = self._inventory()
             self._restarted_at = time.monotonic()
@@ -134,12 +142,6 @@ class NvmlDiscovery:
     def close(self, *, wait_seconds: float = 5.0) -> None:
         """End the thread; one that hangs in the driver stays until the process ends."""
         self._thread.close(wait_seconds=wait_seconds)
-
-    def _needs_restart(self, last: Inventory) -> bool:
-        """Return True if NVML has to be initialised again: a card is not watched, or it is time."""
-        if last.lost or {gpu.uuid for gpu in last.gpus} != self.events.watched():
-            return True
-        return time.monotonic() - self._restarted_at >= _RESTART_SECONDS
 
     def _inventory(self) -> Inventory:
         try:
@@ -346,8 +348,8 @@ def error_name(error: pynvml.NVMLError) -> str:
     return _ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}")
 
 
-def load(library: Path | None, driver_root: Path) -> ctypes.CDLL:
-    """Load NVML, make pynvml call it, and return it.
+def load(library: Path | None, driver_root: Path) -> None:
+    """Load NVML, and make pynvml call it.
 
     Args:
         library: Its path; None searches for it.
@@ -356,9 +358,7 @@ def load(library: Path | None, driver_root: Path) -> ctypes.CDLL:
     Raises:
         RetryableError: It cannot be loaded; the text has the reasons.
     """
-    calls = _loaded_library(_candidates(library, driver_root)).calls
-    pynvml.nvmlLib = calls
-    return calls
+    pynvml.nvmlLib = _loaded_library(_candidates(library, driver_root)).calls
 
 
 def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:

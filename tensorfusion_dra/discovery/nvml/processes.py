@@ -4,7 +4,6 @@ NVML gives PIDs of the host, so /proc has to be the host's: the pod needs `hostP
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,19 +33,6 @@ Query = Callable[..., Any]
 """Calls a function of NVML; returns its answer or a Refusal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Origin:
-    """Where a process comes from.
-
-    Attributes:
-        inode: Of its folder in /proc, which a later process with this PID does not have.
-    """
-
-    inode: int
-    container: Container | None
-    name: str
-
-
 class ProcessReader:
     """Reader of the processes of all cards, for one thread."""
 
@@ -57,7 +43,6 @@ class ProcessReader:
             proc: The host's /proc.
         """
         self._proc = proc
-        self._origins: dict[int, _Origin] = {}
         self._seen_until: dict[str, int] = {}  # time of the last sample by GPU UUID
         self._refused: set[tuple[str, str, str]] = set()  # logged refusals
 
@@ -97,18 +82,18 @@ class ProcessReader:
                     of_card[each.pid] = max(of_card.get(each.pid, 0), each.usedGpuMemory or 0)
             busy[uuid] = self._utilization(uuid, handle, query)
         pids = {pid for of_card in memory.values() for pid in of_card}
-        self._origins = {pid: self._origin(pid) for pid in pids}
+        origins = {pid: self._origin(pid) for pid in pids}
         return {
             uuid: [
                 Process(
                     pid=pid,
                     vram_bytes=vram_bytes,
                     sm_percent=busy[uuid].get(pid, 0),
-                    container=self._origins[pid].container,
-                    name=self._origins[pid].name,
+                    container=origin[0],
+                    name=origin[1],
                 )
                 for pid, vram_bytes in of_card.items()
-                if self._origins[pid].inode  # else it has ended meanwhile
+                if (origin := origins[pid]) is not None
             ]
             for uuid, of_card in memory.items()
         }
@@ -136,16 +121,12 @@ class ProcessReader:
             log.warning("use_refused", uuid=uuid, query=name, error=f"NVML answered {answer.error}")
         return True
 
-    def _origin(self, pid: int) -> _Origin:
-        """Return where a process comes from, read only once; inode 0 if it has ended."""
+    def _origin(self, pid: int) -> tuple[Container | None, str] | None:
+        """Return container and program of a process; None if it has ended."""
         folder = self._proc / str(pid)
         try:
-            inode = folder.stat().st_ino
-            known = self._origins.get(pid)
-            if known is not None and known.inode == inode:
-                return known
             cgroups = (folder / "cgroup").read_text(encoding="utf-8", errors="replace")
             name = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
-            return _Origin(inode=0, container=None, name="")
-        return _Origin(inode=inode, container=use.container_of(cgroups), name=name)
+            return None
+        return use.container_of(cgroups), name

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import urlopen
 
 import pytest
 
 from dra_simulator.rest import EVENTS
-from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
+from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.app.node_plugin.test_node_plugin_process import SHARE, cluster_with, log_lines, start
 from tests.app.test_command import command
@@ -125,57 +123,6 @@ def test_dead_daemon_is_in_status_event_log_inspect_and_doctor(
         levels = {each["lookedAt"]: each["level"] for each in findings if each["theme"] == "limits"}
         assert levels["life of enforcer mps"] == "problem"
         assert "ok" not in levels.values()
-
-
-def test_required_daemon_lets_pods_wait(
-    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with node(tmp_path, library, monkeypatch, "--require-enforcement", "true") as cluster:
-        with daemon(cluster):
-            pass  # it died, and left its socket
-        cluster.submit("a", SHARE)
-        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
-        assert cluster.container_of("a") is None
-
-        with daemon(cluster), PluginClient(socket_of(cluster)) as kubelet:
-            claim = cluster.claim_of(cluster.pod("a"))
-            assert claim is not None
-            own = claim["metadata"]
-            ref = ClaimRef(namespace=own["namespace"], name=own["name"], uid=own["uid"])
-            answer = kubelet.prepare(ref).claims[ref.uid]
-
-        assert answer.error == ""
-        (reason, *_) = log_lines(cluster, "enforcer_not_seen")
-        assert reason["reason"] == "DaemonSilent"
-
-
-def test_node_without_any_enforcer_says_so_and_prepares_whole_cards_only(
-    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bare GPU node whose settings name the enforcer."""
-    port = str(port_of_no_client())
-    flags = ("--enforcer", "tensor-fusion", "--health-host", "127.0.0.1", "--health-port", port)
-    with node(tmp_path, library, monkeypatch, *flags) as cluster:
-        cluster.until("event", lambda: bool(node_events(cluster)))
-        with urlopen(f"http://127.0.0.1:{port}/status.json") as answer:
-            page = json.load(answer)["enforcer"]
-        findings = shown(cluster, "doctor", "-o", "json")["findings"]
-        cluster.submit("part", SHARE)
-        cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
-        waiting = cluster.container_of("part")
-        cluster.delete("part")
-        cluster.submit("whole", {})
-        cluster.until("judged", lambda: condition(cluster, "whole") == ("True", "NoLimit"))
-        ((reason, text),) = node_events(cluster)
-        (refused, *_) = log_lines(cluster, "claim_prepare_failed")
-
-    cure = presence.cure("tensor-fusion")
-    assert reason == "EnforcerMissing"
-    assert text.endswith(cure)
-    assert (page["state"], page["message"].endswith(cure)) == ("NotEnforced", True)
-    assert cure in [each["cure"] for each in findings if each["level"] == "problem"]
-    assert waiting is None
-    assert cure in refused["error"]
 
 
 def enforcement(cluster: SimulatedCluster) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 from tests.app.node_plugin.health_cluster import (
-    NO_POLL,
     SERVICES,
     SHORT_WAIT,
     device_of,
@@ -24,28 +23,6 @@ from tests.app.node_plugin.test_node_plugin_process import (
     start,
     stop,
 )
-
-
-def test_an_xid_taints_the_device_and_reaches_both_streams_before_the_next_poll(
-    tmp_path: Path,
-) -> None:
-    with sick_cluster(tmp_path, *NO_POLL) as (cluster, profile):
-        first, second = devices(cluster)
-
-        profile.make(0, xid=79)
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-
-        (taint,) = taints(cluster).values()
-        assert reasons(cluster) == {first: "xid-79"}
-        assert taint["effect"] == "NoSchedule"
-        assert phases(cluster) == {first: "Unknown", second: "Running"}
-        for service in SERVICES:
-            assert streamed(cluster, service) == {
-                first: ("UNHEALTHY", "XID 79: GPU has fallen off the bus"),
-                second: ("HEALTHY", ""),
-            }
-        event = f"{first}: XID 79: GPU has fallen off the bus"
-        cluster.until("event", lambda: event_messages(cluster, "GPUUnhealthy") == [event])
 
 
 def test_settings_override_xids_and_the_effect_of_the_taint(tmp_path: Path) -> None:
@@ -99,32 +76,6 @@ def test_a_lost_card_with_a_claim_stays_listed_and_is_reported_everywhere(tmp_pa
         # The claim's status and the slices are written by two threads.
         cluster.until("ready again", lambda: ready(cluster, "a")[0] == "True")
         cluster.until("untainted", lambda: taints(cluster) == {})
-
-
-def test_a_vanished_card_with_a_claim_stays_listed_after_a_restart(
-    tmp_path: Path,
-) -> None:
-    with sick_cluster(tmp_path) as (cluster, profile):
-        run_pod(cluster, "a")
-        device = device_of(cluster, "a")
-        before = devices(cluster)
-        profile.make(list(before).index(device), fault="absent")
-        cluster.until("tainted", lambda: bool(taints(cluster)))
-        stored = cluster.slices()
-        cluster.server.requests.reset()
-
-        stop(cluster)
-        start(cluster)
-        cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
-        cluster.until("read", lambda: device in streamed(cluster, SERVICES[0]))
-
-        assert list(devices(cluster)) == list(before)
-        assert reasons(cluster) == {device: "vanished"}
-        assert devices(cluster)[device]["capacity"] == before[device]["capacity"]
-        assert streamed(cluster, SERVICES[1])[device][0] == "UNHEALTHY"
-        assert cluster.slices() == stored
-        cluster.delete("a")
-        cluster.until("gone", lambda: device not in devices(cluster))
 
 
 def test_a_hanging_nvidia_driver_delays_no_claim(tmp_path: Path) -> None:

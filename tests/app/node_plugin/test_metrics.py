@@ -100,31 +100,6 @@ def test_prepares_and_unprepares_are_counted_by_result_and_stage(node: Node) -> 
     assert sum(by_stage.values()) == pytest.approx(total)
 
 
-def test_what_the_shares_of_a_node_have(node: Node) -> None:
-    node.start()
-    run_pod(node.cluster, "a")
-
-    found = node.scrape_until_shares(1)
-
-    ((share, _),) = found.each("share_info")
-    card = share["uuid"]
-    assert (share["namespace"], share["pod"], share["isolation"]) == ("default", "a", "soft")
-    assert share["request"] == "gpu"
-    expected = {
-        "share_requested_tflops": 100,
-        "share_requested_vram_bytes": 16 * GIB,
-        "share_limit_vram_bytes": 16 * GIB,
-        "share_limit_compute_ratio": 0.33,
-    }
-    assert {name: found.value(name, pod="a") for name in expected} == expected
-    assert found.value("card_consumed_tflops", uuid=card) == 100
-    assert found.value("card_free_vram_bytes", uuid=card) == (
-        found.value("card_capacity_vram_bytes", uuid=card) - 16 * GIB
-    )
-    assert sorted(found.values("card_consumed_tflops", "uuid").values()) == [0, 100]
-    assert found.value("claims") == 1
-
-
 def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
     node.start()
     node.cluster.until("confirmed", lambda: node.scrape().value("slices") == 1)

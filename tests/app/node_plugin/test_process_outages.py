@@ -1,6 +1,5 @@
 """The real node-plugin process during failures of the API server, the network or the kubelet."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -108,21 +107,6 @@ def test_a_prepare_call_succeeds_in_spite_of_a_short_outage(cluster: SimulatedCl
     assert log_lines(cluster, "claim_prepare_failed") == []
 
 
-@pytest.mark.parametrize("fault", [Refuse(500), Refuse(429, "", 1), Cut(), Refuse(401)])
-def test_slices_are_written_again_after_an_outage(
-    cluster: SimulatedCluster, fault: Refuse | Cut
-) -> None:
-    for verb in ("watch", "create"):
-        cluster.server.faults.add(verb, "resourceslices", fault, times=2)
-    cluster.kubelet.stop()
-    cluster.start_kubelet(wipe_slices=True)
-    cluster.until("wiped", lambda: cluster.server.requests.count("deletecollection") > 0)
-
-    cluster.until("back", lambda: bool(cluster.slices()))
-
-    assert cluster.plugin().exit_code is None
-
-
 def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     cluster: SimulatedCluster,
 ) -> None:
@@ -141,21 +125,6 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     assert logged.count("no right to list slices") == 2
     assert cluster.server.requests.count("list", "resourceslices") <= 3
     assert is_connected(cluster)
-
-
-def test_the_socket_is_bound_again_after_the_registration_folder_was_deleted(
-    cluster: SimulatedCluster,
-) -> None:
-    run_pod(cluster, "a")
-    cluster.kubelet.stop()
-    shutil.rmtree(cluster.kubelet_root / "plugins_registry")
-    cluster.start_kubelet()
-
-    cluster.until("registered", lambda: is_connected(cluster))
-    cluster.delete("a")
-    cluster.until("unprepared", lambda: not cluster.spec_files())
-
-    assert len(log_lines(cluster, "socket_rebound")) == 1
 
 
 def test_a_refused_registration_is_logged_and_retried() -> None:

@@ -74,24 +74,6 @@ def test_the_old_instance_serves_again_when_the_new_one_is_killed(
     wait_logged(cluster, "claim_unprepared", "old")
 
 
-def test_the_old_instance_completes_a_prepare_call_while_it_stops(
-    cluster: SimulatedCluster,
-) -> None:
-    cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)  # the kubelet's own
-    cluster.server.faults.add("get", "resourceclaims", Delay(3), times=1)
-    cluster.submit("a", SHARE)
-    gets = cluster.server.requests
-    cluster.until("read", lambda: gets.count("get", "resourceclaims") >= 2)
-    start_new(cluster)
-
-    code = cluster.stop_plugin("old")
-    cluster.until("runs", lambda: cluster.container_of("a") is not None)
-
-    assert code == 0
-    assert len(log_lines(cluster, "claim_prepared", "old")) == 1
-    assert log_lines(cluster, "claim_prepared", "new") == []
-
-
 def test_a_second_signal_ends_the_drain(cluster: SimulatedCluster) -> None:
     cluster.server.faults.add("get", "resourceclaims", Delay(0.05), times=1)
     cluster.server.faults.add("get", "resourceclaims", HalfOpen(), times=1)

@@ -78,38 +78,39 @@ def test_entry_shows_limits_and_consumed_amounts() -> None:
     }
 
 
-def test_clamped_memory_limit_is_reported_with_the_wanted_one() -> None:
-    entry = only_entry(reported_claim("a", reported_share(wanted_vram_bytes=32 * GIB)))
+@pytest.mark.parametrize(
+    ("wanted", "listed", "reason", "text"),
+    [
+        (
+            {"wanted_vram_bytes": 32 * GIB},
+            {"wantedVramBytes": 32 * GIB},
+            "MemoryLimitClamped",
+            "32Gi of memory",
+        ),
+        (
+            {"wanted_sm_percent": 80},
+            {"wantedSmPercent": 80},
+            "ComputeLimitClamped",
+            "80% of compute",
+        ),
+        (
+            {"wanted_sm_percent": 80, "wanted_vram_bytes": 32 * GIB},
+            {"wantedSmPercent": 80, "wantedVramBytes": 32 * GIB},
+            "MemoryLimitClamped",
+            "80% of compute and 32Gi of memory",
+        ),
+    ],
+)
+def test_clamped_limits_are_reported_with_the_wanted_ones(
+    wanted: dict[str, Any], listed: dict[str, int], reason: str, text: str
+) -> None:
+    entry = only_entry(reported_claim("a", reported_share(**wanted)))
 
     (condition,) = entry["conditions"]
-    assert entry["data"]["limits"] == {
-        "smPercent": 40,
-        "vramBytes": 24 * GIB,
-        "clamped": True,
-        "wantedVramBytes": 32 * GIB,
-    }
-    assert (condition["status"], condition["reason"]) == ("True", "MemoryLimitClamped")
-    assert "24Gi of memory" in condition["message"]
-    assert "clamped from 32Gi of memory" in condition["message"]
-
-
-def test_clamped_compute_limit_is_reported_with_the_wanted_one() -> None:
-    entry = only_entry(reported_claim("a", reported_share(wanted_sm_percent=80)))
-
-    (condition,) = entry["conditions"]
-    assert entry["data"]["limits"]["wantedSmPercent"] == 80
-    assert (condition["status"], condition["reason"]) == ("True", "ComputeLimitClamped")
-    assert "clamped from 80% of compute" in condition["message"]
-
-
-def test_both_clamped_limits_are_reported() -> None:
-    entry = only_entry(
-        reported_claim("a", reported_share(wanted_sm_percent=80, wanted_vram_bytes=32 * GIB))
-    )
-
-    (condition,) = entry["conditions"]
-    assert condition["reason"] == "MemoryLimitClamped"
-    assert "clamped from 80% of compute and 32Gi of memory" in condition["message"]
+    limits = {"smPercent": 40, "vramBytes": 24 * GIB, "clamped": True}
+    assert entry["data"]["limits"] == limits | listed
+    assert (condition["status"], condition["reason"]) == ("True", reason)
+    assert f"24Gi of memory, isolation soft; clamped from {text}: " in condition["message"]
 
 
 def test_unenforceable_limits_are_reported_with_the_reason() -> None:

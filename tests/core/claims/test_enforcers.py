@@ -42,7 +42,6 @@ HAMI: Final = HamiCore(library=HAMI_LIBRARY)
 HAMI_PRELOAD: Final = "/run/tensor-fusion/hami-core/ld.so.preload"
 HAMI_CACHES: Final = "/run/tensor-fusion/hami-core/claims/uid-a"
 MPS: Final = Mps(pipes="/run/mps/pipe", shm="/run/mps/shm")
-SEVERAL: Final = Mps(several_cards=True)
 TENSOR_FUSION: Final = TensorFusion()
 LIMITER: Final = "/run/tensor-fusion/libcuda_limiter.so"
 LIMITER_PRELOAD: Final = "/run/tensor-fusion/preload/ld.so.preload"
@@ -277,9 +276,9 @@ DIFFERENT: Final = "found different limits .*16384Mi"
         (MPS, [share("a", 0), share("b", 0, gib=8)], "found different limits"),
         (MPS, [share("a", 0), share("a", 1)], "found 2 cards, expected one"),
         # The index of another request's card has no limit.
-        (SEVERAL, [share("a", 0), share("b", 1)], "found 2 cards"),
-        (SEVERAL, [share("a", 0), prepared_share(1, request="b")], "found 2 cards"),
-        (SEVERAL, [share("a", 0), admin_share(1)], "found 2 cards"),
+        (MPS, [share("a", 0), share("b", 1)], "found 2 cards"),
+        (MPS, [share("a", 0), prepared_share(1, request="b")], "found 2 cards"),
+        (MPS, [share("a", 0), admin_share(1)], "found 2 cards"),
     ],
 )
 def test_limits_that_the_enforcer_cannot_express_are_refused(
@@ -293,7 +292,6 @@ def test_limits_that_the_enforcer_cannot_express_are_refused(
     ("by", "shares"),
     [
         (HAMI, [share("a", 1), share("b", 0), admin_share(2)]),
-        (SEVERAL, [share("a", 0), share("a", 1)]),
     ],
 )
 def test_limits_that_the_enforcer_can_express_are_accepted(
@@ -315,15 +313,6 @@ def test_client_gets_its_limits_and_the_daemons_pipes() -> None:
             Mount(host_path="/run/mps/shm", container_path="/dev/shm", read_only=False),
         ),
     )
-
-
-def test_several_cards_are_numbered_along_the_pci_bus_and_share_the_smallest_percentage() -> None:
-    two = prepared_claim(prepared_share(1, limit(20, 8)), prepared_share(0, limit(50, 16)))
-
-    found = variables_with_prefix(edits(MPS, two).env, "CUDA_MPS_")
-
-    assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=16384M,1=8192M"
-    assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
 
 
 def percents_and_gib(env: Mapping[str, str]) -> dict[str, tuple[int, float]]:

@@ -68,9 +68,7 @@ def judged(claim: PreparedClaim, evidence: Evidence, *, is_new: bool = False) ->
 GONE: Final = replace(LIMITER, trouble="not found")
 NO_HAMI_CORE: Final = FileEvidence(path="/libvgpu.so.1", trouble="not found")
 NOTHING: Final = Evidence(read_at=NOW)
-NO_FILE: Final = Evidence(
-    read_at=NOW, files=(LIMITER,), caches={"gpu": Cache(path="/gpu.cache", found=False)}
-)
+NO_FILE: Final = Evidence(read_at=NOW, files=(LIMITER,), caches={"gpu": Cache(path="/gpu.cache")})
 ENFORCED: Final = ("Enforced", "LimiterActive", "")
 NO_PROCESS: Final = ("Unknown", "NoProcessYet", "")
 
@@ -311,9 +309,7 @@ def test_container_that_uses_all_requests_counts_in_the_file_of_one() -> None:
         prepared_share(0, limit(25, 20), request="a"), prepared_share(1, limit(25, 20), request="b")
     )
 
-    found = verdicts.of_claim(
-        claim, caches(a=Cache(path="/a.cache", found=False), b=CACHE), is_new=False
-    )
+    found = verdicts.of_claim(claim, caches(a=Cache(path="/a.cache"), b=CACHE), is_new=False)
 
     assert [each.reason for each in found] == ["LimiterActive", "LimiterActive"]
 

@@ -329,15 +329,6 @@ def test_slice_that_is_not_wanted_is_deleted_if_it_is_this_nodes_own(
     assert slices.plan(wanted_slices(), [item]).delete == ((item,) if is_own else ())
 
 
-def test_obsolete_slice_is_deleted_before_other_writes() -> None:
-    kept = stored_slices(65)
-
-    steps = states(slices.plan(wanted_slices(1), kept), kept)
-
-    assert [len(step) for step in steps] == [2, 1, 1]
-    assert pool_generations(steps[-1]) == [1]
-
-
 def test_obsolete_slices_are_deleted_oldest_first_so_that_no_older_pool_counts_again() -> None:
     (stray,), (old,) = stored_slices(1), stored_slices(2)
     stray["metadata"]["name"] = "a-stray"

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
@@ -44,6 +46,10 @@ VIRTUAL = {
     "virtual_tflops": quantity.parse("400"),
     "virtual_vram": quantity.parse("16Gi"),
 }
+(CARD,) = published_devices(gpu())
+(RESERVED,) = published_devices(gpu(reserved_bytes=GIB))
+(OVERSOLD_CARD,) = published_devices(gpu(), node=OVERSOLD)
+WHOLE = {"tflops": "312", "vram": "80Gi", "exclusive": True}
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -71,12 +77,32 @@ def shares_of(
     return node_view.shares(claim, {device.name: device}, current)
 
 
-def test_card_without_shares_is_free() -> None:
-    (card,) = viewed(published_devices(gpu()))
+@pytest.mark.parametrize(
+    ("device", "taken", "shown"),
+    [
+        (CARD, None, [(312, 80), (312, 80), (0, 0), (312, 80)]),
+        # Driver and firmware reserve a part of the memory.
+        (RESERVED, None, [(312, 79), (312, 79), (0, 0), (312, 79)]),
+        # An exclusive share, also one from before the pool oversubscribed.
+        (CARD, WHOLE, [(312, 80), (312, 80), (312, 80), (0, 0)]),
+        (OVERSOLD_CARD, WHOLE, [(312, 80), (468, 80), (468, 80), (0, 0)]),
+        (OVERSOLD_CARD, {"consumed": VIRTUAL}, [(312, 80), (468, 80), (400, 16), (68, 64)]),
+        # The pool stopped oversubscribing.
+        (CARD, {"consumed": VIRTUAL}, [(312, 80), (312, 80), (400, 16), (0, 64)]),
+    ],
+)
+def test_card_shows_what_is_taken_of_it(
+    device: Device, taken: dict[str, Any] | None, shown: list[tuple[int, int]]
+) -> None:
+    """In this order: what the card has, what its tenants divide, what is taken, what is left."""
+    claims = [] if taken is None else [prepared_claim(share_of(device, **taken))]
 
-    assert (card.physical, card.capacity, card.free) == (amounts(312, 80),) * 3
-    assert card.consumed == Amounts()
-    assert not card.is_virtual
+    (card,) = viewed((device,), *claims)
+
+    found = [card.physical, card.capacity, card.consumed, card.free]
+    assert found == [amounts(*each) for each in shown]
+    assert card.is_virtual == (device is OVERSOLD_CARD)
+    assert card.total_vram_bytes == 80 * GIB
     assert card.sickness is None
 
 
@@ -91,25 +117,6 @@ def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
     assert free_card.free == free_card.capacity
 
 
-def test_share_that_has_the_card_exclusively_leaves_nothing_free() -> None:
-    (device,) = published_devices(gpu())
-    claim = prepared_claim(share_of(device, "312", "80Gi", exclusive=True))
-
-    (card,) = viewed((device,), claim)
-
-    assert card.consumed == card.capacity
-    assert card.free == Amounts()
-
-
-def test_exclusive_share_from_before_the_pool_oversubscribed_leaves_nothing_free() -> None:
-    (device,) = published_devices(gpu(), node=OVERSOLD)
-    claim = prepared_claim(share_of(device, "312", "80Gi", exclusive=True))
-
-    (card,) = viewed((device,), claim)
-
-    assert card.free == Amounts()
-
-
 def test_admin_access_takes_nothing() -> None:
     (device,) = published_devices(gpu())
     claim = prepared_claim(share_of(device, admin_access=True, exclusive=True, consumed={}))
@@ -120,34 +127,6 @@ def test_admin_access_takes_nothing() -> None:
     assert card.free == card.capacity
     assert share.is_admin
     assert (share.requested, share.limit, share.limit_nano_tflops) == (Amounts(), None, None)
-
-
-def test_oversubscribed_card_divides_more_than_it_has() -> None:
-    (device,) = published_devices(gpu(), node=OVERSOLD)
-
-    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=VIRTUAL)))
-
-    assert card.is_virtual
-    assert card.physical == amounts(312, 80)
-    assert card.capacity == amounts(468, 80)
-    assert card.consumed == amounts(400, 16)
-    assert card.free == amounts(68, 64)
-
-
-def test_pool_that_stopped_oversubscribing_may_have_less_than_is_taken() -> None:
-    (device,) = published_devices(gpu())
-
-    (card,) = viewed((device,), prepared_claim(share_of(device, consumed=VIRTUAL)))
-
-    assert card.consumed == amounts(400, 16)
-    assert card.free == amounts(0, 64)
-
-
-def test_reserved_memory_is_not_part_of_what_containers_can_allocate() -> None:
-    (card,) = viewed(published_devices(gpu(reserved_bytes=GIB)))
-
-    assert card.total_vram_bytes == 80 * GIB
-    assert card.physical.vram_bytes == 79 * GIB
 
 
 def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take() -> None:

@@ -125,39 +125,6 @@ def test_process_that_ended_meanwhile_is_left_out(node: Node) -> None:
     assert node.read() == [(7, 1000, 0, UID)]
 
 
-def test_reused_pid_is_read_again(node: Node) -> None:
-    node.start(7)
-    node.lists[COMPUTE] = [used(7, 1000)]
-    before = node.read()
-    node.start(7, pod=UID[::-1].replace("-", "0")[:32])
-
-    after = node.read()
-
-    assert before != after
-    assert after[0][3] == UID[::-1].replace("-", "0")[:32]
-
-
-def test_500_processes_are_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[str] = []
-    read_text = Path.read_text
-
-    def counted(path: Path, *given: Any, **more: Any) -> str:
-        reads.append(path.name)
-        return read_text(path, *given, **more)
-
-    for pid in range(1, 501):
-        node.start(pid)
-    node.lists[COMPUTE] = [used(pid, 1) for pid in range(1, 501)]
-    monkeypatch.setattr(Path, "read_text", counted)
-
-    node.read()
-    calls = node.calls
-    node.read()
-
-    assert sorted(reads) == ["cgroup"] * 500 + ["comm"] * 500
-    assert (calls, node.calls) == (4, 8)
-
-
 @pytest.mark.parametrize(
     "error",
     ["NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_NO_PERMISSION", "NVML_ERROR_FUNCTION_NOT_FOUND"],

@@ -9,7 +9,7 @@ from uuid import NAMESPACE_DNS, uuid5
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -20,7 +20,6 @@ from tensorfusion_dra.core.observed.node_view import (
     ApiServerView,
     CardView,
     NodeView,
-    OperationView,
     OtherCapacity,
     PublishingView,
     RegistrationState,
@@ -162,16 +161,15 @@ def operation(
     seconds_ago: float,
     result: Result = Result.SUCCESS,
     error: str = "",
-) -> OperationView:
+) -> EndedOperation:
     """Return an operation for namespace/claim with these stages."""
     namespace, _, claim = name.partition("/")
     stages = {stage: each / 1000 for stage, each in milliseconds}
-    return OperationView(
+    return EndedOperation(
         kind=kind,
         claim=ClaimRef(namespace=namespace, name=claim, uid=claim_uid(name)),
         ended_at=ago(seconds=seconds_ago),
-        seconds=sum(stages.values()),
-        stages=stages,
+        seconds_by_stage=stages,
         last_stage=milliseconds[-1][0],
         result=result,
         error=error,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.operation import OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
@@ -14,7 +14,6 @@ from tensorfusion_dra.core.observed.node_view import (
     ApiServerView,
     LedgerView,
     NodeView,
-    OperationView,
     OtherCapacity,
     PublishingView,
     RegistrationState,
@@ -194,10 +193,10 @@ def hostile() -> NodeView:
     return replace(view, registration=replace(view.registration, error=evil))
 
 
-def _operations() -> tuple[OperationView, ...]:
+def _operations() -> tuple[EndedOperation, ...]:
     prepare, unprepare = OperationKind.PREPARE, OperationKind.UNPREPARE
 
-    def prepared(name: str, seconds_ago: float, *parts: float) -> OperationView:
+    def prepared(name: str, seconds_ago: float, *parts: float) -> EndedOperation:
         stages = (
             *(Stage.QUEUE, Stage.READ, Stage.LOOKUP, Stage.RESOLVE),
             *(Stage.ADMIT, Stage.FLUSH, Stage.WRITE),

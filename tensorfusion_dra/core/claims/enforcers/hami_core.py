@@ -24,9 +24,8 @@ from typing import ClassVar, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
+from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import MIB
@@ -89,7 +88,7 @@ class HamiCore:
         return Needs(
             files=(self.library,),
             folders=(Folder(path=self._caches(claim), mode=_CACHES_MODE),),
-            texts=self._preload().files(),
+            texts=limiters.preload_files(self.preload, LIBRARY_IN_CONTAINER, self._preload_file()),
         )
 
     def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
@@ -113,11 +112,14 @@ class HamiCore:
             names.ENV_CORE_POLICY: names.CORE_POLICY_FORCE,
             names.ENV_CUDA_TASK_PRIORITY: names.CUDA_TASK_PRIORITY_LOW,
             names.ENV_CUDA_SHARED_CACHE: cache,
-            **_limit_env(limits),
         }
+        by_index = ((f"_{index}", limit) for index, limit in enumerate(limits))
+        for suffix, limit in (("", limiters.smallest(limits)), *by_index):
+            env[f"{names.ENV_CUDA_MEMORY_LIMIT}{suffix}"] = f"{limit.vram_bytes // MIB}m"
+            env[f"{names.ENV_CUDA_SM_LIMIT}{suffix}"] = str(limit.sm_percent)
         if enforcer.is_simulated(shares):
             return Edits(env=env)
-        loading = self._preload().edits()
+        loading = limiters.preload_edits(self.preload, LIBRARY_IN_CONTAINER, self._preload_file())
         # The claim's folder also for the lock: versions up to 2.8 lock a file in a folder with a
         # fixed name while a process starts. With one folder for the whole node a tenant could block
         # the processes of all other tenants.
@@ -128,8 +130,8 @@ class HamiCore:
         library = Mount(host_path=self.library, container_path=LIBRARY_IN_CONTAINER)
         return Edits(env={**env, **loading.env}, mounts=(library, *folders, *loading.mounts))
 
-    def _preload(self) -> Preload:
-        return Preload(way=self.preload, library=LIBRARY_IN_CONTAINER, folder=self.root)
+    def _preload_file(self) -> str:
+        return f"{self.root}/ld.so.preload"
 
     def _caches(self, claim: PreparedClaim) -> str:
         return f"{self.claims_root}/{claim.ref.uid}"
@@ -146,12 +148,3 @@ def _limited(claim: PreparedClaim) -> Sequence[str]:
 
 def _cache_file(request: str) -> str:
     return f"{request}.cache"
-
-
-def _limit_env(limits: Sequence[Limit]) -> dict[str, str]:
-    least = limiters.smallest(limits)
-    env = {}
-    for suffix, limit in (("", least), *((f"_{i}", limit) for i, limit in enumerate(limits))):
-        env[f"{names.ENV_CUDA_MEMORY_LIMIT}{suffix}"] = f"{limit.vram_bytes // MIB}m"
-        env[f"{names.ENV_CUDA_SM_LIMIT}{suffix}"] = str(limit.sm_percent)
-    return env

@@ -1,7 +1,6 @@
 """Limits by the index of a card in the container, for limiters that do not know GPU UUIDs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -96,30 +95,25 @@ class Way(StrEnum):
     ENV = "env"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preload:
-    """Loading of one library.
+def preload_files(way: Way, library: str, file: str) -> tuple[TextFile, ...]:
+    """Return the files that the driver has to write for containers that load a limiter.
 
-    Attributes:
+    Args:
+        way: How they load it.
         library: Its path in the container.
-        folder: Host folder in which the driver writes the file.
+        file: Path on the host of the file that names the library.
     """
+    return (TextFile(path=file, text=f"{library}\n"),) if way is Way.FILE else ()
 
-    way: Way
-    library: str
-    folder: str
 
-    def files(self) -> tuple[TextFile, ...]:
-        """Return the files that the driver has to write."""
-        if self.way is Way.ENV:
-            return ()
-        return (TextFile(path=self._file(), text=f"{self.library}\n"),)
+def preload_edits(way: Way, library: str, file: str) -> Edits:
+    """Return the additions that load the library, without the mount of the library itself.
 
-    def edits(self) -> Edits:
-        """Return the additions that load the library, without the mount of the library itself."""
-        if self.way is Way.ENV:
-            return Edits(env={names.ENV_LD_PRELOAD: self.library})
-        return Edits(mounts=(Mount(host_path=self._file(), container_path=PRELOAD_IN_CONTAINER),))
-
-    def _file(self) -> str:
-        return f"{self.folder}/ld.so.preload"
+    Args:
+        way: How the container loads it.
+        library: Its path in the container.
+        file: As in preload_files().
+    """
+    if way is Way.ENV:
+        return Edits(env={names.ENV_LD_PRELOAD: library})
+    return Edits(mounts=(Mount(host_path=file, container_path=PRELOAD_IN_CONTAINER),))

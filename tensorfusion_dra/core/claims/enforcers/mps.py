@@ -9,8 +9,7 @@ What follows for limits:
   tenants are not trusted, the cards have to be in compute mode EXCLUSIVE_PROCESS, in which only
   MPS may open them.
 - A process that sees fewer cards than its memory limits name loses all memory limits, and launchers
-  of distributed programs show each process one card. So a claim with limits has one card, unless an
-  administrator declares that programs on the node do not change CUDA_VISIBLE_DEVICES.
+  of distributed programs show each process one card. So a claim with limits has one card.
 
 A container reaches the daemon through the daemon's pipe folder and needs the daemon's /dev/shm. It
 does not need the daemon's log folder, which shows the process IDs of other tenants.
@@ -48,7 +47,6 @@ class Mps:
         pipes: The daemon's CUDA_MPS_PIPE_DIRECTORY on the host.
         shm: Host path of the daemon's /dev/shm. Containers get it in place of their own; a tmpfs
             that only the daemon uses keeps them out of the host's /dev/shm.
-        several_cards: True if a request may have limits on several cards.
     """
 
     name: ClassVar[str] = "mps"
@@ -60,7 +58,6 @@ class Mps:
     expands_memory: ClassVar[bool] = False
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"
-    several_cards: bool = False
     fixed: frozenset[Isolation] = frozenset(Isolation)
     claims_root: str = ""
 
@@ -82,8 +79,7 @@ class Mps:
         if not limited:
             return Needs()
         cards = {share.gpu_uuid for share in claim.shares}
-        requests = {share.request for share in claim.shares}
-        if len(cards) > 1 and (len(requests) > 1 or not self.several_cards):
+        if len(cards) > 1:
             raise ClaimError(
                 f"claim {claim.ref}: found {len(cards)} cards, expected one: with MPS a process "
                 "that does not see all of them would be without a memory limit"
@@ -106,11 +102,8 @@ class Mps:
             return Edits(env=env)
         env |= {
             names.ENV_MPS_PIPE_FOLDER: _PIPES_IN_CONTAINER,
-            # MPS has one percentage for all cards, so the smallest.
-            names.ENV_MPS_THREAD_PERCENTAGE: str(limiters.smallest(limits).sm_percent),
-            names.ENV_MPS_MEMORY_LIMIT: ",".join(
-                f"{index}={limit.vram_bytes // MIB}M" for index, limit in enumerate(limits)
-            ),
+            names.ENV_MPS_THREAD_PERCENTAGE: str(limits[0].sm_percent),
+            names.ENV_MPS_MEMORY_LIMIT: f"0={limits[0].vram_bytes // MIB}M",
         }
         if enforcer.is_simulated(shares):
             return Edits(env=env)

@@ -15,9 +15,9 @@ from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcers import enforcer
+from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.limiters import Preload, Way
+from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
@@ -78,7 +78,7 @@ class TensorFusion:
         return Needs(
             files=(f"{self.root}/{LIMITER_FILE}",),
             folders=(Folder(path=self._shm_folder(claim), mode=_SHM_MODE),),
-            texts=self._preload().files(),
+            texts=limiters.preload_files(self.preload, _LIMITER_IN_CONTAINER, self._preload_file()),
         )
 
     def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
@@ -115,7 +115,7 @@ class TensorFusion:
             env[names.ENV_HYPERVISOR_PORT] = str(self.hypervisor_port)
         if enforcer.is_simulated(limited):
             return Edits(env=env)
-        loading = self._preload().edits()
+        loading = limiters.preload_edits(self.preload, _LIMITER_IN_CONTAINER, self._preload_file())
         return Edits(
             env={**env, **loading.env},
             mounts=(
@@ -131,11 +131,9 @@ class TensorFusion:
             ),
         )
 
-    def _preload(self) -> Preload:
-        """Return the loading of the limiter, by a file apart from those of the hypervisor."""
-        return Preload(
-            way=self.preload, library=_LIMITER_IN_CONTAINER, folder=f"{self.root}/preload"
-        )
+    def _preload_file(self) -> str:
+        """Return the file that names the limiter, apart from those of the hypervisor."""
+        return f"{self.root}/preload/ld.so.preload"
 
     def _shm_folder(self, claim: PreparedClaim) -> str:
         """Return the hypervisor's folder for the pod, or for the claim if it has no pod.
