@@ -12,13 +12,17 @@ import pytest
 
 from dra_simulator.rest import EVENTS
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence
-from tensorfusion_dra.core.claims.claim import ClaimRef
-from tests.app.node_plugin.test_node_plugin_process import SHARE, cluster_with, log_lines, start
+from tests.app.node_plugin.test_node_plugin_process import (
+    SHARE,
+    as_the_kubelet,
+    claim_of,
+    cluster_with,
+    log_lines,
+    start,
+)
 from tests.app.test_command import command
 from tests.discovery.nvml.nvml_machine import answers, build, card
-from tests.support.kubelet import PluginClient
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +65,6 @@ def daemon(cluster: SimulatedCluster) -> Iterator[None]:
         server.bind(str(path))
         server.listen(128)
         yield
-
-
-def socket_of(cluster: SimulatedCluster) -> Path:
-    return cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock"
 
 
 def condition(cluster: SimulatedCluster, pod: str) -> tuple[str, str]:
@@ -137,11 +137,8 @@ def test_required_daemon_lets_pods_wait(
         cluster.until("refused", lambda: bool(log_lines(cluster, "claim_prepare_failed")))
         assert cluster.container_of("a") is None
 
-        with daemon(cluster), PluginClient(socket_of(cluster)) as kubelet:
-            claim = cluster.claim_of(cluster.pod("a"))
-            assert claim is not None
-            own = claim["metadata"]
-            ref = ClaimRef(namespace=own["namespace"], name=own["name"], uid=own["uid"])
+        with daemon(cluster), as_the_kubelet(cluster) as kubelet:
+            ref = claim_of(cluster, "a")
             answer = kubelet.prepare(ref).claims[ref.uid]
 
         assert answer.error == ""
@@ -205,9 +202,8 @@ def test_bare_node_lets_parts_of_cards_wait_until_it_has_an_enforcer(
         ((reason, message),) = node_events(cluster)
 
         limiter.write_bytes(b"\x7fELF...")
-        with PluginClient(socket_of(cluster)) as kubelet:
-            claim = (cluster.claim_of(cluster.pod("a")) or {})["metadata"]
-            ref = ClaimRef(namespace="default", name=claim["name"], uid=claim["uid"])
+        with as_the_kubelet(cluster) as kubelet:
+            ref = claim_of(cluster, "a")
             assert kubelet.prepare(ref).claims[ref.uid].error == ""
         hami = {"enforcer": "hami-core", "enforcesCompute": True, "enforcesMemory": True}
         cluster.until("published again", lambda: enforcement(cluster) == [hami])
