@@ -11,8 +11,7 @@ from dra_simulator.rest import Json
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HealthStatus
-from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
-from tests.support.kubelet import PluginClient
+from tests.app.node_plugin.test_node_plugin_process import as_the_kubelet, cluster_with, start
 
 FAST = (
     *("--poll-seconds", "0.2"),
@@ -95,8 +94,7 @@ def phases(cluster: SimulatedCluster) -> dict[str, str]:
 
 def streamed(cluster: SimulatedCluster, service: str) -> dict[str, tuple[str, str]]:
     """Return the first message to a new reader of a health stream: status and text by device."""
-    socket = cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock"
-    with PluginClient(socket) as kubelet:
+    with as_the_kubelet(cluster) as kubelet:
         first = next(kubelet.watch_health(service))
     return {
         item.device.device_name: (HealthStatus.Name(item.health), item.message)

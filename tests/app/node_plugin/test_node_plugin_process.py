@@ -17,6 +17,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
 from tests.kubelet.test_pod_resources import kubelet
+from tests.support.kubelet import PluginClient
 
 SHARE = {"tflops": "100", "vram": "16Gi"}
 
@@ -62,10 +63,19 @@ def run_pod(cluster: SimulatedCluster, name: str) -> ClaimRef:
     """Run a pod with a share of a card; return its claim."""
     cluster.submit(name, SHARE)
     cluster.until(f"{name} runs", lambda: cluster.container_of(name) is not None)
-    claim = cluster.claim_of(cluster.pod(name))
+    return claim_of(cluster, name)
+
+
+def claim_of(cluster: SimulatedCluster, pod: str) -> ClaimRef:
+    claim = cluster.claim_of(cluster.pod(pod))
     assert claim is not None
     metadata = claim["metadata"]
     return ClaimRef(namespace="default", name=metadata["name"], uid=metadata["uid"])
+
+
+def as_the_kubelet(cluster: SimulatedCluster) -> PluginClient:
+    """Return a further client of the node plugin, beside the simulated kubelet."""
+    return PluginClient(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
 
 
 def event_messages(cluster: SimulatedCluster, reason: str) -> list[str]:

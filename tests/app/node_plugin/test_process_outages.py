@@ -11,6 +11,7 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.app.node_plugin.test_node_plugin_process import (
+    as_the_kubelet,
     cluster_with,
     log_lines,
     register,
@@ -18,7 +19,6 @@ from tests.app.node_plugin.test_node_plugin_process import (
     start,
     stop,
 )
-from tests.support.kubelet import PluginClient
 
 
 @pytest.fixture
@@ -31,10 +31,6 @@ def cluster() -> Iterator[SimulatedCluster]:
 def is_connected(cluster: SimulatedCluster) -> bool:
     found = cluster.kubelet.registered.get(names.DRIVER, ())
     return any(plugin.is_connected for plugin in found)
-
-
-def as_the_kubelet(cluster: SimulatedCluster) -> PluginClient:
-    return PluginClient(cluster.kubelet_root / "plugins" / names.DRIVER / "dra.sock")
 
 
 def test_without_an_api_server_the_process_starts_and_rebuilds_specs_and_unprepares(
