@@ -129,7 +129,10 @@ class LimitChanges:
             return ()
         left = {share.device for share in gone.shares}
         devices = {name: card for name, card in catalog.by_name().items() if name in left}
-        grown = self._changed(transaction.claims_on(devices), devices)
+        beside = transaction.claims_on(devices)
+        if not any(share.clamped for claim in beside for share in claim.shares):
+            return ()  # nobody wants more than it has
+        grown = self._changed(beside, devices)
         for record in grown:
             transaction.put(record)
         return grown

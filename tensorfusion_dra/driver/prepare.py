@@ -250,6 +250,8 @@ class Preparer:
             ClaimError: Its limits cannot be enforced by the present settings.
             RetryableError: The cards are not known yet, or one of the claim's is gone.
         """
+        if not self._ledger.has(claim.ref.uid):
+            return None
         try:
             record = self._updated(claim.ref, claim)
         except CardsUnreadError:

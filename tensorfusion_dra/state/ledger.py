@@ -254,6 +254,11 @@ class Ledger:
             raise
         self._ensure_reserve()
 
+    def has(self, claim_uid: str) -> bool:
+        """Return True if the claim is recorded; takes no turn among the transactions."""
+        with self._locked_database() as database:
+            return records.fetch(database.connection, claim_uid) is not None
+
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim, sorted by UID; only what changed is decoded again.
 

@@ -247,7 +247,7 @@ def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
             "api_requests_before_answer": 1,
             "api_requests": 1,
             "transactions": 2,
-            "records_decoded": 2,
+            "records_decoded": 1,
             "files_written": 0,
         },
         "unprepare": {
