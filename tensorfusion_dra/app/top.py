@@ -182,7 +182,7 @@ def _sorted_cards(
 
 
 def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str, Any]]:
-    """Return what the claims of each namespace count with, and what its quotas leave."""
+    """Return what the claims of each namespace are charged, and what its quotas leave."""
     claims: dict[str, list[quota.Amounts]] = {}
     totals: dict[str, quota.Amounts] = {}
     for each in lists.claims():

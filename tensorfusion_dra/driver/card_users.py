@@ -1,4 +1,4 @@
-"""Who else gives this node's cards to containers, as last seen (core/devices/other_users.py)."""
+"""Device plugins and DRA drivers that also give away this node's cards, as last seen."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -288,7 +288,7 @@ class DeviceCatalog:
             tracker: Decides on the cards' health; None for one without a record on disk.
             taint_effect: Effect of an unhealthy device's taint; "" for no taint.
             enforcement: Returns what keeps limits on the node now.
-            users: Knows who else gives the cards to containers; None for nobody.
+            users: Knows device plugins and other drivers of the cards; None if there are none.
         """
         self._discovery = discovery
         self._providers = providers or Providers()
@@ -352,7 +352,7 @@ class DeviceCatalog:
     def holders(self) -> Mapping[str, str]:
         """Return by device name who gave a card to a container that has it now.
 
-        The kubelet is asked again only on a node with something else that gives away its cards.
+        Asks the kubelet again only if a device plugin or another driver offers one of the cards.
         """
         catalog = self.current()
         gpus = [device.gpu for device in catalog.devices] if catalog else []

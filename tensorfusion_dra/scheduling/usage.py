@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import claim_devices, quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling.devices import Capacity, DeviceId, Policy
 
@@ -106,8 +106,7 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
             ).get("used")
             for each in status.get("devices") or ()
         }
-        allocated = (status.get("allocation") or {}).get("devices") or {}
-        for result in allocated.get("results") or ():
+        for result in claim_devices.results(claim):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             amounts = result.get("consumedCapacity") or {}
             holder = Holder(

@@ -255,7 +255,7 @@ class Ledger:
         self._ensure_reserve()
 
     def has(self, claim_uid: str) -> bool:
-        """Return True if the claim is recorded; takes no turn among the transactions."""
+        """Return True if the claim is recorded, without a transaction."""
         with self._locked_database() as database:
             return records.fetch(database.connection, claim_uid) is not None
 

@@ -274,7 +274,7 @@ def health_tracker(
 
 
 def card_users(settings: Settings) -> CardUsers:
-    """Return what knows who else gives this node's cards to containers."""
+    """Return the reader of device plugins and other drivers that give away this node's cards."""
     socket = Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock"
     return CardUsers(partial(pod_resources.allocations, socket))
 

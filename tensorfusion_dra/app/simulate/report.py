@@ -12,7 +12,7 @@ from dra_simulator.rest import Json
 from tensorfusion_dra.app.shared.streams import short_names, table
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import claim_devices, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity
 
 
@@ -149,14 +149,13 @@ def pod_report(cluster: SimulatedCluster, pod: Json, asks: Mapping[str, str]) ->
 
 
 def _shares(claim: Json | None) -> list[Share]:
-    allocation = ((claim or {}).get("status") or {}).get("allocation") or {}
     return [
         Share(
             device=result["device"],
             share_id=result.get("shareID"),
             consumed=result.get("consumedCapacity") or {},
         )
-        for result in allocation.get("devices", {}).get("results", [])
+        for result in claim_devices.results(claim or {})
     ]
 
 

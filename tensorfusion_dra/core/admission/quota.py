@@ -1,9 +1,9 @@
 """GPUResourceQuota (tensor-fusion.ai/v1): what all claims of a namespace may have together.
 
-A claim counts with these amounts, which have the names of the quota's fields:
+Each claim is charged these amounts, which have the names of the quota's fields:
 
 - requests.tflops, requests.vram: the sum over its cards; of an oversubscribed card the virtual
-  amounts. An allocated claim counts with what it consumes.
+  amounts. Once allocated, the claim is charged what it consumes.
 - limits.tflops, limits.vram: the limits that the claim sets, else what it requests.
 - workers: 1.
 
@@ -24,7 +24,7 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import quantity, review
+from tensorfusion_dra.core.kubernetes import claim_devices, quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
 
@@ -59,7 +59,7 @@ def sums(found: Iterable[Amounts]) -> Amounts:
 
 
 def counted(claim: Item) -> Amounts:
-    """Return what the claim counts with; empty if it has none of this driver's cards."""
+    """Return what the claim is charged; empty if it has none of this driver's cards."""
     found = shares(claim)
     return {**sums(found), WORKERS: Quantity.whole(1)} if found else {}
 
@@ -81,7 +81,7 @@ def refusals(quota: Item, claim: Item, others: Mapping[str, Amounts]) -> Iterato
     """Yield why the quota does not admit a new claim.
 
     Args:
-        others: What the namespace's other claims count with, by the claim's name.
+        others: What the namespace's other claims are charged, by the claim's name.
     """
     asked, requested = counted(claim), shares(claim)
     subject = f"GPUResourceQuota {quota['metadata']['name']}"
@@ -113,11 +113,11 @@ def _names(having: Amounts) -> str:
 
 def _cards(claim: Item) -> Iterator[tuple[str, Amounts, int]]:
     """Yield request, amounts and number of cards: of the allocation, else of the spec."""
-    allocation = as_map(as_map(claim.get("status")).get("allocation"))
-    for result in map(as_map, as_list(as_map(allocation.get("devices")).get("results"))):
+    allocated = claim_devices.results(claim)
+    for result in allocated:
         if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
             yield str(result.get("request")), _amounts(result.get("consumedCapacity"), 1), 1
-    if allocation:
+    if allocated:
         return
     devices = as_map(as_map(claim.get("spec")).get("devices"))
     for request in map(as_map, as_list(devices.get("requests"))):

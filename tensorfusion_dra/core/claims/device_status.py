@@ -12,6 +12,7 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 CONDITION_READY: Final = "Ready"
@@ -88,10 +89,9 @@ def awaiting(claim: Mapping[str, Any], node_name: str = "") -> list[Mapping[str,
     Args:
         node_name: The node of the devices; "" for any.
     """
-    allocation = (claim.get("status") or {}).get("allocation") or {}
     return [
         result
-        for result in (allocation.get("devices") or {}).get("results") or ()
+        for result in claim_devices.results(claim)
         if result["driver"] == names.DRIVER
         and names.BINDING_READY in (result.get("bindingConditions") or ())
         and node_name in {"", devices.node_name(result["pool"])}

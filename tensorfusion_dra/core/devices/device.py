@@ -204,7 +204,7 @@ def device_name(gpu_uuid: str) -> str:
 
 
 def with_user(device: Device, user: str, since: datetime) -> Device:
-    """Return the device as it is published while something else gives its card to containers.
+    """Return the device as it is published while a device plugin or another driver offers its card.
 
     Args:
         user: Name of the other DRA driver or device plugin.

@@ -1,4 +1,4 @@
-"""Cards that something else than this driver gives to containers as well.
+"""Cards that a device plugin or another DRA driver gives to containers as well.
 
 Device plugins and other DRA drivers do not count this driver's claims, nor does it count theirs. So
 a card that one of them has to give, or that a container got from it, has a taint that keeps new
@@ -22,7 +22,7 @@ _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocations:
-    """What else than this driver's devices the node has, as the kubelet lists it.
+    """Devices that plugins offer and containers hold on the node, as the kubelet lists them.
 
     Attributes:
         offered: Healthy devices of device plugins: resource and device ID, such as
@@ -38,7 +38,7 @@ class Allocations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherUser:
-    """Something else that gives a card to containers.
+    """A device plugin or another DRA driver that gives a card to containers.
 
     Attributes:
         name: Name of the DRA driver; for a device plugin ``nvidia-device-plugin``, or the domain of
