@@ -6,11 +6,10 @@ They depend on the claim's record alone, so they can be rebuilt from it at any t
 from collections.abc import Callable, Mapping, Sequence
 
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import documents, presence
-from tensorfusion_dra.core.claims import plan as plans
+from tensorfusion_dra.core.claims import device_metadata, documents, presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.documents import Plan
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
-from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.claim_files import ClaimFiles
@@ -64,11 +63,11 @@ class NodeFiles:
         """Plan and write; return the number of files written.
 
         Raises:
-            ClaimError: See plan.plan(). Nothing is written.
+            ClaimError: See documents.plan(). Nothing is written.
             RetryableError: See write().
         """
         folder = str(self._metadata.folder)
-        return self.write(plans.plan(claim, self._enforcers, metadata_folder=folder))
+        return self.write(documents.plan(claim, self._enforcers, metadata_folder=folder))
 
     def remove(
         self,
@@ -91,17 +90,19 @@ class NodeFiles:
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
         if claim is not None:
-            metadata = documents.metadata_file_names(claim)
+            metadata = device_metadata.file_names(claim)
         else:  # without a record, they are looked up
             found = self._metadata.claim_uids()
-            metadata = tuple(n for n in found if documents.metadata_claim_uid(n) == claim_uid)
+            metadata = tuple(n for n in found if device_metadata.claim_uid(n) == claim_uid)
         for name in metadata:
             self._metadata.remove(name)
-        needs = plans.needs(claim, self._enforcers) if claim is not None else Needs()
+        needs = documents.needs(claim, self._enforcers) if claim is not None else Needs()
         if needs.folders:
             others = [each for each in recorded() if each.ref.uid != claim_uid]
             used = {
-                folder for other in others for folder in plans.needs(other, self._enforcers).folders
+                folder
+                for other in others
+                for folder in documents.needs(other, self._enforcers).folders
             }
             for folder in needs.folders:
                 if folder not in used:
@@ -139,7 +140,7 @@ class NodeFiles:
             RetryableError: A folder cannot be read.
         """
         folders = [self._host_files.names(root) for root in self._claims_roots()]
-        described = {documents.metadata_claim_uid(name) for name in self._metadata.claim_uids()}
+        described = {device_metadata.claim_uid(name) for name in self._metadata.claim_uids()}
         found = self._specs.claim_uids().union(self._limits.claim_uids(), described, *folders)
         return frozenset(filter(claims.is_uid, found))
 

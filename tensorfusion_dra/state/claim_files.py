@@ -20,7 +20,7 @@ class ClaimFiles:
     """A folder with one JSON file for each claim; files of other names are never touched.
 
     Device metadata has a file for each request of a claim. Its methods get the name from
-    documents.metadata_file_name() in place of a claim's UID.
+    device_metadata.file_name() in place of a claim's UID.
 
     Every method raises:
         RetryableError: The folder is full, read-only or missing.

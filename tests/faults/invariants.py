@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, documents
+from tensorfusion_dra.core.claims import cdi, device_metadata, documents
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -78,7 +78,7 @@ def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
         node.limits_folder,
         {f"{uid}.json": _as_file(found) for uid, found in limits.items() if found is not None},
     )
-    described = (documents.metadata_documents(claim) for claim in held.values())
+    described = (device_metadata.documents(claim) for claim in held.values())
     yield from _differences(
         node.metadata_folder,
         {

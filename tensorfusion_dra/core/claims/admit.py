@@ -38,18 +38,18 @@ from typing import Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import (
     device_metadata,
+    documents,
     isolation,
     lending,
     limits,
-    plan,
     prepared,
     presence,
 )
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.documents import Plan
 from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.evidence import NodeEvidence
 from tensorfusion_dra.core.claims.lending import LendingRules
-from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
     PreparedClaim,
@@ -182,7 +182,7 @@ def admit(
 
 
 def _planned(record: PreparedClaim, facts: NodeFacts) -> Plan:
-    return plan.plan(record, facts.rules.enforcers, metadata_folder=facts.metadata_folder)
+    return documents.plan(record, facts.rules.enforcers, metadata_folder=facts.metadata_folder)
 
 
 def _fitted(
@@ -412,7 +412,7 @@ def _check_folders(
         for pod in other.pods:
             if pod.name not in names_of_pods or pod.uid in uids:
                 continue
-            if {*plan.needs(other, rules.enforcers).folders} & {*planned.needs.folders}:
+            if {*documents.needs(other, rules.enforcers).folders} & {*planned.needs.folders}:
                 raise RetryableError(
                     f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod "
                     f"of this name still prepared, UID {pod.uid}, expected the kubelet to "

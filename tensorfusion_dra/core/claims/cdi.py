@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import documents
+from tensorfusion_dra.core.claims import device_metadata
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -58,7 +58,7 @@ def spec(
     ]
     devices += [
         {"name": metadata_device(claim, request), "containerEdits": {"mounts": [mount.as_cdi()]}}
-        for request, mount in documents.metadata_mounts(claim, metadata_folder).items()
+        for request, mount in device_metadata.mounts(claim, metadata_folder).items()
     ]
     common: dict[str, Any] = {
         "env": [
@@ -88,7 +88,7 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
        the request's first share of that card.
     """
     remaining_requests = set(enforcers.enforced(claim))
-    remaining_metadata = set(documents.metadata_requests(claim))
+    remaining_metadata = set(device_metadata.requests(claim))
     named: set[tuple[str, str]] = set()
     ids_of_shares = []
     for share in claim.shares:

@@ -1,18 +1,21 @@
 """Allocated claims: the scheduler's results, read from a ResourceClaim."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 
-# A UID becomes part of file names and of CDI device names.
+# These become parts of file names, paths at the API server and names of CDI devices.
 _UID: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN: Final = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+)
 
 _LONGEST_SHOWN: Final = 320
 """Length of a claim's ``namespace/name`` from which an error shows a question mark instead."""
@@ -116,15 +119,12 @@ def check_ref(ref: ClaimRef) -> None:
             f"claim {_shown(ref)}: UID {ref.uid[:80]!r}, expected letters, digits and dashes, "
             f"at most 63"
         )
-    _check_name(ref, "namespace", ref.namespace, name_rules.label)
-    _check_name(ref, "name", ref.name, name_rules.subdomain)
+    _check_name(ref, "namespace", ref.namespace, _LABEL)
+    _check_name(ref, "name", ref.name, _SUBDOMAIN)
 
 
-def _check_name(
-    ref: ClaimRef, what: str, name: object, rule: Callable[[str, object], Iterator[FieldError]]
-) -> None:
-    # JSON strings can hold lone surrogates, which the rules cannot encode as bytes.
-    if not isinstance(name, str) or not name.isascii() or not name or any(rule("", name)):
+def _check_name(ref: ClaimRef, what: str, name: object, rule: re.Pattern[str]) -> None:
+    if not isinstance(name, str) or not rule.fullmatch(name):
         raise ClaimError(
             f"claim {_shown(ref)}: {what}: found {str(name)[:80]!a}, expected a Kubernetes name"
         )
@@ -186,7 +186,7 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
 
 def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
     """Return the pod after checking name and UID, which become parts of paths."""
-    _check_name(ref, "reservedFor", name, name_rules.subdomain)
+    _check_name(ref, "reservedFor", name, _SUBDOMAIN)
     if not is_uid(str(uid)):
         raise ClaimError(
             f"claim {ref}: reservedFor: UID {str(uid)[:80]!r}, expected letters, digits and "
@@ -214,7 +214,7 @@ def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
     }
     request, _, subrequest = result["request"].partition("/")
     # Request and share ID become part of the names of CDI devices and variables.
-    _check_name(ref, "request", request, name_rules.label)
+    _check_name(ref, "request", request, _LABEL)
     share_id = result.get("shareID")
     if share_id is not None and (not isinstance(share_id, str) or not _UID.fullmatch(share_id)):
         raise ClaimError(f"claim {ref}: shareID: found {str(share_id)[:80]!r}, expected a UID")

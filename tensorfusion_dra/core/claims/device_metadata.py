@@ -14,54 +14,19 @@ the file `<claim UID>_card.json`, and the pod's container has it as
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
+from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.prepared import Attributes, DeviceMetadata, Mount, PreparedClaim
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import name_rules
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
 
-Attributes = Mapping[str, Any]
-"""A device's attributes as its ResourceSlice lists them: ``{"model": {"string": "A100"}}``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMetadata:
-    """What the containers of a claim may know of its devices.
-
-    Attributes:
-        attributes: By device name.
-        subrequests: By main request, the subrequest that a prioritized list chose.
-        pod_claim_name: Name of the claim in the pod's spec, if the claim was made of a template;
-            else "".
-        generation: Increases with every change.
-    """
-
-    attributes: Mapping[str, Attributes]
-    subrequests: Mapping[str, str] = field(default_factory=dict)
-    pod_claim_name: str = ""
-    generation: int = 1
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the metadata as JSON, for the ledger."""
-        return {
-            "attributes": dict(self.attributes),
-            "subrequests": dict(self.subrequests),
-            "podClaimName": self.pod_claim_name,
-            "generation": self.generation,
-        }
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "DeviceMetadata":
-        """Return the metadata that as_json() wrote."""
-        return cls(
-            attributes=kept["attributes"],
-            subrequests=kept["subrequests"],
-            pod_claim_name=kept["podClaimName"],
-            generation=kept["generation"],
-        )
+_SEPARATOR: Final = "_"
+"""Between UID and request in a file's name; neither of them can contain it."""
 
 
 def of_claim(claim: AllocatedClaim, devices: Mapping[str, Device]) -> DeviceMetadata:
@@ -108,3 +73,89 @@ def refreshed(metadata: DeviceMetadata, devices: Mapping[str, Device]) -> Device
 
 def _attributes(wanted: Iterable[str], devices: Mapping[str, Device]) -> dict[str, Attributes]:
     return {name: devices[name].attributes_as_api() for name in wanted if name in devices}
+
+
+def documents(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return the objects of each file, by its name without .json; none without metadata."""
+    if claim.metadata is None:
+        return {}
+    return {
+        file_name(claim.ref.uid, request): _objects(claim, claim.metadata, request)
+        for request in requests(claim)
+    }
+
+
+def file_names(claim: PreparedClaim) -> tuple[str, ...]:
+    """Return the names of the claim's files, without .json; none without metadata."""
+    return tuple(file_name(claim.ref.uid, request) for request in requests(claim))
+
+
+def requests(claim: PreparedClaim) -> tuple[str, ...]:
+    """Return the requests whose containers get a file, in the order of the shares."""
+    if claim.metadata is None:
+        return ()
+    return tuple(dict.fromkeys(share.request for share in claim.shares))
+
+
+def mounts(claim: PreparedClaim, folder: str) -> dict[str, Mount]:
+    """Return the mount of each request's file, by request.
+
+    Args:
+        claim: The claim.
+        folder: Folder of the files on the host.
+    """
+    if claim.metadata is None:
+        return {}
+    kind, name = names.METADATA_OF_CLAIMS, claim.ref.name
+    if claim.metadata.pod_claim_name:
+        kind, name = names.METADATA_OF_TEMPLATES, claim.metadata.pod_claim_name
+    return {
+        request: Mount(
+            host_path=f"{folder}/{file_name(claim.ref.uid, request)}.json",
+            container_path=f"{names.METADATA_ROOT}/{kind}/{name}/{request}/{names.METADATA_FILE}",
+        )
+        for request in requests(claim)
+    }
+
+
+def file_name(uid: str, request: str) -> str:
+    """Return the name of a request's file, without .json."""
+    return f"{uid}{_SEPARATOR}{request}"
+
+
+def claim_uid(name: str) -> str:
+    """Return the UID of the claim to which a file belongs, from its name without .json."""
+    return name.partition(_SEPARATOR)[0]
+
+
+def _objects(
+    claim: PreparedClaim, metadata: DeviceMetadata, request: str
+) -> tuple[dict[str, Any], ...]:
+    """Return the same object in each version of the API, the newest first."""
+    subrequest = metadata.subrequests.get(request)
+    content: dict[str, Any] = {
+        "metadata": {
+            "name": claim.ref.name,
+            "namespace": claim.ref.namespace,
+            "uid": claim.ref.uid,
+            "generation": metadata.generation,
+        }
+    }
+    if metadata.pod_claim_name:
+        content["podClaimName"] = metadata.pod_claim_name
+    devices = [
+        {
+            "driver": names.DRIVER,
+            "pool": share.pool,
+            "name": share.device,
+            "attributes": metadata.attributes.get(share.device, {}),
+        }
+        for share in claim.shares
+        if share.request == request
+    ]
+    full_name = f"{request}/{subrequest}" if subrequest else request
+    content["requests"] = [{"name": full_name, "devices": devices}]
+    return tuple(
+        {"apiVersion": version, "kind": names.METADATA_KIND, **content}
+        for version in names.METADATA_VERSIONS
+    )

@@ -1,17 +1,15 @@
-"""Documents of a prepared claim: its limits, for programs on the node, and its devices' metadata.
-
-For the CDI spec see cdi.py; for all that a claim needs on the node, plan.py.
-"""
+"""All files of a prepared claim, computed from its record, and the document with its limits."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import limits
+from tensorfusion_dra.core.claims import cdi, device_metadata, limits
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
+from tensorfusion_dra.core.errors import ClaimError
 
 LIMITS_KIND: Final = "ClaimLimits"
 
@@ -68,93 +66,67 @@ def _limits_of_share(share: PreparedShare) -> dict[str, Any]:
     return entry
 
 
-_SEPARATOR: Final = "_"
-"""Between UID and request in a file's name; neither of them can contain it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Files and folders of one prepared claim.
+
+    Attributes:
+        enforcer: Name of the claim's enforcer.
+        needs: Files and folders on the host that it needs.
+        limits: The limits document; None if the claim has none.
+        metadata: The documents of device metadata by file name; empty if the claim has none.
+        spec: The CDI spec; None if the claim has none.
+    """
+
+    claim_uid: str
+    enforcer: str = ""
+    needs: Needs = field(default_factory=Needs)
+    limits: Mapping[str, Any] | None = None
+    metadata: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    spec: Mapping[str, Any] | None = None
 
 
-def metadata_documents(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the objects of each file, by its name without .json; none without metadata."""
-    if claim.metadata is None:
-        return {}
-    return {
-        metadata_file_name(claim.ref.uid, request): _metadata_objects(
-            claim, claim.metadata, request
-        )
-        for request in metadata_requests(claim)
-    }
-
-
-def metadata_file_names(claim: PreparedClaim) -> tuple[str, ...]:
-    """Return the names of the claim's files, without .json; none without metadata."""
-    return tuple(metadata_file_name(claim.ref.uid, request) for request in metadata_requests(claim))
-
-
-def metadata_requests(claim: PreparedClaim) -> tuple[str, ...]:
-    """Return the requests whose containers get a file, in the order of the shares."""
-    if claim.metadata is None:
-        return ()
-    return tuple(dict.fromkeys(share.request for share in claim.shares))
-
-
-def metadata_mounts(claim: PreparedClaim, folder: str) -> dict[str, Mount]:
-    """Return the mount of each request's file, by request.
+def plan(claim: PreparedClaim, enforcers: Mapping[str, Enforcer], *, metadata_folder: str) -> Plan:
+    """Return the files and folders of the claim.
 
     Args:
-        claim: The claim.
-        folder: Folder of the files on the host.
+        claim: Its record.
+        enforcers: Those of the node, by name.
+        metadata_folder: Host folder of the files with device metadata.
+
+    Raises:
+        ClaimError: The claim's enforcer cannot express its limits or is unknown, because settings
+            changed or an earlier release took over.
     """
-    if claim.metadata is None:
-        return {}
-    kind, name = names.METADATA_OF_CLAIMS, claim.ref.name
-    if claim.metadata.pod_claim_name:
-        kind, name = names.METADATA_OF_TEMPLATES, claim.metadata.pod_claim_name
-    return {
-        request: Mount(
-            host_path=f"{folder}/{metadata_file_name(claim.ref.uid, request)}.json",
-            container_path=f"{names.METADATA_ROOT}/{kind}/{name}/{request}/{names.METADATA_FILE}",
-        )
-        for request in metadata_requests(claim)
-    }
-
-
-def metadata_file_name(claim_uid: str, request: str) -> str:
-    """Return the name of a request's file, without .json."""
-    return f"{claim_uid}{_SEPARATOR}{request}"
-
-
-def metadata_claim_uid(file_name: str) -> str:
-    """Return the UID of the claim to which a file belongs, from its name without .json."""
-    return file_name.partition(_SEPARATOR)[0]
-
-
-def _metadata_objects(
-    claim: PreparedClaim, metadata: DeviceMetadata, request: str
-) -> tuple[dict[str, Any], ...]:
-    """Return the same object in each version of the API, the newest first."""
-    subrequest = metadata.subrequests.get(request)
-    content: dict[str, Any] = {
-        "metadata": {
-            "name": claim.ref.name,
-            "namespace": claim.ref.namespace,
-            "uid": claim.ref.uid,
-            "generation": metadata.generation,
-        }
-    }
-    if metadata.pod_claim_name:
-        content["podClaimName"] = metadata.pod_claim_name
-    devices = [
-        {
-            "driver": names.DRIVER,
-            "pool": share.pool,
-            "name": share.device,
-            "attributes": metadata.attributes.get(share.device, {}),
-        }
-        for share in claim.shares
-        if share.request == request
-    ]
-    full_name = f"{request}/{subrequest}" if subrequest else request
-    content["requests"] = [{"name": full_name, "devices": devices}]
-    return tuple(
-        {"apiVersion": version, "kind": names.METADATA_KIND, **content}
-        for version in names.METADATA_VERSIONS
+    if not claim.shares:
+        return Plan(claim_uid=claim.ref.uid)
+    enforcer = _enforcer(claim, enforcers)
+    return Plan(
+        claim_uid=claim.ref.uid,
+        enforcer=claim.enforcer,
+        needs=enforcer.needs(claim),
+        limits=limits_document(claim),
+        metadata=device_metadata.documents(claim),
+        spec=cdi.spec(claim, enforcer, metadata_folder=metadata_folder),
     )
+
+
+def needs(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Needs:
+    """Return the needs of the claim's enforcer; none if it is unknown or refuses by now."""
+    if not claim.shares:
+        return Needs()
+    try:
+        return _enforcer(claim, enforcers).needs(claim)
+    except ClaimError:
+        return Needs()
+
+
+def _enforcer(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Enforcer:
+    enforcer = enforcers.get(claim.enforcer)
+    if enforcer is None:
+        # A later release may have written the record; only this claim fails.
+        raise ClaimError(
+            f"claim {claim.ref}: found the enforcer {claim.enforcer!r}, "
+            f"expected one of {sorted(enforcers)}"
+        )
+    return enforcer

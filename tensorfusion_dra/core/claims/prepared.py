@@ -2,12 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
-from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import device as devices
@@ -138,6 +137,47 @@ class PreparedShare:
             wanted_vram_bytes=kept["wantedVramBytes"],
             limit=None if kept["limit"] is None else Limit.from_json(kept["limit"]),
             wanted_sm_percent=kept["wantedSmPercent"],
+        )
+
+
+Attributes = Mapping[str, Any]
+"""A device's attributes as its ResourceSlice lists them: ``{"model": {"string": "A100"}}``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMetadata:
+    """What the containers of a claim may know of its devices.
+
+    Attributes:
+        attributes: By device name.
+        subrequests: By main request, the subrequest that a prioritized list chose.
+        pod_claim_name: Name of the claim in the pod's spec, if the claim was made of a template;
+            else "".
+        generation: Increases with every change.
+    """
+
+    attributes: Mapping[str, Attributes]
+    subrequests: Mapping[str, str] = field(default_factory=dict)
+    pod_claim_name: str = ""
+    generation: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the metadata as JSON, for the ledger."""
+        return {
+            "attributes": dict(self.attributes),
+            "subrequests": dict(self.subrequests),
+            "podClaimName": self.pod_claim_name,
+            "generation": self.generation,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "DeviceMetadata":
+        """Return the metadata that as_json() wrote."""
+        return cls(
+            attributes=kept["attributes"],
+            subrequests=kept["subrequests"],
+            pod_claim_name=kept["podClaimName"],
+            generation=kept["generation"],
         )
 
 

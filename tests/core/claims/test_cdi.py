@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.device_metadata import DeviceMetadata
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import CardAccess, Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import (
+    CardAccess,
+    DeviceMetadata,
+    Mount,
+    PreparedClaim,
+    PreparedShare,
+)
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id

@@ -40,7 +40,7 @@ def described(*allocations: Allocation, pod_claim_name: str = "") -> PreparedCla
 def objects_of(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the objects of each file by request."""
     return {
-        name.partition("_")[2]: found for name, found in documents.metadata_documents(claim).items()
+        name.partition("_")[2]: found for name, found in device_metadata.documents(claim).items()
     }
 
 
@@ -143,7 +143,7 @@ def test_a_claim_without_metadata_has_the_spec_and_ids_of_before() -> None:
 
     spec = cdi.spec(record, ENFORCER, metadata_folder=FOLDER)
 
-    assert documents.metadata_documents(record) == {}
+    assert device_metadata.documents(record) == {}
     assert FOLDER not in json.dumps(spec)
     assert not any("metadata" in name for ids in cdi.ids_by_share(record) for name in ids)
     assert "metadata" not in record.as_json()
@@ -161,11 +161,11 @@ def test_names_of_files_lead_back_to_their_claims(claim_name: str, request_name:
     ref = ClaimRef(namespace="default", name=claim_name, uid="0-a-b")
     record = replace(described(allocation(GPU_0, 1, request=request_name)), ref=ref)
 
-    (name,) = documents.metadata_file_names(record)
+    (name,) = device_metadata.file_names(record)
 
     assert name == f"0-a-b_{request_name}"
-    assert documents.metadata_claim_uid(name) == ref.uid
-    assert set(documents.metadata_documents(record)) == {name}
+    assert device_metadata.claim_uid(name) == ref.uid
+    assert set(device_metadata.documents(record)) == {name}
 
 
 @pytest.mark.parametrize("found", ["../../etc", "a/b", "a.b", "A", "a" * 64, "-", " ", "\ud800"])
