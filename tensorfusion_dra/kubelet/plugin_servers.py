@@ -45,7 +45,7 @@ _ANSWER_SECONDS: Final = 2.0
 """Time for the last answers to arrive and for streams to end."""
 _SOCKET_MODE: Final = 0o600
 _CLOSING_SECONDS: Final = 1.0
-_LONGESTKUBELET_SECONDS: Final = 600.0
+_MAX_CALL_SECONDS: Final = 600.0
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
@@ -126,7 +126,7 @@ class UnixServer:
         # Removed before the listener ends; otherwise other instances would see a dead socket.
         if self.is_reachable:
             self._path.unlink(missing_ok=True)
-        self._server.stop(_LONGESTKUBELET_SECONDS)
+        self._server.stop(_MAX_CALL_SECONDS)
 
     def stop(self, *, grace_seconds: float) -> None:
         """Stop the server; return once it has ended. Calls in flight may finish within the time."""
