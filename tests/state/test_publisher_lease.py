@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -29,14 +29,14 @@ def another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def taken(folder: Path) -> PublishingRight:
-    right = PublishingRight(folder)
+def taken(folder: Path) -> PublisherLease:
+    right = PublisherLease(folder)
     right.take()
     return right
 
 
 def test_newest_of_the_instances_that_took_the_right_holds_it(tmp_path: Path) -> None:
-    old, new = PublishingRight(tmp_path), PublishingRight(tmp_path)
+    old, new = PublisherLease(tmp_path), PublisherLease(tmp_path)
     assert old.held()
     old.take()
     old.take()
@@ -74,7 +74,7 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_a_retryable_error(tmp_path: Path) -> None:
-    right = PublishingRight(tmp_path / "missing")
+    right = PublisherLease(tmp_path / "missing")
 
     with pytest.raises(RetryableError, match="No such file or directory"):
         right.take()
@@ -83,7 +83,7 @@ def test_missing_folder_is_a_retryable_error(tmp_path: Path) -> None:
 
 
 def test_only_one_instance_takes_the_right_at_a_time(tmp_path: Path) -> None:
-    old, new = taken(tmp_path), PublishingRight(tmp_path)
+    old, new = taken(tmp_path), PublisherLease(tmp_path)
     with (tmp_path / "publishers.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
 
