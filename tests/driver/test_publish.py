@@ -186,7 +186,7 @@ def test_server_that_returns_with_the_same_gates_off_is_no_repair() -> None:
         setup.publish()
         setup.publish()
 
-    assert counted(setup)[WriteReason.REPAIR] == 0
+    assert WriteReason.REPAIR not in counted(setup)
     assert setup.events.written == []
     assert setup.publisher.view().dropped_gates == (GATE_DEVICE_TAINTS,)
 
