@@ -45,7 +45,7 @@ from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, Isolation, TflopsSource
-from tensorfusion_dra.core.devices.provider_answers import Problem
+from tensorfusion_dra.core.devices.health import Problem
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 

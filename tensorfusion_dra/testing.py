@@ -190,7 +190,7 @@ def check_health_source(
     """
     inventory = Inventory(gpus=(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS))
     first, _ = _called_twice(
-        ProviderKind.HEALTH, source, budget_seconds, lambda providers: providers.troubles(inventory)
+        ProviderKind.HEALTH, source, budget_seconds, lambda providers: providers.problems(inventory)
     )
     return {uuid: [each.reason for each in found] for uuid, found in first.items() if found}
 
@@ -199,7 +199,7 @@ def _given(
     kind: ProviderKind, provider: object, gpus: Sequence[Gpu], budget_seconds: float
 ) -> Mapping[str, Mapping[str, Any]]:
     asked = reading(*(gpus or (gpu(0), gpu(1))), *ODD_GPUS)
-    own = devices.own(asked, node())
+    own = devices.build_devices(asked, node())
     first, report = _called_twice(
         kind, provider, budget_seconds, lambda providers: providers.extended(own, asked)
     )

@@ -36,11 +36,16 @@ from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
-from tensorfusion_dra.driver.providers import Outcome, ProviderKind, Registered, Report
-from tensorfusion_dra.driver.providers import State as ProviderState
+from tensorfusion_dra.driver.providers import (
+    Outcome,
+    ProviderKind,
+    ProviderState,
+    Registered,
+    Report,
+)
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.state import ledger_reading
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
@@ -135,7 +140,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         providers=providers.load(settings),
         tracker=node_parts.health_tracker(settings, lambda: claims, saves=False),
         taint_effect=node_parts.taint_effect(settings),
-        users=node_parts.card_users(settings),
+        allocations=node_parts.allocations(settings),
         enforcement=node_parts.node_enforcer(settings).of_devices,
     )
     try:
@@ -207,7 +212,7 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
     reader.refresh()
     catalog = reader.current()
     assert catalog is not None  # the cards were read and the node is known
-    wanted = slices.wanted(catalog.devices, catalog.node, node_uid="")
+    wanted = slices.wanted(catalog.listed, catalog.node, node_uid="")
     items = slices.plan(wanted, ()).create
     for item in items:
         del item["metadata"]["ownerReferences"]  # of a Node that is not there

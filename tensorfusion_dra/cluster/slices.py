@@ -62,17 +62,17 @@ class Slices:
                 self._must_list = not self._is_watched
             return list(self._known.values())
 
-    def create(self, item: Slice, *, trial: bool = False) -> Slice:
-        return self._write("POST", _SLICES, item, trial=trial)
+    def create(self, item: Slice) -> Slice:
+        return self._write("POST", _SLICES, item)
 
-    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
+    def replace(self, item: Slice) -> Slice:
         """Replace the stored slice; see ports.Slices.
 
         The slice's resourceVersion makes the server answer with a conflict if another writer has
         changed it since it was read.
         """
         path = resource_path("resourceslices", name=item["metadata"]["name"])
-        return self._write("PUT", path, item, trial=trial)
+        return self._write("PUT", path, item)
 
     def delete(self, item: Slice) -> None:
         metadata = item["metadata"]
@@ -163,10 +163,8 @@ class Slices:
                     self._must_list = True
                 raise
 
-    def _write(self, method: str, path: str, item: Slice, *, trial: bool) -> Slice:
+    def _write(self, method: str, path: str, item: Slice) -> Slice:
         query = {"fieldValidation": "Strict", "fieldManager": names.FIELD_MANAGER}
-        if trial:
-            query["dryRun"] = "All"
         body: Mapping[str, Any] = {
             **item,
             "apiVersion": RESOURCE_VERSION,
@@ -174,8 +172,7 @@ class Slices:
         }
         with self._writing():
             stored = self._api.call(method, path, query=query, body=body, right=_RIGHT)
-            if not trial:
-                self._known[stored["metadata"]["name"]] = stored
+            self._known[stored["metadata"]["name"]] = stored
         return stored
 
 

@@ -72,7 +72,7 @@ LABEL_REPLACE_DRIVER: Final = "tensor-fusion.ai/replace-driver"
 """On a Node, with any value but false: its NVIDIA driver is being replaced."""
 LABEL_UPGRADE_STATE: Final = "nvidia.com/gpu-driver-upgrade-state"
 """On a Node, from the upgrade controller of NVIDIA's GPU Operator (k8s-operator-libs)."""
-REPLACEMENT_SIGN: Final = "driver-replacement"
+DRIVER_REPLACEMENT_MARKER_FILE: Final = "driver-replacement"
 """File below tensor-fusion-root, there while the NVIDIA driver is being replaced."""
 
 # Attributes of the user guide, section 5.2. A CEL selector that names an attribute which a device

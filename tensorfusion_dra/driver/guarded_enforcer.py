@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.driver import providers
-from tensorfusion_dra.driver.providers import LONGEST_TEXT, Registered
+from tensorfusion_dra.driver.providers import MAX_TEXT, Registered
 from tensorfusion_dra.extend import BUDGET_SECONDS
 from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 
@@ -129,7 +129,7 @@ class GuardedEnforcer:
         try:
             return self._run(call)
         except (_FaultError, ClaimError) as error:
-            text = f"enforcer {self.name}: {error}"[:LONGEST_TEXT]
+            text = f"enforcer {self.name}: {error}"[:MAX_TEXT]
             return verdicts.unknown(verdicts.UNREADABLE, text)
 
     def _value(self, name: str, kind: type[T], *, otherwise: T) -> T:
@@ -144,7 +144,7 @@ class GuardedEnforcer:
             return self._run(function)
         except _FaultError as error:
             text = f"claim {claim.ref}: enforcer {self.name}: {error}"
-            raise ClaimError(text[:LONGEST_TEXT]) from error
+            raise ClaimError(text[:MAX_TEXT]) from error
 
     def _run(self, function: Callable[[Any], T], *, budget_seconds: float | None = None) -> T:
         """Call a function with the enforcer in its thread.

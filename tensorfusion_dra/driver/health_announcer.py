@@ -4,17 +4,18 @@ A change of a GPU's health becomes a log line, an Event on the Node, and a new s
 that has a share of the GPU.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Event
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports import Events
+from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.state.ledger import Ledger
 
@@ -37,7 +38,7 @@ class HealthAnnouncer:
         status: StatusReporter,
         events: Events,
     ) -> None:
-        """Announce nothing yet. Sickness from before this moment was logged by another process.
+        """Announce nothing yet. What is unhealthy already was announced by another process.
 
         Args:
             catalog: Source of the health of the devices.
@@ -49,7 +50,7 @@ class HealthAnnouncer:
         self._ledger = ledger
         self._status = status
         self._events = events
-        self._pending_events: dict[str, Sickness | None] = {}  # by device; None if it is healthy
+        self._pending_events: dict[str, Callable[[], bool]] = {}  # what writes each, by device
         self._pending_devices: set[str] = set()  # devices whose claims need a new status
         self._stop = Event()
         self._began = utc_now()
@@ -70,26 +71,32 @@ class HealthAnnouncer:
             self._catalog.wait_changed(seen, seconds=_RETRY_SECONDS, stopped=self._stop.is_set)
             current = self._catalog.current()
             if current is not None and current is not seen:
-                self.note(seen.sick if seen else {}, current.sick)
+                self.note(seen.unhealthy if seen else {}, current.unhealthy)
                 seen = current
             self.announce()
 
-    def note(self, before: Mapping[str, Sickness], now: Mapping[str, Sickness]) -> None:
-        """Note and log the differences between two states, given as sick devices by name."""
+    def note(self, before: Mapping[str, Unhealthy], now: Mapping[str, Unhealthy]) -> None:
+        """Note and log the differences between two states, given as unhealthy devices by name."""
         changed = {name for name in {*before, *now} if before.get(name) != now.get(name)}
-        # Of another process. It may have ended before it wrote the claims' statuses, which may be
-        # written twice; Events may not.
-        known = {name for name in changed - before.keys() if now[name].since < self._began}
-        for name in sorted(changed - known):
-            sickness = now.get(name)
-            if sickness is None:
-                log.info("gpu_recovered", device=name)
-            else:
-                text, reason = sickness.worst.text, sickness.worst.reason
-                log.warning("gpu_unhealthy", device=name, reason=reason, error=text)
-            self._pending_events.pop(name, None)  # Events keep the order of the changes
-            self._pending_events[name] = sickness
         self._pending_devices |= changed
+        for name in sorted(changed):
+            unhealthy = now.get(name)
+            # Of another process, which may have ended before it wrote the claims' statuses. They
+            # may be written twice; Events may not.
+            if unhealthy and name not in before and unhealthy.since < self._began:
+                continue
+            self._pending_events.pop(name, None)  # Events keep the order of the changes
+            if unhealthy is None:
+                log.info("gpu_recovered", device=name)
+                self._pending_events[name] = partial(
+                    self._events.note, names.EVENT_GPU_RECOVERED, f"{name} is healthy again"
+                )
+            else:
+                text, reason = unhealthy.worst.text, unhealthy.worst.reason
+                log.warning("gpu_unhealthy", device=name, reason=reason, error=text)
+                self._pending_events[name] = partial(
+                    self._events.warn, names.EVENT_GPU_UNHEALTHY, f"{name}: {text}"
+                )
 
     def announce(self) -> None:
         """Announce what was noted; what fails is announced by the next call."""
@@ -103,12 +110,8 @@ class HealthAnnouncer:
                     if any(share.device in self._pending_devices for share in claim.shares):
                         self._status.report_changed(claim)
                 self._pending_devices.clear()
-        for name, sickness in list(self._pending_events.items()):
-            if sickness is None:
-                written = self._events.note(names.EVENT_GPU_RECOVERED, f"{name} is healthy again")
-            else:
-                text = f"{name}: {sickness.worst.text}"
-                written = self._events.warn(names.EVENT_GPU_UNHEALTHY, text)
-            if not written:
+        while self._pending_events:
+            name, write = next(iter(self._pending_events.items()))
+            if not write():
                 return
             del self._pending_events[name]

@@ -20,8 +20,8 @@ from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.node_files import NodeFiles
+from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.loops import Backoff

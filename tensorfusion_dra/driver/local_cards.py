@@ -11,10 +11,10 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, PreparedClaim, SharedAccess
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.health import TroubleKind
+from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
+from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +141,11 @@ class LocalCards:
         if catalog is None:
             return
         for device in devices:
-            sickness = catalog.sick.get(device)
-            if sickness is not None and (
-                device in catalog.absent or sickness.worst.kind is TroubleKind.REPLACED
+            unhealthy = catalog.unhealthy.get(device)
+            if unhealthy is not None and (
+                device in catalog.absent or unhealthy.worst.kind is ProblemKind.REPLACED
             ):
-                text = sickness.worst.text
+                text = unhealthy.worst.text
                 raise RetryableError(f"claim {ref}: {device}: {text}, expected a working GPU")
 
     def check_free(self, ref: ClaimRef, devices: Iterable[str]) -> None:
@@ -158,12 +158,12 @@ class LocalCards:
         Raises:
             RetryableError: One has.
         """
-        holders = self.catalog.holders()
+        used = self.catalog.cards_used_elsewhere()
         for device in devices:
-            if device in holders:
+            if device in used:
                 raise RetryableError(
                     f"claim {ref}: {device}: found a container that has this GPU from "
-                    f"{holders[device]}, expected only claims of this driver"
+                    f"{used[device]}, expected only claims of this driver"
                 )
 
     def with_todays_access(self, record: PreparedClaim) -> PreparedClaim:

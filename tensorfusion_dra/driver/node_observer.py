@@ -29,7 +29,7 @@ from tensorfusion_dra.core.observed.node_view import (
     PublishingView,
     RegistrationView,
 )
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import utc_now
 
 _REUSED_SECONDS: Final = 1.0
@@ -165,7 +165,7 @@ class NodeObserver:
             else node_view.cards(
                 catalog.devices,
                 self._claims,
-                sick=catalog.sick,
+                unhealthy=catalog.unhealthy,
                 absent=catalog.absent,
                 xids=self.catalog.xids,
                 foreign=use.foreign,

@@ -13,8 +13,8 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import Events, Objects
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 
 log = structlog.get_logger()
@@ -72,7 +72,6 @@ class PoolFollower:
         catalog: DeviceCatalog,
         events: Events,
         *,
-        on_change: Callable[[], None],
         expands_memory: bool,
     ) -> None:
         """Read nothing yet.
@@ -81,18 +80,16 @@ class PoolFollower:
             source: Returns the node as a member of its pool, see member(); called at each round.
             catalog: Gets the node of the pool.
             events: Of this loop's thread alone.
-            on_change: Called when the catalog has changed.
             expands_memory: True if the node's enforcer can give a card more memory than it has.
         """
         self._source = source
         self._catalog = catalog
         self._events = events
-        self._on_change = on_change
         self._expands_memory = expands_memory
         self._wakeup = Wakeup()
         self._node: Node | None = None  # as last read
         self._throttle = LogThrottle(quiet_seconds=math.inf)
-        self._trouble: RetryableError | None = RetryableError(
+        self._awaited: RetryableError | None = RetryableError(
             "waits for a GPUPool: none was read yet"
         )
 
@@ -102,8 +99,8 @@ class PoolFollower:
         Raises:
             RetryableError: The node waits for its pool; the text says why, and what to do.
         """
-        if self._trouble is not None:
-            raise self._trouble
+        if self._awaited is not None:
+            raise self._awaited
 
     def wake(self) -> None:
         """Read the pool now, because a pool or the Node object may have changed."""
@@ -128,13 +125,13 @@ class PoolFollower:
         except (InputError, RetryableError) as error:
             self._report(error)
             return
-        self._trouble = None
+        self._awaited = None
         changed = node != self._node
         if self._throttle.over() or changed:
             log.info("gpupool_read", pool=node.pool, qos=node.qos)
         self._node = node
-        if changed and self._catalog.set_node(node):
-            self._on_change()
+        if changed:
+            self._catalog.set_node(node)
 
     def _check(self, node: Node) -> None:
         ratios = node.oversubscription
@@ -151,9 +148,9 @@ class PoolFollower:
         text = str(error)
         if self._node is None:
             if isinstance(error, InputError):
-                text = f"{text}; {gpupool.CURE}"
+                text = f"{text}; {gpupool.REMEDY}"
             is_outside = isinstance(error, gpupool.NotSelectedError)
-            self._trouble = None if is_outside else RetryableError(f"waits for a GPUPool: {text}")
+            self._awaited = None if is_outside else RetryableError(f"waits for a GPUPool: {text}")
             self._catalog.on_awaited_pool(text)
         if not self._throttle.is_new(text):
             return

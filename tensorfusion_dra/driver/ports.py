@@ -60,12 +60,11 @@ class Slices(Protocol):
         """
         ...
 
-    def create(self, item: Slice, *, trial: bool = False) -> Slice:
+    def create(self, item: Slice) -> Slice:
         """Create the slice; return it as the API server stored it.
 
         Args:
             item: The complete object.
-            trial: True for a dry run, which returns the slice as it would be stored.
 
         Raises:
             MissingRightError: The driver has no permission to create slices.
@@ -74,12 +73,11 @@ class Slices(Protocol):
         """
         ...
 
-    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
+    def replace(self, item: Slice) -> Slice:
         """Replace the stored slice if it is unchanged since it was read; return it as stored.
 
         Args:
             item: The complete object, with the resourceVersion that was read.
-            trial: True for a dry run, which returns the slice as it would be stored.
 
         Raises:
             MissingRightError: The driver has no permission to update slices.

@@ -17,30 +17,52 @@ States, as `inspect --providers` shows them:
 Example: a provider answers for two cards, then hangs. The reading waits for the budget once, and
 the driver keeps using the two answers. The next readings find it hanging and do not wait. The first
 one after its return takes the other answers that it returned.
+
+Attributes and capacities take two steps. An answer is checked on its own: each name and value
+against the API's rules, so that one that the API server would refuse costs only itself. Then
+devices get what was offered, one provider after the other. A device has its taints and the driver's
+own attributes by then, and no offer changes them:
+
+- A name of the driver is never given by another package, even where the driver does not use it now
+  (`virtual_vram` in a pool without oversubscription), and with the driver's domain in front of it,
+  which Kubernetes takes for the same name.
+- The first provider to give a name wins; the later ones are refused.
+- Within one provider names are taken in alphabetical order. A device has room for 32 attributes and
+  capacities together (DeviceMaxAttributesAndCapacities), of which the driver uses up to 31.
+
+Example: `alpha` and `beta` both give example.com/rack. The device has alpha's value, and the
+refusal of beta's says so.
+
+A health source answers with the problems that exist now. A problem makes its card unhealthy at
+once; the card recovers by the rules of core/devices/health.py, some time after the source stopped
+reporting it. So a source need not remember anything.
 """
 
+import itertools
 import reprlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices import provider_answers
-from tensorfusion_dra.core.devices.device import Device, Reading
-from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
-from tensorfusion_dra.core.devices.health import Trouble
-from tensorfusion_dra.core.devices.provider_answers import (
-    Offer,
-    Refusal,
-    attribute,
-    capacity,
-    offered,
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.devices.capacity import Capacity
+from tensorfusion_dra.core.devices.device import (
+    AttributeValue,
+    Device,
+    Reading,
+    Version,
+    attribute_as_api,
 )
+from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, device_name
+from tensorfusion_dra.core.devices.health import HealthProblem, Problem, ProblemKind
+from tensorfusion_dra.core.kubernetes import device_rules, name_rules, quantity
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.extend import BUDGET_SECONDS, Begins, Listens
 from tensorfusion_dra.runtime.single_call_thread import SingleCallThread
 
@@ -49,11 +71,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-LONGEST_TEXT: Final = 500
+MAX_TEXT: Final = 500
 """Length to which texts of other packages are cut."""
-
 _REPR: Final = reprlib.Repr()
-_REPR.maxother = LONGEST_TEXT
+_REPR.maxother = MAX_TEXT
+OF_DRIVER: Final = names.CAPACITIES | {
+    value for key, value in vars(names).items() if key.startswith("ATTR_")
+}
+"""Names that the driver itself publishes, or could publish."""
+_OWN_DOMAIN: Final = f"{names.DRIVER}/"
+_MAX_NAME: Final = 100
+_MAX_NAMES: Final = 100
+"""Beyond this an answer is an error, because each name that is refused is a line in the log."""
+_MAX_PROBLEM_TEXT: Final = 256
+_MAX_PROBLEMS: Final = 16
 
 
 class ProviderKind(StrEnum):
@@ -88,15 +119,54 @@ class Registered:
         return {"kind": self.kind.value, "provider": self.name, "package": self.package}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A name that a provider gave and that the device does not have.
+
+    Attributes:
+        name: At most 100 characters of it.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one provider offers to one device.
+
+    Attributes:
+        entries: By name, in the order in which the device takes them.
+        refused: Names that no device can have.
+    """
+
+    entries: Mapping[str, AttributeValue | Capacity] = field(default_factory=dict)
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extended:
+    """A device with what one provider gave.
+
+    Attributes:
+        given: Names that the device has from this provider.
+    """
+
+    device: Device
+    given: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+class RefusedError(Exception):
+    """No device can have this name or value; the text says why."""
+
+
 def error_text(error: BaseException) -> str:
     """Return an exception as text; one that cannot show itself as the name of its class."""
     return _REPR.repr(error)
 
 
-T = TypeVar("T")
-
-
-class State(StrEnum):
+class ProviderState(StrEnum):
     """States of a provider."""
 
     NEW = "new"
@@ -115,7 +185,7 @@ class Outcome:
         errors: Error by GPU UUID; by "" for the provider as a whole.
     """
 
-    state: State
+    state: ProviderState
     seconds: float | None = None
     errors: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,13 +200,12 @@ class _Round:
     ended: float
 
 
-class ProviderRunner(Generic[T]):
+class ProviderRunner:
     """One provider of another package with its last good answers; used by one thread at a time."""
 
     def __init__(
         self,
         registered: Registered,
-        call: Callable[[Any, Gpu, Reading], T],
         *,
         budget_seconds: float,
         wake: Callable[[], None],
@@ -145,13 +214,11 @@ class ProviderRunner(Generic[T]):
 
         Args:
             registered: The provider.
-            call: Calls it for one card and returns its answer, checked; raises anything.
             budget_seconds: Time for a round of calls.
             wake: Has the cards read soon; passed to a provider that listens.
         """
         self.registered = registered
-        self.outcome = Outcome(state=State.NEW)
-        self._call = call
+        self.outcome = Outcome(state=ProviderState.NEW)
         self._budget_seconds = budget_seconds
         self._late_text = (
             f"no answer within {budget_seconds:g} s; the last good answers remain in use"
@@ -161,7 +228,7 @@ class ProviderRunner(Generic[T]):
         self._provider: Any = None  # of that thread alone
         self._running: Future[_Round] | None = None
         self._late_at = 0.0
-        self._good: Mapping[str, T] = {}  # by GPU UUID
+        self._good: Mapping[str, Any] = {}  # by GPU UUID
         self._logged: frozenset[str] = frozenset()
 
     def start(self, reading: Reading) -> None:
@@ -171,7 +238,7 @@ class ProviderRunner(Generic[T]):
             self._late_at = time.monotonic() + self._budget_seconds
             self._running = self._thread.submit(partial(self._round, reading))
 
-    def answers(self) -> Mapping[str, T]:
+    def answers(self) -> Mapping[str, Any]:
         """Return its good answers by GPU UUID; wait for a round within its time.
 
         A card without a good answer so far is missing.
@@ -180,7 +247,7 @@ class ProviderRunner(Generic[T]):
             try:
                 returned = self._running.result(max(0.0, self._late_at - time.monotonic()))
             except TimeoutError:
-                self._note(State.LATE, self.outcome.seconds, {"": self._late_text})
+                self._record(ProviderState.LATE, self.outcome.seconds, {"": self._late_text})
             else:
                 self._running = None
                 self._take(returned)
@@ -192,7 +259,7 @@ class ProviderRunner(Generic[T]):
 
     def _round(self, reading: Reading) -> _Round:
         began = time.monotonic()
-        answers: dict[str, T] = {}
+        answers: dict[str, Any] = {}
         errors: dict[str, str] = {}
         try:
             provider = self._loaded()
@@ -203,10 +270,20 @@ class ProviderRunner(Generic[T]):
         else:
             for gpu in reading.gpus:
                 try:
-                    answers[gpu.uuid] = self._call(provider, gpu, reading)
+                    answers[gpu.uuid] = self._answer(provider, gpu, reading)
                 except BaseException as error:  # noqa: BLE001 - as above
                     errors[gpu.uuid] = error_text(error)
         return _Round(answers=answers, errors=errors, began=began, ended=time.monotonic())
+
+    def _answer(self, provider: Any, gpu: Gpu, reading: Reading) -> object:
+        """Call the provider for one card; return its answer, checked."""
+        match self.registered.kind:
+            case ProviderKind.ATTRIBUTES:
+                return offered(provider(gpu, reading.node), attribute)
+            case ProviderKind.CAPACITIES:
+                return offered(provider(gpu, reading.node), capacity)
+            case _:
+                return problems(provider(gpu), source=self.registered.name)
 
     def _loaded(self) -> Any:
         """Return the provider; import it before the first call."""
@@ -223,13 +300,15 @@ class ProviderRunner(Generic[T]):
 
     def _take(self, returned: _Round) -> None:
         errors = dict(returned.errors)
-        state = State.FAILED if errors else State.OK
+        state = ProviderState.FAILED if errors else ProviderState.OK
         if returned.ended >= self._late_at:
-            state, errors = State.LATE, {"": self._late_text, **errors}
+            state, errors = ProviderState.LATE, {"": self._late_text, **errors}
         self._good = {**self._good, **returned.answers}
-        self._note(state, returned.ended - returned.began, errors)
+        self._record(state, returned.ended - returned.began, errors)
 
-    def _note(self, state: State, seconds: float | None, errors: Mapping[str, str]) -> None:
+    def _record(
+        self, state: ProviderState, seconds: float | None, errors: Mapping[str, str]
+    ) -> None:
         """Keep the outcome; log each error once, until all are over."""
         self.outcome = Outcome(state=state, seconds=seconds, errors=errors)
         texts = frozenset(errors.values())
@@ -238,10 +317,6 @@ class ProviderRunner(Generic[T]):
         if self._logged and not texts:
             log.info("provider_recovered", **self.registered.log_fields)
         self._logged = texts
-
-
-_KINDS: Final = (ProviderKind.ATTRIBUTES, ProviderKind.CAPACITIES, ProviderKind.HEALTH)
-_NOTHING: Final = Offer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,10 +337,7 @@ class Report:
 class Providers:
     """The node's providers of attributes and capacities, and its health sources.
 
-    One thread at a time calls troubles(), and one at a time extended().
-
-    Attributes:
-        wake: Called, from any thread, when a provider has news.
+    One thread at a time calls problems(), and one at a time extended().
     """
 
     def __init__(
@@ -273,46 +345,42 @@ class Providers:
         registered: Iterable[Registered] = (),
         *,
         budget_seconds: float = BUDGET_SECONDS,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         """Load nothing yet.
 
         Args:
             registered: In the order in which they give to a device.
             budget_seconds: Time of each for a round of calls.
+            wake: Has the cards read soon; called, from any thread, when a provider has news.
         """
-        self.wake: Callable[[], None] = lambda: None
-        self._registered = tuple(registered)
-        self._runners: dict[ProviderKind, list[ProviderRunner[Any]]] = {kind: [] for kind in _KINDS}
-        for each in self._registered:
-            if not each.unused:
-                runner = ProviderRunner(
-                    each,
-                    _call(each),
-                    budget_seconds=budget_seconds,
-                    wake=lambda: self.wake(),  # noqa: PLW0108  it is set later
-                )
-                self._runners[each.kind].append(runner)
+        # Capacities take the room of a device before attributes do.
+        order = (ProviderKind.HEALTH, ProviderKind.CAPACITIES, ProviderKind.ATTRIBUTES)
+        self._registered = sorted(registered, key=lambda each: order.index(each.kind))
+        used = [each for each in self._registered if not each.unused]
+        runners = [ProviderRunner(each, budget_seconds=budget_seconds, wake=wake) for each in used]
+        self._sources = [each for each in runners if each.registered.kind is ProviderKind.HEALTH]
+        self._givers = [each for each in runners if each.registered.kind is not ProviderKind.HEALTH]
         self._asked: Reading | None = None
         self._reports: dict[Registered, Report] = {}
         # Each refusal is logged once, until it is over.
         self._logged: set[tuple[Registered, str, Refusal]] = set()
 
-    def troubles(self, inventory: Inventory) -> Mapping[str, Sequence[Trouble]]:
-        """Ask the health sources; return the troubles of each card by GPU UUID.
+    def problems(self, inventory: Inventory) -> Mapping[str, Sequence[HealthProblem]]:
+        """Ask the health sources; return the problems of each card by GPU UUID.
 
-        A card without troubles is missing if a source has never answered for it.
+        A card without problems is missing if a source has never answered for it.
         """
         reading = Reading(inventory=inventory)
-        sources = self._runners[ProviderKind.HEALTH]
-        for source in sources:
+        for source in self._sources:
             source.start(reading)
-        by_source = {source: source.answers() for source in sources}
+        by_source = {source: source.answers() for source in self._sources}
         for source, answers in by_source.items():
             self._reports[source.registered] = Report(
                 registered=source.registered,
                 outcome=source.outcome,
                 given={
-                    devices.device_name(gpu.uuid): [each.reason for each in answers[gpu.uuid]]
+                    device_name(gpu.uuid): [each.reason for each in answers[gpu.uuid]]
                     for gpu in inventory.gpus
                     if answers.get(gpu.uuid)
                 },
@@ -322,9 +390,9 @@ class Providers:
             for gpu in inventory.gpus
         }
         return {
-            uuid: troubles
-            for uuid, troubles in found.items()
-            if troubles or all(uuid in answers for answers in by_source.values())
+            uuid: problems
+            for uuid, problems in found.items()
+            if problems or all(uuid in answers for answers in by_source.values())
         }
 
     def extended(
@@ -337,22 +405,20 @@ class Providers:
             reading: With the node.
             call_again: False to call none if the reading equals the last one.
         """
-        # Capacities take the room of a device before attributes do.
-        runners = (*self._runners[ProviderKind.CAPACITIES], *self._runners[ProviderKind.ATTRIBUTES])
         if call_again or reading != self._asked:
             self._asked = reading
             # All at the same time, so that several that hang take no longer than one.
-            for runner in runners:
+            for runner in self._givers:
                 runner.start(reading)
         givers: dict[tuple[ProviderKind, str], dict[str, str]] = {}
         refused: set[tuple[Registered, str, Refusal]] = set()
-        for runner in runners:
+        for runner in self._givers:
             registered, offers = runner.registered, runner.answers()
             extended = []
             for device in built:
                 taken = givers.setdefault((registered.kind, device.name), {})
-                offer = offers.get(device.gpu.uuid, _NOTHING)
-                each = provider_answers.extended(device, offer, taken)
+                offer = offers.get(device.gpu.uuid, Offer())
+                each = extended_device(device, offer, taken)
                 taken.update(dict.fromkeys(each.given, registered.name))
                 extended.append(each)
             built = [each.device for each in extended]
@@ -381,31 +447,175 @@ class Providers:
         return tuple(built)
 
     def reports(self) -> Sequence[Report]:
-        """Return what each provider gave at the last reading, in the order in which they give."""
+        """Return what each provider gave at the last reading, by kind, in the order of giving."""
         return [
             self._reports.get(each)
             or Report(
-                registered=each, outcome=Outcome(state=State.UNUSED if each.unused else State.NEW)
+                registered=each,
+                outcome=Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW),
             )
-            for kind in _KINDS
-            for each in self._registered
-            if each.kind is kind
+            for each in sorted(self._registered, key=lambda each: each.kind)
         ]
 
     def close(self) -> None:
         """End the providers' threads."""
-        for runners in self._runners.values():
-            for each in runners:
-                each.close()
+        for each in (*self._sources, *self._givers):
+            each.close()
 
 
-def _call(registered: Registered) -> Callable[[Any, Gpu, Reading], Any]:
-    """Return how a provider of this kind is called for one card, and its answer checked."""
-    match registered.kind:
-        case ProviderKind.ATTRIBUTES:
-            return lambda p, gpu, reading: offered(p(gpu, reading.node), attribute)
-        case ProviderKind.CAPACITIES:
-            return lambda p, gpu, reading: offered(p(gpu, reading.node), capacity)
+def offered(answer: object, checked: Callable[[object], AttributeValue | Capacity]) -> Offer:
+    """Return the attributes or capacities in an answer that a device can have.
+
+    Args:
+        answer: What the provider returned.
+        checked: attribute() or capacity().
+
+    Raises:
+        TypeError: It is no mapping.
+        ValueError: It has over 100 names.
+    """
+    if not isinstance(answer, Mapping):
+        raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
+    if len(answer) > _MAX_NAMES:
+        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MOST_ENTRIES}")
+    entries: dict[str, AttributeValue | Capacity] = {}
+    refused = []
+    for name, value in sorted(answer.items(), key=lambda item: str(item[0])):
+        try:
+            entries[_name(name)] = checked(value)
+        except RefusedError as error:
+            refused.append(Refusal(name=str(name)[:_MAX_NAME], reason=str(error)))
+    return Offer(entries=entries, refused=tuple(refused))
+
+
+def problems(answer: object, *, source: str) -> tuple[HealthProblem, ...]:
+    """Return the problems of a health source's answer.
+
+    Args:
+        answer: What the source returned.
+        source: Its name, which the text begins with.
+
+    Raises:
+        TypeError: The answer is no sequence of problems.
+        ValueError: A reason is no label value, or there are over 16 problems.
+    """
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        raise TypeError(f"found {type(answer).__name__}, expected a sequence of Problem")
+    problems = tuple(itertools.islice(answer, _MAX_PROBLEMS + 1))
+    if len(problems) > _MAX_PROBLEMS:
+        raise ValueError(f"found over {_MAX_PROBLEMS} problems, expected at most that")
+    return tuple(_problem(each, source) for each in problems)
+
+
+def extended_device(device: Device, offer: Offer, givers: Mapping[str, str]) -> Extended:
+    """Return the device with what it takes of an offer.
+
+    Args:
+        device: With all that earlier providers gave.
+        givers: Name of the provider that gave each attribute, or each capacity, which the device
+            has from other packages.
+    """
+    with_attributes, with_capacity = dict(device.attributes), dict(device.capacity)
+    given, refused = [], list(offer.refused)
+    for name, value in offer.entries.items():
+        if reason := _conflict(name, givers, len(with_attributes) + len(with_capacity)):
+            refused.append(Refusal(name=name, reason=reason))
+            continue
+        if isinstance(value, Capacity):
+            with_capacity[name] = value
+        else:
+            with_attributes[name] = value
+        given.append(name)
+    return Extended(
+        device=replace(device, attributes=with_attributes, capacity=with_capacity),
+        given=tuple(given),
+        refused=tuple(refused),
+    )
+
+
+def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
+    for known in (name, name.removeprefix(_OWN_DOMAIN), f"{_OWN_DOMAIN}{name}"):
+        if known in givers:
+            return f"provider {givers[known]} gave this name first"
+    most = device_rules.MOST_ENTRIES
+    if entries >= most:
+        return f"the device has {most} attributes and capacities, which is the most"
+    return ""
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise RefusedError(f"found a name of type {type(name).__name__}, expected a string")
+    if name.removeprefix(_OWN_DOMAIN) in OF_DRIVER:
+        raise RefusedError("the driver itself uses this name")
+    _refuse(name_rules.qualified("name", name))
+    return _text(name)
+
+
+def attribute(value: object) -> AttributeValue:
+    """Return an attribute's value.
+
+    Raises:
+        RefusedError: No device can have it.
+    """
+    match value:
+        case bool() | Version():
+            plain: AttributeValue = value
+        case int():
+            plain = int(value)  # also of an IntEnum's member
+        case str():
+            plain = _text(value)
         case _:
-            name = registered.name
-            return lambda p, gpu, _reading: provider_answers.troubles(p(gpu), source=name)
+            raise RefusedError(
+                f"found {type(value).__name__}, expected a string, int, bool or Version"
+            )
+    _refuse(device_rules.attribute_errors("value", attribute_as_api(plain)))
+    return plain
+
+
+def capacity(value: object) -> Capacity:
+    """Return a capacity.
+
+    Raises:
+        RefusedError: No device can have it.
+    """
+    if not isinstance(value, Capacity):
+        raise RefusedError(f"found {type(value).__name__}, expected a Capacity, see consumable()")
+    optional = [each for each in (value.step, value.maximum) if each is not None]
+    amounts: list[Any] = [value.value, value.default, value.minimum, *optional]
+    if not all(isinstance(each, Quantity) and isinstance(each.nano, int) for each in amounts):
+        raise RefusedError("found an amount of another type, expected quantities, see consumable()")
+    if value.minimum.nano < 0 or value.value.nano < 0:
+        raise RefusedError(f"found {value.value}, at least {value.minimum}, expected 0 or more")
+    # The API server caps larger amounts, and would never store what is published.
+    if any(quantity.parse(str(each)) != each for each in amounts):
+        raise RefusedError("found an amount above the largest quantity")
+    _refuse(device_rules.capacity_errors("capacity", value.as_api(), shared=True))
+    return value
+
+
+def _problem(problem: object, source: str) -> HealthProblem:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"found {type(problem).__name__}, expected a Problem")
+    if not isinstance(problem.text, str):
+        raise TypeError(f"text: found {type(problem.text).__name__}, expected text")
+    wrong = next(name_rules.label_value("reason", problem.reason), None)
+    if wrong is not None or not problem.reason:
+        raise ValueError(f"reason: found {problem.reason!r}, expected a Kubernetes label value")
+    text = problem.text[:_MAX_PROBLEM_TEXT].encode(errors="replace").decode()
+    return HealthProblem(
+        kind=ProblemKind.SOURCE, reason=_text(problem.reason), text=f"{source}: {text}"
+    )
+
+
+def _text(value: str) -> str:
+    """Return the text as a plain string, also of a StrEnum's member, which YAML does not know."""
+    try:
+        return value.encode().decode()
+    except UnicodeEncodeError:
+        raise RefusedError(f"found {value!r}, expected text in Unicode") from None
+
+
+def _refuse(errors: Iterable[FieldError]) -> None:
+    if text := "; ".join(str(error) for error in errors):
+        raise RefusedError(text)

@@ -1,54 +1,448 @@
-"""Publication of the node's devices: one loop that keeps the stored ResourceSlices up to date.
+"""From the node's cards to its stored ResourceSlices.
 
-Each round compares the slices that follow from the catalog with the stored ones, and writes the
-difference (core/devices/slices.py chooses the writes). If there is no difference, nothing is
-written. The stored slices are known from a watch and from the answers to own writes, and the Node's
-UID is kept. So most rounds send no request but their writes. A round begins when
+A reader follows two loops, each in a thread of its own, because a reading can hang, and a write
+waits for the API server:
 
-- the catalog changed (wake()),
+1. DeviceCatalog reads the cards: periodically, at once after an event of the NVIDIA driver, and
+   when a provider, a label of the Node or another driver's slice wakes it. Then it asks the health
+   sources of other packages and the kubelet (who else gives the cards away), lets the rules of
+   health decide (card_health.py), builds the device of each card (core/devices/device.py), and adds
+   what other packages give (providers.py). The result is the catalog.
+2. Publisher compares the slices that follow from the catalog with the stored ones, and writes the
+   difference (core/devices/slices.py chooses the writes).
+
+The catalog. There is none until both the cards and the node's pool (pool_follower.py) are known.
+From then on there always is one. It is replaced as a whole, and only if the new one differs, so an
+unchanged object means that nothing changed. A new one makes the publisher, the health streams, the
+health announcer and the changes of limits act; calls of the kubelet use the present one.
+
+A device that breaks a rule of the API is left out with a reason, since the API server would refuse
+the whole slice. A provider that fails costs only what it gives.
+
+The writes. If there is no difference, nothing is written. The stored slices are known from a watch
+and from the answers to own writes, and the Node's UID is kept. So most rounds send no request but
+their writes. A round begins when
+
+- the catalog changed,
 - another writer changed or deleted a slice (slices_changed()),
 - the watch has begun again, perhaps at another server (server_returned()),
 - a delay is over: after an error, or before a repair.
 
 Three rules restrict the writes:
 
-- **The publishing right.** During a rolling update two instances share the node, and the newest
-  that is able to publish has the right (state/publishing_right.py). An instance without it skips
-  its rounds. Once a second it checks whether it has the right again; then it compares all slices.
+- **The lease.** During a rolling update two instances share the node, and the newest that is able
+  to publish holds the lease (state/publisher_lease.py). An instance without it skips its rounds.
+  Once a second it checks whether it has the lease again; then it compares all slices.
 - **The pace of repairs.** If the wanted slices have not changed since they were last stored, a
   difference is the work of another writer, and writing it is a repair. The first repair is made at
   once, further ones with growing delays (Repairs).
 - **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
-  stores. These gates are remembered, and the missing fields then count as no difference. After a
-  restart they are found out by a dry run instead of a write.
+  stores. The answer to a write shows which; from then on the missing fields count as no difference.
+  After a restart, and at another server, the slices are written once to find out. Such a write
+  changes nothing at a server that drops the same fields, and no watcher sees it.
 
-Example: the kubelet restarts and deletes the slices. The watch reports it, and the slices are
+Example: XID 79 on the first card makes a new catalog, in which its device is unhealthy and has a
+taint; the publisher replaces its slice. A reading that finds no change makes no catalog, and no
+round. Then the kubelet restarts and deletes the slices. The watch reports it, and the slices are
 created again at once. Then a script changes a slice every few seconds. Its changes are repaired
 too, at intervals that grow to a minute, and an Event on the Node names the script's field manager.
 """
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from threading import Event
+from threading import Condition, Event, Lock
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import other_users, slices
+from tensorfusion_dra.core.devices.device import NO_SCHEDULE, Device, Enforcement, Node, Reading
+from tensorfusion_dra.core.devices.gpu import (
+    Gpu,
+    HostResources,
+    LeftOut,
+    TflopsSource,
+    device_name,
+)
+from tensorfusion_dra.core.devices.health import CardEvent, Unhealthy
+from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
-from tensorfusion_dra.core.observed.node_view import PublishingView
-from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.ports import Events, MissingRightError, Nodes, Slices
+from tensorfusion_dra.core.kubernetes import device_rules
+from tensorfusion_dra.core.observed.node_view import PublishingView, XidCounts
+from tensorfusion_dra.driver.card_health import CardHealthTracker
+from tensorfusion_dra.driver.ports import (
+    CardEvents,
+    Discovery,
+    Events,
+    HostSizes,
+    HungError,
+    MissingRightError,
+    Nodes,
+    Slices,
+)
+from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 
-_LONGEST_SECONDS: Final = 60.0
+log = structlog.get_logger()
+
+_MIN_READING_SECONDS: Final = 1.0
+"""Least time between two readings, however many events are reported."""
+_MAX_REPAIR_SECONDS: Final = 60.0
 _QUIET_SECONDS: Final = 600.0
+_LEASE_SECONDS: Final = 1.0
+"""Interval at which an instance without the lease checks whether it has it again."""
+_NOT_PERMITTED_SECONDS: Final = 60.0
+"""Least delay after a refusal by RBAC, which lasts until an administrator grants the permission."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """The node's devices at one moment.
+
+    Attributes:
+        devices: Each of them passes the API's rules.
+        listed: The same, as the slices list them.
+        left_out: Cards and devices that are not published, with the reason.
+        unhealthy: By device name; includes devices that are no longer published.
+        absent: Names of devices whose card the last reading did not find or found lost, published
+            or not.
+        host_size_errors: One text for each size of the host that the pool needs and that cannot be
+            read, so that virtual VRAM lacks that part; empty if there is none.
+    """
+
+    node: Node
+    devices: tuple[Device, ...]
+    listed: tuple[Mapping[str, object], ...] = field(compare=False)
+    left_out: tuple[LeftOut, ...] = ()
+    unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    host_size_errors: tuple[str, ...] = ()
+
+    def by_name(self) -> Mapping[str, Device]:
+        """Return the devices by name."""
+        return {device.name: device for device in self.devices}
+
+
+class DeviceCatalog:
+    """Loop that reads the cards and builds the catalog; its other methods are safe for all threads.
+
+    It does nothing else, because a reading can hang.
+    """
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        node: Node | None,
+        *,
+        host: HostSizes | None = None,
+        providers: Providers | None = None,
+        tracker: CardHealthTracker | None = None,
+        taint_effect: str = NO_SCHEDULE,
+        enforcement: Callable[[Node], Enforcement] = lambda _: Enforcement(),
+        allocations: Callable[[], Allocations] = Allocations,
+        events: CardEvents | None = None,
+        poll_seconds: float = math.inf,
+        wakeup: Wakeup | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            discovery: Reads the cards.
+            node: None if set_node() provides it later; until then there is no catalog.
+            host: Sizes of the host, read only if the pool expands VRAM into it; None adds nothing.
+            providers: Of other packages; None for none.
+            tracker: Decides on the cards' health; None for one without a record on disk.
+            taint_effect: Effect of an unhealthy device's taint; "" for no taint.
+            enforcement: Returns what keeps limits on the node now.
+            allocations: Asks the kubelet what else gives away and holds devices; raises
+                RetryableError. Then its last answer stays in use.
+            events: Source of the NVIDIA driver's events; None to poll only.
+            poll_seconds: Time between two readings if nothing wakes the loop.
+            wakeup: Wakes the loop; others wake it too.
+            on_change: Called, from any thread, when the catalog has changed.
+        """
+        self._discovery = discovery
+        self._providers = providers or Providers()
+        self._taint_effect = taint_effect
+        self._enforcement = enforcement
+        self._allocations_now = allocations
+        self._host = host
+        self._events = events
+        self._poll_seconds = poll_seconds
+        self._wakeup = wakeup or Wakeup()
+        self._on_change = on_change
+        self._reading_throttle = LogThrottle(quiet_seconds=math.inf)
+        self._throttle = LogThrottle()
+        # Each replaced as a whole, so that reading needs no lock:
+        self._allocations = Allocations()
+        self._other_slices: Sequence[Slice] = ()
+        # Guards all below but _changed and _current; one catalog is built at a time.
+        self._building = Lock()
+        self._users: Mapping[str, OtherUser] = {}  # by GPU UUID
+        self._host_resources = HostResources()
+        self._host_size_errors: tuple[str, ...] = ()
+        self._awaited = ""  # why the node is not known; "" if nobody has said so
+        self._node = node
+        self._tracker = tracker or CardHealthTracker()
+        self._changed = Condition()  # guards _current
+        self._current: Catalog | None = None
+
+    def run(self) -> None:
+        """Read the cards until stopped.
+
+        Raises:
+            FatalError: The NVIDIA driver was replaced; only a new process can load its library. Or
+                the ledger is damaged.
+        """
+        while self._wakeup.next_round():
+            began = time.monotonic()
+            self.read()
+            self._wakeup.wait(self._poll_seconds)
+            pause = min(_MIN_READING_SECONDS, self._poll_seconds)
+            self._wakeup.pause(began + pause - time.monotonic())
+
+    def stop(self) -> None:
+        """End run(), and that of the events."""
+        self._wakeup.stop()
+        if self._events is not None:
+            self._events.stop()
+
+    def read(self) -> None:
+        """Read the cards once; log why they cannot be read.
+
+        Raises:
+            FatalError: See run().
+        """
+        try:
+            self.refresh()
+        except RetryableError as error:
+            # The text of a hanging call has its age, so it is different after each reading. The
+            # call itself is not, so that it is logged once.
+            cause = error.call if isinstance(error, HungError) else str(error)
+            if self._reading_throttle.is_new(cause):
+                log.warning("gpus_awaited", error=str(error))
+            return
+        self._reading_throttle.over()
+        if self._events is not None and (catalog := self._current) is not None:
+            healthy = (d.gpu.uuid for d in catalog.devices if d.name not in catalog.unhealthy)
+            self._events.watch(frozenset(healthy))
+
+    def refresh(self) -> None:
+        """Read the cards, and build the catalog again.
+
+        Raises:
+            RetryableError: The cards cannot be read now. The devices stay as they were, and become
+                unhealthy if further readings fail.
+            FatalError: The NVIDIA driver was replaced, or the ledger is damaged.
+        """
+        try:
+            inventory = self._discovery.read()
+        except RetryableError as error:
+            with self._building:
+                self._tracker.record_failure(error)
+                self._build()
+            raise
+        problems = self._providers.problems(inventory)
+        self._read_allocations()
+        with self._building:
+            self._tracker.record_reading(inventory, problems)
+            self._read_host_sizes()
+            self._build(call_again=True)
+
+    def on_event(self, event: CardEvent) -> None:
+        """Take in an event of the NVIDIA driver."""
+        with self._building:
+            if self._tracker.on_event(event):
+                self._build()
+        # Read at once: the NVIDIA driver may require a recovery now, or a card may be lost.
+        self._wakeup.wake()
+
+    def set_node(self, node: Node) -> None:
+        """Use this node, with the cards as last read."""
+        with self._building:
+            self._node = node
+            self._read_host_sizes()
+            self._build()
+
+    def set_other_slices(self, other: Sequence[Slice]) -> None:
+        """Use these ResourceSlices of other drivers on this node."""
+        if other != self._other_slices:
+            self._other_slices = other
+            self._wakeup.wake()
+
+    def _read_allocations(self) -> None:
+        try:
+            self._allocations = self._allocations_now()
+        except RetryableError as error:
+            if self._throttle.is_new(str(error), key="allocations"):
+                log.warning("allocations_unknown", error=str(error))
+        else:
+            self._throttle.over(key="allocations")
+
+    def _other_users(self, gpus: Iterable[Gpu]) -> Mapping[str, OtherUser]:
+        """Return by GPU UUID what else gives the card to containers, as last read."""
+        return other_users.of_cards(
+            gpus,
+            self._allocations,
+            self._other_slices,
+            before=self._users,
+            now=datetime.now(UTC),
+        )
+
+    def _read_host_sizes(self) -> None:
+        """Read each size that the pool expands VRAM into; the caller holds _building.
+
+        A size that cannot be read does not keep a card from being published: until it can be read,
+        its last known value counts, or 0 if there is none.
+        """
+        ratios = self._node.oversubscription if self._node else None
+        self._host_size_errors = ()
+        if self._host is None or ratios is None:
+            self._host_resources = HostResources()
+            return
+        for name, percent, read in (
+            ("memory_bytes", ratios.host_memory_percent, self._host.memory_bytes),
+            ("disk_bytes", ratios.host_disk_percent, self._host.disk_bytes),
+        ):
+            try:
+                size = read() if percent else 0
+            except RetryableError as error:
+                self._host_size_errors += (str(error),)
+            else:
+                self._host_resources = replace(self._host_resources, **{name: size})
+        error_text = "; ".join(self._host_size_errors)
+        if error_text and self._throttle.is_new(error_text):
+            log.warning("expansion_size_unknown", error=error_text)
+        elif not error_text and self._throttle.over():
+            log.info("expansion_size_read")
+
+    def _build(self, *, call_again: bool = False) -> None:
+        """Build the catalog; the caller holds _building.
+
+        Args:
+            call_again: Call the providers again, even if cards and node are as before.
+        """
+        cards, node = self._tracker.visible(), self._node
+        if node is None or cards is None:
+            return
+        reading = Reading(inventory=cards.inventory, node=node, host=self._host_resources)
+        self._users = self._other_users(cards.inventory.gpus)
+        built = devices.build_devices(
+            reading,
+            node,
+            self._enforcement(node),
+            users=self._users,
+            unhealthy=cards.unhealthy,
+            unhealthy_effect=self._taint_effect,
+        )
+        valid: list[tuple[Device, Mapping[str, object]]] = []
+        left_out = list(cards.inventory.left_out)
+        for device in self._providers.extended(built, reading, call_again=call_again):
+            listed = device.as_api()
+            if reasons := device_rules.violations(listed):
+                left_out.append(LeftOut(subject=device.name, reason="; ".join(reasons)))
+            else:
+                valid.append((device, listed))
+        catalog = Catalog(
+            node=node,
+            devices=tuple(device for device, _ in valid),
+            listed=tuple(listed for _, listed in valid),
+            left_out=tuple(left_out),
+            unhealthy=cards.unhealthy,
+            absent=cards.absent,
+            host_size_errors=self._host_size_errors,
+        )
+        if catalog == self._current:
+            return
+        _log_change(catalog, self._current)
+        with self._changed:
+            self._current = catalog
+            self._changed.notify_all()
+        self._on_change()
+
+    def current(self) -> Catalog | None:
+        """Return the present catalog; None if there is none yet (see reason_missing())."""
+        with self._changed:
+            return self._current
+
+    def unhealthy(self) -> Mapping[str, Unhealthy]:
+        """Return the unhealthy devices by name; none as long as there is no catalog."""
+        catalog = self.current()
+        return catalog.unhealthy if catalog else {}
+
+    @property
+    def xids(self) -> XidCounts:
+        """Counts of reported XIDs since this process started."""
+        return self._tracker.xids
+
+    def cards_used_elsewhere(self) -> Mapping[str, str]:
+        """Return by device name who gave a card to a container that has it now.
+
+        Asks the kubelet again only if a device plugin or another driver offers one of the cards.
+        """
+        catalog = self.current()
+        gpus = [device.gpu for device in catalog.devices] if catalog else []
+        if users := self._other_users(gpus):
+            self._read_allocations()
+            users = self._other_users(gpus)
+        return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
+
+    def on_awaited_pool(self, reason: str) -> None:
+        """Note why the node's GPUPool is not known, for reason_missing()."""
+        with self._building:
+            self._awaited = reason
+
+    def reason_missing(self) -> str:
+        """Return why there is no catalog yet, for error texts."""
+        with self._building:
+            unread, awaited = self._tracker.visible() is None, self._awaited
+        reason = "GPUs could not be read" if unread else "GPUPool is not known"
+        return f"this node's {reason} yet{f': {awaited}' if awaited and not unread else ''}"
+
+    def wait_changed(
+        self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
+    ) -> None:
+        """Wait until the catalog differs from a seen one, but no longer than a time.
+
+        Args:
+            seen: The catalog that the caller knows; None if it knows none.
+            seconds: Longest wait.
+            stopped: Ends the wait when it returns True; called at every change and after
+                wake_waiting().
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
+
+    def wake_waiting(self) -> None:
+        """Make every thread in wait_changed() call its `stopped` function."""
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _log_change(catalog: Catalog, known: Catalog | None) -> None:
+    log.info("gpus_read", devices=len(catalog.devices), left_out=len(catalog.left_out))
+    logged = known.left_out if known else ()
+    for item in catalog.left_out:
+        if item not in logged:
+            log.warning("gpu_left_out", device=item.subject, error=item.reason)
+    before = [device.gpu for device in known.devices] if known else []
+    for device in catalog.devices:
+        new = device.gpu not in before
+        if new and device.gpu.tflops_source is TflopsSource.ESTIMATE:
+            log.warning(
+                "tflops_estimated",
+                device=device.name,
+                product_name=device.gpu.product_name,
+                tflops=device.gpu.milli_tflops / 1000,
+            )
 
 
 class Repairs:
@@ -69,7 +463,7 @@ class Repairs:
             clock: In seconds; must not go back.
         """
         self._clock = clock
-        self._backoff = Backoff(first_seconds=1, longest_seconds=_LONGEST_SECONDS)
+        self._backoff = Backoff(first_seconds=1, longest_seconds=_MAX_REPAIR_SECONDS)
         self._repaired_at = -_QUIET_SECONDS
         self._next_at = 0.0
         self.is_reported = False
@@ -94,14 +488,6 @@ class Repairs:
         return not is_first and not self.is_reported
 
 
-log = structlog.get_logger()
-
-_RIGHT_SECONDS: Final = 1.0
-"""Interval at which an instance without the publishing right checks whether it has it again."""
-_NOT_PERMITTED_SECONDS: Final = 60.0
-"""Least delay after a refusal by RBAC, which lasts until an administrator grants the permission."""
-
-
 class Publisher:
     """Loop that publishes the node's devices; other threads only wake it and call view().
 
@@ -116,8 +502,9 @@ class Publisher:
         nodes: Nodes,
         events: Events,
         *,
-        right: PublishingRight,
+        lease: PublisherLease,
         repairs: Repairs | None = None,
+        wakeup: Wakeup | None = None,
     ) -> None:
         """Publish nothing yet.
 
@@ -128,8 +515,9 @@ class Publisher:
                 after a change of another writer: if the Node was recreated, Kubernetes' garbage
                 collector deletes the slices of the old one.
             events: Of this loop's thread alone.
-            right: The right to publish, which instances on this node pass on.
+            lease: Of the publisher, which instances on this node pass on.
             repairs: The pace of repairs; None for the default.
+            wakeup: Wakes the loop; whoever changes the catalog wakes it too.
         """
         self._view = PublishingView()  # replaced as a whole, so that reading needs no lock
         self._events = events
@@ -139,8 +527,8 @@ class Publisher:
         self._catalog = catalog
         self._slices = slices_at_server
         self._nodes = nodes
-        self._right = right
-        self._wakeup = Wakeup()
+        self._lease = lease
+        self._wakeup = wakeup or Wakeup()
         self._recheck_gates = Event()
         self._recheck_node = Event()
         self._recheck_node.set()
@@ -152,10 +540,6 @@ class Publisher:
     def view(self) -> PublishingView:
         """Return the present state."""
         return self._view
-
-    def wake(self) -> None:
-        """Begin a round now, because the catalog may have changed."""
-        self._wakeup.wake()
 
     def slices_changed(self) -> None:
         """Begin a round as soon as a repair may be made: another writer has changed a slice."""
@@ -177,18 +561,20 @@ class Publisher:
         self._wakeup.stop()
 
     def run(self) -> None:
-        """Publish until stopped, as long as this instance has the publishing right."""
+        """Publish until stopped, as long as this instance holds the lease."""
         backoff = Backoff(first_seconds=0.2, longest_seconds=30)
         while self._wakeup.next_round():
             delay: float | None = None
-            has_right = self._right.held()
-            if has_right != self._view.has_right:
-                self._view = replace(self._view, has_right=has_right)
-                log.info("publishing_resumed" if has_right else "publishing_left_to_newer_instance")
+            holds_lease = self._lease.held()
+            if holds_lease != self._view.holds_lease:
+                self._view = replace(self._view, holds_lease=holds_lease)
+                log.info(
+                    "publishing_resumed" if holds_lease else "publishing_left_to_newer_instance"
+                )
             try:
-                # Without the right the round is skipped. Nothing is missed, because a round
-                # compares everything once the right is back.
-                if has_right:
+                # Without the lease the round is skipped. Nothing is missed, because a round
+                # compares everything once the lease is back.
+                if holds_lease:
                     self.publish()
             except RetryableError as error:
                 self._recheck_node.set()
@@ -208,7 +594,7 @@ class Publisher:
                 self._throttle.over()
                 delay = self._repairs.seconds_left() or None
             self._wait(delay)
-        self._right.release()
+        self._lease.release()
 
     def publish(self) -> SlicePlan | None:
         """Write what differs from the stored slices; return the writes.
@@ -227,15 +613,15 @@ class Publisher:
         if self._recheck_node.is_set():
             self._recheck_node.clear()
             self._node_uid = self._nodes.uid()
-        wanted = slices.wanted(current.devices, current.node, node_uid=self._node_uid)
-        self._right.take()
+        wanted = slices.wanted(current.listed, current.node, node_uid=self._node_uid)
+        self._lease.take()
         if self._recheck_gates.is_set():
             self._recheck_gates.clear()
-            self._dropped = frozenset()
-            self._view = replace(self._view, dropped_gates=())
+            if self._dropped:
+                self._confirmed = ()  # the slices are written once more, which is no repair
+                self._dropped = frozenset()
+                self._view = replace(self._view, dropped_gates=())
         plan = slices.plan(wanted, stored, dropped=self._dropped)
-        if plan and not self._dropped and self._server_drops(plan, wanted, stored):
-            plan = slices.plan(wanted, stored, dropped=self._dropped)  # which has no writes
         if not plan:
             self._confirm(wanted, plan)
             return None
@@ -263,6 +649,31 @@ class Publisher:
         )
         return plan
 
+    def _apply(self, plan: SlicePlan, reason: WriteReason) -> None:
+        """Make the writes in order; learn from the answers which fields the server drops."""
+        stages: Sequence[tuple[Callable[[Slice], Slice | None], Sequence[Slice]]] = (
+            (self._slices.delete, plan.delete),
+            (self._slices.replace, plan.update),
+            (self._slices.create, plan.create),
+        )
+        for write, items in stages:
+            for item in items:
+                stored = write(item)
+                writes = {**self._view.writes, reason: self._view.writes[reason] + 1}
+                # Added to the known ones: a slice without a taint does not show that these are
+                # dropped.
+                self._dropped |= slices.dropped_gates(item, stored) if stored else frozenset()
+                dropped = tuple(sorted(self._dropped))
+                self._view = replace(self._view, writes=writes, dropped_gates=dropped)
+        if self._dropped and self._dropped != self._logged_dropped:
+            self._logged_dropped = self._dropped
+            log.error(
+                "slice_fields_dropped",
+                feature_gates=sorted(self._dropped),
+                error="the API server keeps only a part of each device: enable these feature "
+                "gates on kube-apiserver, kube-scheduler, kube-controller-manager and kubelet",
+            )
+
     def _confirm(self, wanted: Sequence[Slice], plan: SlicePlan) -> None:
         """Note that the stored slices are the wanted ones."""
         self._confirmed, self._writing = wanted, None
@@ -287,60 +698,10 @@ class Publisher:
             self._repairs.is_reported = True
 
     def _wait(self, seconds: float | None) -> None:
-        """Wait until woken or until the publishing right is back; None sets no time limit."""
+        """Wait until woken or until the lease is back; None sets no time limit."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._view.has_right:
-            left = _RIGHT_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0 or self._wakeup.wait(min(left, _RIGHT_SECONDS)) or self._right.held():
+        while not self._view.holds_lease:
+            left = _LEASE_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0 or self._wakeup.wait(min(left, _LEASE_SECONDS)) or self._lease.held():
                 return
         self._wakeup.wait(seconds)
-
-    def _server_drops(
-        self, plan: SlicePlan, wanted: Sequence[Slice], stored: Sequence[Slice]
-    ) -> bool:
-        """Return True if the stored slices lack only fields that this API server drops.
-
-        That is the case after a restart. Writing the slices again would change nothing and wake
-        every watcher, so one of them is sent as a dry run.
-        """
-        if plan.create or plan.delete:
-            return False
-        for gates in KUBERNETES_DROPS:
-            if slices.plan(wanted, stored, dropped=gates):
-                continue
-            # One that has such fields, because not every slice has a device with a taint.
-            sent = next(item for item in plan.update if slices.loses(item, gates))
-            if slices.dropped_gates(sent, self._slices.replace(sent, trial=True)) != gates:
-                return False
-            self._record_dropped(gates)
-            return True
-        return False
-
-    def _apply(self, plan: SlicePlan, reason: WriteReason) -> None:
-        for item in plan.delete:
-            self._slices.delete(item)
-            self._count_write(reason)
-        writes = [(self._slices.replace, item) for item in plan.update]
-        writes += [(self._slices.create, item) for item in plan.create]
-        for write, item in writes:
-            stored = write(item)
-            self._count_write(reason)
-            if gates := slices.dropped_gates(item, stored):
-                self._record_dropped(gates)
-
-    def _count_write(self, reason: WriteReason) -> None:
-        writes = self._view.writes
-        self._view = replace(self._view, writes={**writes, reason: writes[reason] + 1})
-
-    def _record_dropped(self, gates: frozenset[str]) -> None:
-        # Added to the known ones: a slice without a taint does not show that taints are dropped.
-        self._dropped |= gates
-        self._view = replace(self._view, dropped_gates=tuple(sorted(self._dropped)))
-        if self._dropped != self._logged_dropped:
-            self._logged_dropped = self._dropped
-            log.error(
-                "slice_fields_dropped",
-                feature_gates=sorted(self._dropped),
-                error="the API server keeps only a part of each device: enable these feature "
-                "gates on kube-apiserver, kube-scheduler, kube-controller-manager and kubelet",
-            )

@@ -6,8 +6,8 @@ neither delays nor fails a prepare. A claim's report is in one of these states:
 - waiting: report() queued the claim's record. A newer record replaces it, and one whose GPU's
   health changed goes before the others.
 - written: the entries are stored in the claim's status. A report with the same entries is not sent.
-- waiting again: a write failed. No record is given up, so that the report of a sick GPU outlives an
-  outage of hours.
+- waiting again: a write failed. No record is given up, so that the report of an unhealthy GPU
+  outlives an outage of hours.
 
 forget() ends all of them when the claim is unprepared: if that comes before the write, there is no
 request at all.
@@ -50,7 +50,7 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
-from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
@@ -111,27 +111,27 @@ class _Known:
     def update_readiness(
         self,
         claim: PreparedClaim,
-        sick: Mapping[str, Sickness],
+        unhealthy_devices: Mapping[str, Unhealthy],
         now: Callable[[], datetime],
     ) -> Mapping[str, Readiness]:
         """Set and return the readiness; the start of a device's changes only with a transition.
 
         Args:
             claim: Its shares name the devices.
-            sick: The unhealthy devices by name.
+            unhealthy_devices: By name.
             now: Returns the wall clock's time.
         """
         earlier = self.readiness or {}
         readiness = {}
         for device in {share.device for share in claim.shares}:
             before = earlier.get(device, Readiness(since=self.since))
-            sickness = sick.get(device)
+            unhealthy = unhealthy_devices.get(device)
             since = before.since
-            if sickness is not None:
-                since = sickness.since
-            elif before.is_ready == bool(self.trouble) or before.sickness is not None:
+            if unhealthy is not None:
+                since = unhealthy.since
+            elif before.is_ready == bool(self.trouble) or before.unhealthy is not None:
                 since = now()
-            readiness[device] = Readiness(since=since, sickness=sickness, trouble=self.trouble)
+            readiness[device] = Readiness(since=since, unhealthy=unhealthy, trouble=self.trouble)
         self.readiness = readiness
         return readiness
 
@@ -144,7 +144,7 @@ class StatusReporter:
         claim_status: ClaimStatus,
         *,
         calls: CallsInFlight | None = None,
-        sick: Callable[[], Mapping[str, Sickness]] = dict,
+        unhealthy: Callable[[], Mapping[str, Unhealthy]] = dict,
         enforcement: EnforcementWatch | None = None,
         used: Callable[[str], Sequence[Used | None]] = lambda _: (),
         now: Callable[[], datetime] = utc_now,
@@ -156,7 +156,7 @@ class StatusReporter:
         Args:
             claim_status: Stores the entries.
             calls: The kubelet's calls; writes avoid them. None if this process answers none.
-            sick: Returns the unhealthy devices by name.
+            unhealthy: Returns the unhealthy devices by name.
             enforcement: Knows whether limits hold, and is told which claims there are; None leaves
                 this out of the statuses.
             used: Returns what each share of the claim with this UID uses; () for nothing.
@@ -165,7 +165,7 @@ class StatusReporter:
             clock: In seconds; for delays.
         """
         self._claim_status = claim_status
-        self._sick = sick
+        self._unhealthy = unhealthy
         self._enforcement = enforcement
         self._used = used
         self._now = now
@@ -280,7 +280,7 @@ class StatusReporter:
             known = self._known.get(ref.uid)
         if known is None:
             return
-        readiness = known.update_readiness(waiting.claim, self._sick(), self._now)
+        readiness = known.update_readiness(waiting.claim, self._unhealthy(), self._now)
         current = self._enforcement.current(waiting.claim) if self._enforcement else ()
         entries = device_status.status(waiting.claim, readiness, current, self._used(ref.uid))
         hashed = hash(str(entries))

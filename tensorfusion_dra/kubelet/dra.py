@@ -19,9 +19,9 @@ from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.kubelet.pb import dra_health_v1_pb2 as health_pb
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as pb
 from tensorfusion_dra.runtime.calls import CallsInFlight
@@ -205,16 +205,18 @@ def _devices(catalog: Catalog | None) -> list[health_pb.DeviceHealth]:
     """Return the health of each device, absent ones included: their pods have to know."""
     if catalog is None:
         return []
-    listed = dict.fromkeys([*(device.name for device in catalog.devices), *sorted(catalog.sick)])
+    listed = dict.fromkeys(
+        [*(device.name for device in catalog.devices), *sorted(catalog.unhealthy)]
+    )
     return [_device(catalog, name) for name in listed]
 
 
 def _device(catalog: Catalog, name: str) -> health_pb.DeviceHealth:
-    sickness = catalog.sick.get(name)
-    text = printable.one_line(sickness.worst.text) if sickness else ""
+    unhealthy = catalog.unhealthy.get(name)
+    text = printable.one_line(unhealthy.worst.text) if unhealthy else ""
     return health_pb.DeviceHealth(
         device=health_pb.DeviceIdentifier(pool_name=catalog.node.pool, device_name=name),
-        health=health_pb.HealthStatus.UNHEALTHY if sickness else health_pb.HealthStatus.HEALTHY,
+        health=health_pb.HealthStatus.UNHEALTHY if unhealthy else health_pb.HealthStatus.HEALTHY,
         last_updated_time=int(time.time()),
         health_check_timeout_seconds=_TIMEOUT_SECONDS,
         message=text.encode("ascii", "replace").decode()[:_MAX_MESSAGE],

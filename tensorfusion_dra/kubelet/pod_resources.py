@@ -17,7 +17,7 @@ from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
 
 SERVICE: Final = "v1.PodResourcesLister"
 _WAIT_SECONDS: Final = 2.0
-_MOST_BYTES: Final = 16 * 2**20
+_MAX_BYTES: Final = 16 * 2**20
 
 
 def allocations(socket: Path) -> Allocations:
@@ -28,7 +28,7 @@ def allocations(socket: Path) -> Allocations:
     """
     if not socket.exists():
         return Allocations()
-    options = [("grpc.max_receive_message_length", _MOST_BYTES)]
+    options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
         allocatable = channel.unary_unary(
             f"/{SERVICE}/GetAllocatableResources",

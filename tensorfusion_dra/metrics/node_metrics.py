@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from tensorfusion_dra.core.claims.operation import STAGES, EndedOperation, OperationKind, Result
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import xids
-from tensorfusion_dra.core.devices.health import TroubleKind
+from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
@@ -24,7 +24,7 @@ from tensorfusion_dra.metrics.prometheus import NODE_PLUGIN, ApiRequests, LabelV
 
 _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"
-_HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in TroubleKind))
+_HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in ProblemKind))
 _INFO: Final = ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id")
 
 _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
@@ -158,7 +158,7 @@ def _publishing(view: PublishingView) -> Iterator[Metric]:
         (((gate,), gate in view.dropped_gates) for gate in _GATES),
     )
     yield prometheus.single(
-        "publishing_right", "1 if this instance publishes the node's slices.", view.has_right
+        "publishing_right", "1 if this instance publishes the node's slices.", view.holds_lease
     )
     yield prometheus.single(
         "publishing_failing",
@@ -199,7 +199,7 @@ def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
         "1 for the card's state of health.",
         ("uuid",),
         (
-            (_uuid(card), card.sickness.worst.kind.name.lower() if card.sickness else HEALTHY)
+            (_uuid(card), card.unhealthy.worst.kind.name.lower() if card.unhealthy else HEALTHY)
             for card in cards
         ),
         known=_HEALTH,
@@ -209,9 +209,9 @@ def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
         "When the card became unhealthy; absent while it is healthy.",
         ("uuid", "reason"),
         (
-            ((*_uuid(card), label(card.sickness.worst.reason)), card.sickness.since.timestamp())
+            ((*_uuid(card), label(card.unhealthy.worst.reason)), card.unhealthy.since.timestamp())
             for card in cards
-            if card.sickness
+            if card.unhealthy
         ),
     )
     foreign = [(_uuid(card), card.foreign) for card in cards if card.foreign]

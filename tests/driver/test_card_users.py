@@ -10,8 +10,8 @@ from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.card_users import CardUsers
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.runtime.loops import Wakeup
 from tests.support.builders.devices import NODE
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (
@@ -55,24 +55,32 @@ class Beside(Setup):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.kubelet = Kubelet()
-        self.users = CardUsers(self.kubelet)
+        self.changes = 0
+        self.wakeup = Wakeup()
         self.use(
-            catalog=DeviceCatalog(FixedDiscovery(simulated_inventory()), NODE, users=self.users)
+            catalog=DeviceCatalog(
+                FixedDiscovery(simulated_inventory()),
+                NODE,
+                allocations=self.kubelet,
+                wakeup=self.wakeup,
+                on_change=self._changed,
+            )
         )
         self.catalog.refresh()
+
+    def _changed(self) -> None:
+        self.changes += 1
 
     def device(self, name: str = GPU_0) -> Device:
         catalog = self.catalog.current()
         assert catalog is not None
         return catalog.by_name()[name]
 
-    def shown(self, name: str = GPU_0) -> tuple[object, str]:
-        """Return `used_by` and the taint."""
+    def shown(self, name: str = GPU_0) -> tuple[object, ...]:
+        """Return `used_by` and the taints."""
         device = self.device(name)
-        taint = (
-            f"{device.taint.key}={device.taint.value}:{device.taint.effect}" if device.taint else ""
-        )
-        return device.attributes["used_by"], taint
+        taints = (f"{each.key}={each.value}:{each.effect}" for each in device.taints)
+        return device.attributes["used_by"], *taints
 
 
 @pytest.fixture
@@ -87,25 +95,27 @@ def test_a_card_of_the_device_plugin_is_tainted_until_plugin_and_container_are_g
     node: Beside,
 ) -> None:
     node.kubelet.answer = Allocations(offered=DEVICE)
-    assert node.catalog.refresh()
-    assert (node.shown(), node.shown(GPU_1)) == (PLUGIN, ("", ""))
+    node.catalog.refresh()
+    assert (node.shown(), node.shown(GPU_1)) == (PLUGIN, ("",))
     node.kubelet.answer = Allocations(held=DEVICE)
-    assert not node.catalog.refresh()
+    changes = node.changes
+    node.catalog.refresh()
+    assert node.changes == changes
 
     node.kubelet.answer = Allocations()
     node.catalog.refresh()
 
-    assert node.shown() == ("", "")
+    assert node.shown() == ("",)
 
 
 def test_a_card_that_another_dra_driver_publishes_is_tainted_at_once(node: Beside) -> None:
-    changes: list[bool] = []
-    node.users.on_change = lambda: changes.append(node.catalog.refresh())
+    node.catalog.set_other_slices([SLICE])
+    woken = node.wakeup.wait(0)
+    node.wakeup.next_round()
+    node.catalog.refresh()
+    node.catalog.set_other_slices([{**SLICE}])
 
-    node.users.set_slices([SLICE])
-    node.users.set_slices([{**SLICE}])
-
-    assert changes == [True]
+    assert (woken, node.wakeup.wait(0)) == (True, False)
     assert node.shown() == ("gpu.nvidia.com", "tensor-fusion.ai/used-by=gpu.nvidia.com:NoSchedule")
 
 
@@ -122,15 +132,14 @@ def test_as_long_as_the_kubelet_does_not_answer_its_last_answer_counts(node: Bes
     assert [each["event"] for each in logs] == ["allocations_unknown"]
 
 
-def test_the_taint_of_an_unhealthy_card_comes_first(node: Beside) -> None:
+def test_an_unhealthy_card_of_a_device_plugin_has_the_taints_of_both(node: Beside) -> None:
     node.kubelet.answer = BY_PLUGIN
     node.catalog.refresh()
 
     node.catalog.on_event(CardEvent(gpu_uuid=UUID, kind=EventKind.XID, code=79))
 
-    user, taint = node.shown()
-    assert user == "nvidia-device-plugin"
-    assert taint == "tensor-fusion.ai/unhealthy=xid-79:NoSchedule"
+    user, used = PLUGIN
+    assert node.shown() == (user, "tensor-fusion.ai/unhealthy=xid-79:NoSchedule", used)
 
 
 def test_a_claim_on_a_card_that_another_container_got_since_the_last_reading_waits(
@@ -157,7 +166,7 @@ def test_a_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
     asked = node.kubelet.calls
     node.prepared(put_claim(node, "alone", share_result(device=GPU_0)))
     alone = node.kubelet.calls - asked
-    node.users.set_slices([SLICE])
+    node.catalog.set_other_slices([SLICE])
 
     node.prepared(put_claim(node, "beside", share_result(device=GPU_0)))
 
@@ -167,7 +176,7 @@ def test_a_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
 def test_a_prepared_claim_a_published_card_and_a_monitor_are_not_refused(node: Beside) -> None:
     before = put_claim(node, "before", share_result(device=GPU_0))
     node.prepared(before)
-    node.users.set_slices([SLICE])
+    node.catalog.set_other_slices([SLICE])
     published = put_claim(node, "published", share_result(device=GPU_0))
     node.prepared(published)
     node.kubelet.answer = BY_PLUGIN

@@ -16,16 +16,23 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Inventory
-from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
-from tensorfusion_dra.core.devices.known_cards import PublishedCards
+from tensorfusion_dra.core.devices.health import (
+    CardEvent,
+    EventKind,
+    HealthRules,
+    Moment,
+    PublishedCards,
+)
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver import catalog
-from tensorfusion_dra.driver.catalog import CardHealthTracker, CardWatch, DeviceCatalog
+from tensorfusion_dra.driver import publish
+from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.ports import HungError
-from tensorfusion_dra.driver.providers import ProviderKind, Providers
+from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.extend import Gpu, Problem
+from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.devices import NODE
 from tests.support.builders.gpus import gpus
@@ -96,7 +103,7 @@ class Setup:
         return found
 
     def reasons(self) -> list[str]:
-        return sorted(sick.worst.reason for sick in self.visible().sick.values())
+        return sorted(sick.worst.reason for sick in self.visible().unhealthy.values())
 
 
 def test_nothing_is_visible_before_the_first_reading() -> None:
@@ -240,15 +247,16 @@ def test_disk_expands_memory_by_its_last_known_size(
 
     with capture_logs() as logs:
         catalog.refresh()
+        before = catalog.current()
         sizes.disk_gib = now_gib
-        is_changed = catalog.refresh()
+        catalog.refresh()
 
     current = catalog.current()
     assert current is not None
     (device,) = current.devices
     assert device.capacity["virtual_vram"].as_api()["value"] == virtual_vram
     assert current.host_size_errors == ((error,) if error else ())
-    assert is_changed is (before_gib != now_gib)
+    assert (current is not before) is (before_gib != now_gib)
     assert [line["event"] for line in logs].count("expansion_size_unknown") == 1
 
 
@@ -287,14 +295,20 @@ class EventsOnDemand:
 class Watched:
     """A loop that reads the cards, from this object; `error` is raised by each reading."""
 
-    def __init__(self, providers: Providers | None = None) -> None:
+    def __init__(self, *sources: Registered) -> None:
         self.reads = 0
         self.error: Exception | None = None
         self.events = EventsOnDemand()
-        self.catalog = DeviceCatalog(self, NODE, providers=providers)
         self.changes = 0
-        self.watch = CardWatch(
-            self.catalog, self.events, poll_seconds=FOREVER, on_change=self._changed
+        wakeup = Wakeup()
+        self.catalog = DeviceCatalog(
+            self,
+            NODE,
+            providers=Providers(sources, budget_seconds=FOREVER, wake=wakeup.wake),
+            events=self.events,
+            poll_seconds=FOREVER,
+            wakeup=wakeup,
+            on_change=self._changed,
         )
 
     def read(self) -> Inventory:
@@ -308,9 +322,9 @@ class Watched:
 
     @contextmanager
     def running(self) -> Iterator[Callable[[CardEvent], None]]:
-        watch, stop = self.watch, self.watch.stop
-        events = partial(self.events.run, watch.on_event)
-        with running(watch.run, stop=stop), running(events, stop=stop):
+        stop = self.catalog.stop
+        events = partial(self.events.run, self.catalog.on_event)
+        with running(self.catalog.run, stop=stop), running(events, stop=stop):
             assert eventually(lambda: self.changes == 1 and self.events.report is not None)
             assert self.events.report is not None
             yield self.events.report
@@ -326,7 +340,7 @@ def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again() -> N
         report(xid_event(79))
 
         assert setup.changes == 2
-        assert list(setup.catalog.sick()) == [A.uuid.lower()]
+        assert list(setup.catalog.unhealthy()) == [A.uuid.lower()]
         assert eventually(lambda: setup.reads == 2)
         assert eventually(lambda: setup.events.watched == {B.uuid})
 
@@ -334,7 +348,7 @@ def test_reported_error_takes_effect_at_once_and_the_cards_are_read_again() -> N
 def test_many_reports_cause_one_reading_per_shortest_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(catalog, "_LEAST_SECONDS", FOREVER)
+    monkeypatch.setattr(publish, "_MIN_READING_SECONDS", FOREVER)
     setup = Watched()
     with setup.running() as report:
         for _ in range(10_000):
@@ -349,7 +363,7 @@ def test_hanging_call_is_logged_once_for_any_age() -> None:
     with capture_logs() as logs:
         for age in range(3):
             setup.error = HungError(f"asked {age} s ago", "uuid of GPU 1")
-            setup.watch.read()
+            setup.catalog.read()
 
     assert [line["event"] for line in logs] == ["gpus_awaited"]
 
@@ -359,7 +373,7 @@ def test_replaced_driver_ends_the_loop() -> None:
     setup.error = FatalError("replaced")
 
     with pytest.raises(FatalError, match="replaced"):
-        setup.watch.run()
+        setup.catalog.run()
 
 
 FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
@@ -405,7 +419,7 @@ class NodeWithFans:
         """Read the cards; return the reasons of the sick ones."""
         self.seconds += after_seconds
         self.catalog.refresh()
-        return {name: each.worst.reason for name, each in self.catalog.sick().items()}
+        return {name: each.worst.reason for name, each in self.catalog.unhealthy().items()}
 
 
 def test_problem_makes_its_card_unhealthy_with_a_taint() -> None:
@@ -417,11 +431,12 @@ def test_problem_makes_its_card_unhealthy_with_a_taint() -> None:
     catalog = node.catalog.current()
     assert catalog is not None
     sick, well = catalog.devices
-    assert sick.taint is not None
-    assert (sick.taint.key, sick.taint.value) == (names.TAINT_UNHEALTHY, "fan-stopped")
+    assert [(each.key, each.value) for each in sick.taints] == [
+        (names.TAINT_UNHEALTHY, "fan-stopped")
+    ]
     assert sick.attributes["phase"] == "Unknown"
-    assert catalog.sick[A.uuid.lower()].worst.text == "fans: fan 2 stands still"
-    assert well.taint is None
+    assert catalog.unhealthy[A.uuid.lower()].worst.text == "fans: fan 2 stands still"
+    assert well.taints == ()
 
 
 def test_card_is_healthy_again_after_the_quiet_time_as_for_the_drivers_own_troubles() -> None:
@@ -454,13 +469,11 @@ def test_failing_source_does_not_heal_what_it_reported_before_a_restart() -> Non
 
 def test_source_that_learns_of_a_change_has_the_cards_read_at_once() -> None:
     fans = Fans()
-    setup = Watched(
-        Providers([registered(fans, "fans", ProviderKind.HEALTH)], budget_seconds=FOREVER)
-    )
+    setup = Watched(registered(fans, "fans", ProviderKind.HEALTH))
     with setup.running():
         assert fans.wake is not None
         fans.stopped = {A.uuid}
 
         fans.wake()
 
-        assert eventually(lambda: setup.catalog.sick().keys() == {A.uuid.lower()})
+        assert eventually(lambda: setup.catalog.unhealthy().keys() == {A.uuid.lower()})

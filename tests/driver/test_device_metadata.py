@@ -11,7 +11,7 @@ import pytest
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.devices import NODE
 from tests.support.prepared_node import (
@@ -127,7 +127,9 @@ def test_attributes_that_change_later_change_no_file(node: Setup) -> None:
     node.prepared(ref)
     before = files(node)
 
-    assert node.catalog.refresh()
+    devices = node.catalog.current()
+    node.catalog.refresh()
+    assert node.catalog.current() != devices
     node.prepared(ref)
 
     assert recover(node.ledger, node.node_files, boot_id=node.boot_id).files_written == 0

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put_claim, share_result
 
-LOST = Trouble(kind=TroubleKind.LOST, reason="lost", text="the GPU is lost")
-XID = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
-NOW = Sickness(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
+LOST = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
+XID = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
+NOW = Unhealthy(worst=LOST, since=datetime.now(UTC) + timedelta(hours=1))
 LONG_AGO = replace(NOW, since=datetime(2020, 1, 1, tzinfo=UTC))
 RECOVERED = ("GPURecovered", f"{GPU_0} is healthy again")
 
@@ -46,7 +46,7 @@ class Announced:
             self.node.catalog, self.node.ledger, self.reports, self.events
         )
 
-    def change(self, before: dict[str, Sickness], now: dict[str, Sickness]) -> None:
+    def change(self, before: dict[str, Unhealthy], now: dict[str, Unhealthy]) -> None:
         self.announcer.note(before, now)
         self.announcer.announce()
 

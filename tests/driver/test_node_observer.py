@@ -17,13 +17,13 @@ from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.core.observed.node_view import ApiServerView
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.node_observer import (
     MOST_KEPT,
     ApiServerState,
     NodeObserver,
     RecentOperations,
 )
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE
 from tests.support.ports import FixedDiscovery
 from tests.support.prepared_node import (
@@ -155,9 +155,9 @@ def test_reported_xids_are_counted_by_card(observed: Observed) -> None:
         (31, 2, False),
         (79, 1, True),
     ]
-    assert card.sickness is not None
-    assert card.sickness.worst.reason == "xid-79"
-    assert (healthy.uuid, healthy.xids, healthy.sickness) == (other, (), None)
+    assert card.unhealthy is not None
+    assert card.unhealthy.worst.reason == "xid-79"
+    assert (healthy.uuid, healthy.xids, healthy.unhealthy) == (other, (), None)
 
 
 @pytest.mark.parametrize("status", [None, 401, 403, 429, 500, 503])

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
@@ -43,16 +43,15 @@ class Setup:
         self.pools = ObjectsInMemory(*pools)
         self.events = EventsInMemory()
         self.discovery = FixedDiscovery(inventory or Inventory(gpus=(gpu(),)))
-        self.catalog = DeviceCatalog(self.discovery, None)
-        self.catalog.refresh()
         self.served = 0
+        self.catalog = DeviceCatalog(self.discovery, None, on_change=self._count_served)
+        self.catalog.refresh()
         self.nodes = ObjectsInMemory()
         source = partial(member, self.pools, self.nodes, pool_name="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
             self.events,
-            on_change=self._count_served,
             expands_memory=expands_memory,
         )
 
@@ -130,8 +129,8 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
     assert [line["event"] for line in logs] == ["gpupool_awaited"]
     ((_, message),) = setup.events.written
     assert message.endswith("; no GPU of this node is published until this is corrected")
-    assert gpupool.CURE in message
-    assert gpupool.CURE in setup.catalog.reason_missing()
+    assert gpupool.REMEDY in message
+    assert gpupool.REMEDY in setup.catalog.reason_missing()
 
 
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
@@ -234,9 +233,7 @@ def test_instance_is_ready_once_its_pool_is_known_or_it_is_outside_of_all_pools(
     follower = setup.follower
     if source == "node-labels":
         selecting = partial(member, setup.pools, setup.nodes, node_name="node-01")
-        follower = PoolFollower(
-            selecting, setup.catalog, setup.events, on_change=lambda: None, expands_memory=True
-        )
+        follower = PoolFollower(selecting, setup.catalog, setup.events, expands_memory=True)
     with pytest.raises(RetryableError, match="waits for a GPUPool"):
         follower.check()
 

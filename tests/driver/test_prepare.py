@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.ports import ClaimsInMemory, FixedDiscovery
@@ -264,7 +264,7 @@ def test_claim_on_a_sick_but_present_card_is_prepared(setup: Setup) -> None:
         with pytest.raises(RetryableError):
             setup.catalog.refresh()
 
-    assert set(setup.catalog.sick()) == {GPU_0, GPU_1}
+    assert set(setup.catalog.unhealthy()) == {GPU_0, GPU_1}
     setup.prepared(ref)
 
 

@@ -11,8 +11,14 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.devices.device import Device, Reading
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered, Report, State
+from tensorfusion_dra.driver.providers import (
+    ProviderKind,
+    Providers,
+    ProviderState,
+    Registered,
+    Report,
+)
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.ports import FixedDiscovery
@@ -77,7 +83,7 @@ def test_hanging_provider_costs_its_budget_once_and_its_last_answers_are_used(ga
 
     assert found == [["r1", "r1"]] * 3
     assert gate.calls == before + 1
-    assert report(providers).outcome.state is State.LATE
+    assert report(providers).outcome.state is ProviderState.LATE
     assert [line["error"] for line in logs if line["event"] == "provider_failed"] == [
         "no answer within 0.01 s; the last good answers remain in use"
     ]
@@ -108,7 +114,7 @@ def test_provider_that_is_always_late_is_logged_once_and_counts(gate: Gate) -> N
             gate.open.set()
             assert eventually(lambda: racks(providers, call_again=False) == [value] * 2)  # noqa: B023
 
-    assert report(providers).outcome.state is State.LATE
+    assert report(providers).outcome.state is ProviderState.LATE
     # Loading may itself take longer than the budget, so the two are logged in either order.
     about = [line["event"] for line in logs if line.get("provider") == "rack"]
     assert sorted(about) == ["provider_failed", "provider_loaded"]
@@ -132,7 +138,7 @@ def test_providers_are_called_at_the_same_time_in_one_thread_each() -> None:
 
     devices(providers)
 
-    assert [report(providers, name).outcome.state for name in "abc"] == [State.OK] * 3
+    assert [report(providers, name).outcome.state for name in "abc"] == [ProviderState.OK] * 3
     assert set(threads) == {"provider-a", "provider-b", "provider-c"}
 
 
@@ -152,7 +158,7 @@ def test_cards_and_their_health_are_published_while_providers_hang(
     current = catalog.current()
     assert current is not None
     assert [device.gpu for device in current.devices] == list(CARDS)
-    assert current.sick.keys() == {OWN[0].name}
+    assert current.unhealthy.keys() == {OWN[0].name}
 
 
 def test_failed_call_leaves_the_last_good_answer_of_its_card() -> None:
@@ -184,7 +190,7 @@ def test_answer_of_another_type_is_an_error() -> None:
     assert devices(providers) == OWN
 
     outcome = report(providers).outcome
-    assert outcome.state is State.FAILED
+    assert outcome.state is ProviderState.FAILED
     assert "expected a mapping by name" in outcome.errors[CARDS[0].uuid]
 
 
@@ -253,7 +259,7 @@ def test_unused_provider_is_not_loaded() -> None:
     providers = asked(unused)
 
     assert devices(providers) == OWN
-    assert report(providers, "off").outcome.state is State.UNUSED
+    assert report(providers, "off").outcome.state is ProviderState.UNUSED
 
 
 def test_refused_name_is_logged_once_and_the_others_are_given() -> None:

@@ -21,16 +21,16 @@ from tensorfusion_dra.core.kubernetes.slice_normal_form import (
 )
 from tensorfusion_dra.core.observed.node_view import PublishingView
 from tensorfusion_dra.driver import publish
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import MissingRightError
-from tensorfusion_dra.driver.publish import Publisher, Repairs
+from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher, Repairs
 from tensorfusion_dra.runtime import loops
+from tensorfusion_dra.runtime.loops import Wakeup
 from tests.support.builders.devices import NODE
 from tests.support.ports import (
     EventsInMemory,
     FixedDiscovery,
+    LeaseInMemory,
     OneNode,
-    RightInMemory,
     SlicesInMemory,
 )
 from tests.support.prepared_node import simulated_inventory
@@ -61,16 +61,18 @@ class Setup:
         self.discovery = FixedDiscovery(inventory or simulated_inventory())
         self.slices = slices or SlicesInMemory()
         self.node = OneNode()
-        self.catalog = DeviceCatalog(self.discovery, NODE)
-        self.right = RightInMemory()
+        self.wakeup = Wakeup()
+        self.catalog = DeviceCatalog(self.discovery, NODE, on_change=self.wakeup.wake)
+        self.lease = LeaseInMemory()
         self.events = EventsInMemory()
         self.publisher = Publisher(
             self.catalog,
             self.slices,
             self.node,
             self.events,
-            right=self.right,
+            lease=self.lease,
             repairs=repairs,
+            wakeup=self.wakeup,
         )
 
     def publish(self) -> None:
@@ -87,7 +89,6 @@ def test_first_publication_creates_one_slice_that_a_restart_leaves_as_it_is() ->
     restarted.publish()
 
     assert setup.slices.writes == [f"create {SLICE}"]
-    assert setup.slices.trials == 0
     spec = setup.slices.items[SLICE]["spec"]
     assert spec["pool"] == {"name": "default/node-01", "resourceSliceCount": 1, "generation": 1}
     documented = {value for key, value in vars(names).items() if key.startswith("ATTR_")}
@@ -148,16 +149,15 @@ def test_card_that_the_api_would_refuse_is_left_out_and_the_others_are_published
     ]
 
 
-def test_dropped_fields_are_logged_once_and_a_restart_makes_only_a_dry_run() -> None:
+def test_dropped_fields_are_logged_once_and_a_restart_writes_once() -> None:
     slices = SlicesInMemory(gates_off=frozenset({GATE_CONSUMABLE_CAPACITY}))
-    for trials in (0, 1):
+    for writes in ([f"create {SLICE}"], [f"create {SLICE}", f"replace {SLICE}"]):
         setup = Setup(slices)
         with capture_logs() as logs:
             setup.publish()
             setup.publish()
 
-        assert slices.writes == [f"create {SLICE}"]
-        assert slices.trials == trials
+        assert slices.writes == writes
         reports = [line for line in logs if line["event"] == "slice_fields_dropped"]
         assert [line["feature_gates"] for line in reports] == [["DRAConsumableCapacity"]]
         view = setup.publisher.view()
@@ -177,19 +177,18 @@ def test_gate_that_was_turned_on_is_used_once_the_server_returns() -> None:
     assert setup.publisher.view().dropped_gates == ()
 
 
-def test_restart_with_dropped_taints_in_any_slice_writes_nothing() -> None:
-    slices = SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS}))
-    inventory = simulated_inventory("130xT4")
-    last_two = [replace(XID_79, gpu_uuid=inventory.gpus[index].uuid) for index in (65, 129)]
-    for _ in range(2):
-        setup = Setup(slices, inventory=inventory)
-        setup.catalog.refresh()
-        for event in last_two:
-            setup.catalog.on_event(event)
-        setup.publisher.publish()
-        assert (len(slices.writes), setup.publisher.view().generation) == (3, 1)
+def test_server_that_returns_with_the_same_gates_off_is_no_repair() -> None:
+    setup = Setup(SlicesInMemory(gates_off=frozenset({GATE_DEVICE_TAINTS})))
+    setup.publish()
+    setup.catalog.on_event(XID_79)
+    for _ in range(3):
+        setup.publisher.server_returned()
+        setup.publish()
+        setup.publish()
 
-    assert slices.trials == 1
+    assert WriteReason.REPAIR not in counted(setup)
+    assert setup.events.written == []
+    assert setup.publisher.view().dropped_gates == (GATE_DEVICE_TAINTS,)
 
 
 @contextmanager
@@ -212,46 +211,46 @@ def test_publication_is_retried_until_the_server_answers_and_a_wake_publishes_at
         assert eventually(lambda: not setup.publisher.view().error)
 
         setup.slices.items.clear()
-        setup.publisher.wake()
+        setup.wakeup.wake()
         assert eventually(lambda: SLICE in setup.slices.items)
 
 
 def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publish, "_RIGHT_SECONDS", 0.02)
+    monkeypatch.setattr(publish, "_LEASE_SECONDS", 0.02)
     setup = Setup()
     with running_publisher(setup), capture_logs() as logs:
         assert eventually(lambda: SLICE in setup.slices.items)
-        setup.right.newer = True
+        setup.lease.newer = True
         setup.slices.items.clear()
 
-        setup.publisher.wake()
+        setup.wakeup.wake()
         assert not eventually(lambda: bool(setup.slices.items), seconds=0.3)
-        setup.right.newer = False
+        setup.lease.newer = False
 
         assert eventually(lambda: SLICE in setup.slices.items)
     assert [line["event"] for line in logs if line["event"].startswith("publishing")] == [
         "publishing_left_to_newer_instance",
         "publishing_resumed",
     ]
-    assert setup.right.released
+    assert setup.lease.released
 
 
-def test_publishing_right_is_taken_only_if_there_is_something_to_publish() -> None:
+def test_lease_is_taken_only_if_there_is_something_to_publish() -> None:
     setup = Setup()
     setup.discovery.inventory = None
     with running_publisher(setup):
-        assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
+        assert not eventually(lambda: setup.lease.taken > 0, seconds=0.2)
         setup.slices.away = True
         setup.discovery.inventory = simulated_inventory()
         setup.catalog.refresh()
-        setup.publisher.wake()
-        assert not eventually(lambda: setup.right.taken > 0, seconds=0.2)
+        setup.wakeup.wake()
+        assert not eventually(lambda: setup.lease.taken > 0, seconds=0.2)
         setup.slices.away = False
-        setup.publisher.wake()
+        setup.wakeup.wake()
 
-        assert eventually(lambda: setup.right.taken > 0)
+        assert eventually(lambda: setup.lease.taken > 0)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +281,7 @@ def test_six_hour_outage_costs_few_requests_and_one_log_line(
 
     assert len(fetches) <= 6 * 3600 / least_seconds + 10
     assert [line["error"] for line in logs if "error" in line] == [str(error)]
-    assert setup.right.released
+    assert setup.lease.released
 
 
 class OtherWriter:
@@ -295,11 +294,11 @@ class OtherWriter:
         setup.slices.replace = self.replace  # type: ignore[method-assign]
         setup.slices.create = self.create  # type: ignore[method-assign]
 
-    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
-        return self._changed(self._replace(item, trial=trial))
+    def replace(self, item: Slice) -> Slice:
+        return self._changed(self._replace(item))
 
-    def create(self, item: Slice, *, trial: bool = False) -> Slice:
-        return self._changed(self._create(item, trial=trial))
+    def create(self, item: Slice) -> Slice:
+        return self._changed(self._create(item))
 
     def _changed(self, stored: Slice) -> Slice:
         changed: Any = copy.deepcopy(dict(stored))

@@ -15,8 +15,8 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.ports import Events
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter

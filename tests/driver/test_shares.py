@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.ports import MissingRightError
@@ -83,12 +83,12 @@ def running_reporter(
     server: StatusAtServer,
     *,
     retry_seconds: float = 0.01,
-    sick: Callable[[], Mapping[str, Sickness]] = dict,
+    unhealthy: Callable[[], Mapping[str, Unhealthy]] = dict,
 ) -> Iterator[StatusReporter]:
     minutes = itertools.count()
     reporter = StatusReporter(
         server,
-        sick=sick,
+        unhealthy=unhealthy,
         now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
         retry_seconds=retry_seconds,
     )
@@ -180,14 +180,14 @@ def test_forgotten_claim_is_written_again_only_after_a_new_report() -> None:
 
 
 def test_claim_is_not_ready_while_its_card_is_sick() -> None:
-    server, sick = StatusAtServer(), dict[str, Sickness]()
-    lost = Trouble(kind=TroubleKind.LOST, reason="lost", text="the GPU is lost")
-    with running_reporter(server, sick=lambda: sick) as reporter:
+    server, sick = StatusAtServer(), dict[str, Unhealthy]()
+    lost = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
+    with running_reporter(server, unhealthy=lambda: sick) as reporter:
         for number, state in enumerate([None, lost, None], start=1):
             sick.clear()
             if state is not None:
                 since = datetime(2026, 3, 1, 12, tzinfo=UTC)
-                sick[DEVICE] = Sickness(worst=state, since=since)
+                sick[DEVICE] = Unhealthy(worst=state, since=since)
             reporter.report_changed(reported_claim("a"))
             assert eventually(server.has_writes(number))
 

@@ -30,7 +30,7 @@ from tensorfusion_dra.driver.operations import Failure
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher, Repairs
 from tensorfusion_dra.driver.recover import recover
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import Setup, share_result, simulated_inventory
@@ -215,7 +215,7 @@ class ModelledNode:
             Slices(api, node_name=NODE.name),
             Nodes(api, node_name=NODE.name),
             EventsInMemory(),
-            right=PublishingRight(self.data_folder),
+            lease=PublisherLease(self.data_folder),
             repairs=Repairs(
                 clock=itertools.count(step=3600).__next__
             ),  # each reading is an hour later

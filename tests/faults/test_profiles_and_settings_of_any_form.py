@@ -16,7 +16,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.faults.mutations import ANYTHING, bounded, mutated
 from tests.support.builders.devices import NODE
 from tests.support.tally import INPUTS_FUZZED, Tally
@@ -72,7 +72,7 @@ def count_devices(catalog: DeviceCatalog) -> int:
     current = catalog.current()
     if current is None:
         return 0
-    wanted = slices.wanted(current.devices, NODE, node_uid="uid-of-node")
+    wanted = slices.wanted(current.listed, NODE, node_uid="uid-of-node")
     refused = [object_rules.violations(item["spec"]) for item in wanted]
     assert not any(refused), refused
     return len(current.devices)

@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.gpu import LeftOut
-from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.core.observed.node_view import (
@@ -89,10 +89,10 @@ def test_a_card_without_compute_has_no_ratio_of_it() -> None:
 
 
 def test_health_of_cards() -> None:
-    trouble = Trouble(
-        kind=TroubleKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
+    trouble = HealthProblem(
+        kind=ProblemKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
     )
-    sick = card_view("GPU-0002", sickness=Sickness(worst=trouble, since=NOW))
+    sick = card_view("GPU-0002", unhealthy=Unhealthy(worst=trouble, since=NOW))
 
     found = scrape(node_view(cards=(card_view(), sick)))
 
@@ -121,7 +121,7 @@ def test_xids_by_number() -> None:
 def test_publishing() -> None:
     writes = {**dict.fromkeys(WriteReason, 0), WriteReason.START: 1, WriteReason.REPAIR: 4}
     view = PublishingView(
-        has_right=False,
+        holds_lease=False,
         generation=7,
         slices=2,
         devices=65,
@@ -289,14 +289,14 @@ def test_names_of_any_characters_stay_in_their_label(text: str) -> None:
     hostile = share_view(
         claim=ref, pods=(text,), request=text, share_id=text, gpu_uuid=text, device=text
     )
-    trouble = Trouble(kind=TroubleKind.XID, reason=text, text=text)
+    trouble = HealthProblem(kind=ProblemKind.XID, reason=text, text=text)
     card = card_view(
         uuid=text,
         device=text,
         product_name=text,
         model=text,
         driver_version=text,
-        sickness=Sickness(worst=trouble, since=NOW),
+        unhealthy=Unhealthy(worst=trouble, since=NOW),
     )
 
     found = scrape(node_view(cards=(card,), shares=(hostile,), pool=text))
@@ -356,9 +356,11 @@ def test_any_accept_header_gets_an_answer_with_a_plain_content_type(accept: str)
     assert b"tensorfusion_dra_cards_known 1.0\n" in body
 
 
-SICK = Sickness(worst=Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79"), since=NOW)
+SICK = Unhealthy(
+    worst=HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79"), since=NOW
+)
 USED = Used(vram_bytes=3 * GIB, sm_percent=20, processes=2)
-FULL = node_view(cards=(card_view(sickness=SICK, foreign=USED),), shares=(share_view(used=USED),))
+FULL = node_view(cards=(card_view(unhealthy=SICK, foreign=USED),), shares=(share_view(used=USED),))
 """A node that has a sample of each metric."""
 CODE = re.compile(r"`([^`]+)`")
 
@@ -406,7 +408,7 @@ def test_every_value_of_the_labels_is_explained() -> None:
     health = documented_metrics.PAGE[documented_metrics.PAGE.index("## Health of a card") :]
 
     assert words("Reasons of slice writes") == set(WriteReason)
-    for kind in TroubleKind:
+    for kind in ProblemKind:
         assert f"`{kind.name.lower()}`" in health
 
 

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 
-right = PublishingRight(Path(sys.argv[1]))
+right = PublisherLease(Path(sys.argv[1]))
 right.take()
 sys.stdout.write("taken\n")
 sys.stdout.flush()

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import slice_normal_form
 from tensorfusion_dra.state.host_files import HostFiles
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 
 
 class FixedDiscovery:
@@ -58,7 +58,6 @@ class SlicesInMemory:
         self.gates_off = gates_off
         self.items: dict[str, Slice] = {}
         self.writes: list[str] = []
-        self.trials = 0
         self.away = False
         self._versions = itertools.count(1)
 
@@ -66,20 +65,20 @@ class SlicesInMemory:
         self._check_away()
         return copy.deepcopy([self.items[name] for name in sorted(self.items)])
 
-    def create(self, item: Slice, *, trial: bool = False) -> Slice:
+    def create(self, item: Slice) -> Slice:
         self._check_away()
         if item["metadata"]["name"] in self.items:
             raise RetryableError("409: exists")
-        return self._keep("create", item, trial=trial, uid=f"uid-{next(self._versions)}")
+        return self._keep("create", item, uid=f"uid-{next(self._versions)}")
 
-    def replace(self, item: Slice, *, trial: bool = False) -> Slice:
+    def replace(self, item: Slice) -> Slice:
         self._check_away()
         old = self.items.get(item["metadata"]["name"])
         if old is None:
             raise RetryableError("404: not found")
         if old["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
             raise RetryableError("409: conflict")
-        return self._keep("replace", item, trial=trial, uid=old["metadata"]["uid"])
+        return self._keep("replace", item, uid=old["metadata"]["uid"])
 
     def delete(self, item: Slice) -> None:
         self._check_away()
@@ -89,13 +88,10 @@ class SlicesInMemory:
         del self.items[name]
         self.writes.append(f"delete {name}")
 
-    def _keep(self, verb: str, item: Slice, *, trial: bool, uid: str) -> Slice:
+    def _keep(self, verb: str, item: Slice, *, uid: str) -> Slice:
         kept: dict[str, Any] = copy.deepcopy(dict(item))
         kept["spec"]["devices"] = slice_normal_form.without(kept["spec"]["devices"], self.gates_off)
         kept["metadata"]["uid"] = uid
-        if trial:
-            self.trials += 1
-            return kept
         kept["metadata"]["resourceVersion"] = str(next(self._versions))
         name = kept["metadata"]["name"]
         self.items[name] = kept
@@ -107,8 +103,8 @@ class SlicesInMemory:
             raise RetryableError("no answer")
 
 
-class RightInMemory(PublishingRight):
-    """The right to publish; `newer` is True while a newer instance holds it."""
+class LeaseInMemory(PublisherLease):
+    """The lease to publish; `newer` is True while a newer instance holds it."""
 
     def __init__(self) -> None:
         self.newer = False

@@ -18,7 +18,6 @@ from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.catalog import DeviceCatalog
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
@@ -26,6 +25,7 @@ from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, EvidenceReader
 from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement import evidence

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.host import HostSizes
-from tensorfusion_dra.driver.catalog import DeviceCatalog
+from tensorfusion_dra.driver.publish import DeviceCatalog
 
 _NVIDIA: Final = "nvidia.com/"
 _HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
@@ -44,7 +44,7 @@ def cards(context: Context) -> Iterator[Finding]:
             discovery,
             node_parts.node(settings),
             host=HostSizes(settings.disk_folder),
-            users=node_parts.card_users(settings),
+            allocations=node_parts.allocations(settings),
         )
         try:
             recording = discovery.raw()

@@ -124,5 +124,5 @@ def registered(context: Context) -> Iterator[Finding]:
             subject,
             body or str(answer.status),
             expected="registered with the kubelet, and the node's GPUPool known if it follows one",
-            cure=gpupool.CURE if "GPUPool" in body else _LOOK_FOR_REGISTRATION,
+            cure=gpupool.REMEDY if "GPUPool" in body else _LOOK_FOR_REGISTRATION,
         )

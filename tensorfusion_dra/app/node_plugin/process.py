@@ -38,7 +38,6 @@ from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
-from tensorfusion_dra.driver.catalog import CardWatch, DeviceCatalog
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
@@ -54,7 +53,7 @@ from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pod_limits import PodLimits
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
-from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
@@ -67,11 +66,12 @@ from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
+from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files, saved_state
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.ledger import Ledger
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tensorfusion_dra.state.saved_state import SavedState
 
 log = structlog.get_logger()
@@ -145,19 +145,21 @@ class NodePlugin:
         )
         self._reconciler.begin()
         node_enforcer = node_parts.node_enforcer(settings, enforcers)
-        provided = providers.load(settings)
+        reading_due, publishing_due = Wakeup(), Wakeup()
+        node_enforcer.on_change = reading_due.wake
+        provided = providers.load(settings, reading_due.wake)
         supervisor.on_stop(provided.close)
         claims_of = self._ledger.claims
         self._replacement = replacement = DriverReplacement(
-            tensor_fusion_root / names.REPLACEMENT_SIGN,
+            tensor_fusion_root / names.DRIVER_REPLACEMENT_MARKER_FILE,
             claims_of,
             is_followed=node_parts.follows_driver(settings),
+            on_change=reading_due.wake,
         )
         discovery = supervisor.enter(
             node_parts.discovery(settings, claims_of, check=replacement.check)
         )
         self._card_events = discovery.events if settings.health_events == "true" else None
-        self._users = node_parts.card_users(settings)
         self.catalog = DeviceCatalog(
             discovery,
             None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
@@ -166,11 +168,11 @@ class NodePlugin:
             tracker=node_parts.health_tracker(settings, claims_of, replacement=replacement),
             taint_effect=node_parts.taint_effect(settings),
             enforcement=node_enforcer.of_devices,
-            users=self._users,
-        )
-        providers_of = self.catalog.providers
-        self._users.on_change = node_enforcer.on_change = replacement.on_change = (
-            lambda: providers_of.wake()  # noqa: PLW0108  it is set later
+            allocations=node_parts.allocations(settings),
+            events=self._card_events,
+            poll_seconds=settings.poll_seconds,
+            wakeup=reading_due,
+            on_change=publishing_due.wake,
         )
 
         self._api_server = ApiServerState()
@@ -210,7 +212,7 @@ class NodePlugin:
         self._status = StatusReporter(
             ClaimStatus(self._api),
             calls=self._calls,
-            sick=self.catalog.sick,
+            unhealthy=self.catalog.unhealthy,
             enforcement=self._enforcement,
             used=self._use.shown,
         )
@@ -245,7 +247,8 @@ class NodePlugin:
             self._slices,
             self._nodes,
             self._events(),
-            right=PublishingRight(settings.data_folder),
+            lease=PublisherLease(settings.data_folder),
+            wakeup=publishing_due,
         )
 
     def _events(self) -> Events:
@@ -301,15 +304,9 @@ class NodePlugin:
         )
         servers.serve()
         # Prepares wait for the first reading.
-        cards = CardWatch(
-            self.catalog,
-            self._card_events,
-            poll_seconds=settings.poll_seconds,
-            on_change=self.publisher.wake,
-        )
-        supervisor.own("cards", cards)
+        supervisor.own("cards", self.catalog)
         if self._card_events is not None:
-            supervisor.run("card-events", partial(self._card_events.run, cards.on_event))
+            supervisor.run("card-events", partial(self._card_events.run, self.catalog.on_event))
         servers.announce()  # the kubelet may call as soon as it finds the sockets
         supervisor.run("sockets", lambda: servers.keep(supervisor.stopping))
 
@@ -366,7 +363,7 @@ class NodePlugin:
         slice_watch = self._slices.watch(
             on_change=self.publisher.slices_changed,
             on_return=self.publisher.server_returned,
-            on_others=self._users.set_slices,
+            on_others=self.catalog.set_other_slices,
         )
         self._supervisor.own("publish", self.publisher)
         self._supervisor.own("slice-watch", slice_watch)
@@ -393,7 +390,6 @@ class NodePlugin:
                 partial(member, pools, nodes, pool_name=by_name, node_name=settings.node_name),
                 self.catalog,
                 self._events(),
-                on_change=self.publisher.wake,
                 expands_memory=settings.expands_memory,
             )
             self._supervisor.own("gpupool", follower)

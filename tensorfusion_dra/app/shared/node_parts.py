@@ -26,13 +26,13 @@ from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import HealthRules
+from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
-from tensorfusion_dra.driver.card_users import CardUsers
-from tensorfusion_dra.driver.catalog import CardHealthTracker
+from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
@@ -273,10 +273,10 @@ def health_tracker(
     )
 
 
-def card_users(settings: Settings) -> CardUsers:
-    """Return the reader of device plugins and other drivers that give away this node's cards."""
+def allocations(settings: Settings) -> Callable[[], Allocations]:
+    """Return what asks the kubelet what else gives away and holds this node's devices."""
     socket = Path(settings.kubelet_root) / "pod-resources" / "kubelet.sock"
-    return CardUsers(partial(pod_resources.allocations, socket))
+    return partial(pod_resources.allocations, socket)
 
 
 def taint_effect(settings: Settings) -> str:

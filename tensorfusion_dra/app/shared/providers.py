@@ -4,7 +4,7 @@ Nothing is imported here: a provider is imported in its own thread before its fi
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Final
 
@@ -31,8 +31,11 @@ OWN_NAMES: Final = frozenset({"driver", "nvml", AUTO, *KINDS})
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def load(settings: Settings) -> Providers:
+def load(settings: Settings, wake: Callable[[], None] = lambda: None) -> Providers:
     """Return the node's providers; log those that packages register in vain.
+
+    Args:
+        wake: Has the cards read soon; called when a provider has news.
 
     Raises:
         InputError: The setting disable-provider names one of the driver's own.
@@ -43,7 +46,8 @@ def load(settings: Settings) -> Providers:
             log.error("provider_skipped", **each.log_fields, error=each.unused)
     for name in unknown_names(settings, every):
         log.warning("disabled_provider_unknown", provider=name)
-    return Providers(each for each in every if each.kind is not ProviderKind.ENFORCER)
+    used = (each for each in every if each.kind is not ProviderKind.ENFORCER)
+    return Providers(used, wake=wake)
 
 
 def registered(settings: Settings) -> Sequence[Registered]:

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Enforcement
-from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -36,18 +36,18 @@ class Readiness:
 
     Attributes:
         since: Time since when it has been ready or not; timezone-aware.
-        sickness: None if the device is healthy.
+        unhealthy: None if the device is healthy.
         trouble: Why the claim's limits cannot be enforced on it; "" if they are.
     """
 
     since: datetime
-    sickness: Sickness | None = None
+    unhealthy: Unhealthy | None = None
     trouble: str = ""
 
     @property
     def is_ready(self) -> bool:
         """True if the device is healthy and the claim's limits are enforced."""
-        return self.sickness is None and not self.trouble
+        return self.unhealthy is None and not self.trouble
 
 
 def status(
@@ -150,9 +150,9 @@ def _entry(
     if readiness.trouble:
         reason = REASON_NOT_ENFORCED
         message = f"{readiness.trouble}; {message}"[:_MOST_MESSAGE]
-    if readiness.sickness is not None:
+    if readiness.unhealthy is not None:
         reason = REASON_UNHEALTHY
-        message = f"{readiness.sickness.worst.text}; {message}"[:_MOST_MESSAGE]
+        message = f"{readiness.unhealthy.worst.text}; {message}"[:_MOST_MESSAGE]
     entry: Entry = {
         "driver": names.DRIVER,
         "pool": share.pool,

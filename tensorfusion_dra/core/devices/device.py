@@ -2,20 +2,30 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity, Oversubscription, Virtual
-from tensorfusion_dra.core.devices.gpu import Gpu, HostResources, Inventory, Isolation
-from tensorfusion_dra.core.devices.health import Sickness, TroubleKind
+from tensorfusion_dra.core.devices.gpu import (
+    Gpu,
+    HostResources,
+    Inventory,
+    Isolation,
+    device_name,
+)
+from tensorfusion_dra.core.devices.health import ProblemKind, Unhealthy
+from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 MAX_STRING_BYTES: Final = 64
 """The API's limit for string attributes, in UTF-8 bytes (DeviceAttributeMaxValueLength)."""
+NO_SCHEDULE: Final = "NoSchedule"
+"""Effect of a taint: keeps new claims away, and leaves those that there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,7 @@ class Device:
     """One card as a slice lists it.
 
     Attributes:
+        taints: Each keeps away the claims that do not tolerate it, whichever others they tolerate.
         awaits_enforcer: True if the scheduler binds pods only once the enforcer is there.
     """
 
@@ -131,7 +142,7 @@ class Device:
     gpu: Gpu
     attributes: Mapping[str, AttributeValue]
     capacity: Mapping[str, Capacity]
-    taint: Taint | None = None
+    taints: tuple[Taint, ...] = ()
     awaits_enforcer: bool = False
 
     def as_api(self) -> dict[str, object]:
@@ -142,8 +153,8 @@ class Device:
             "capacity": {key: value.as_api() for key, value in self.capacity.items()},
             "allowMultipleAllocations": True,
         }
-        if self.taint is not None:
-            listed["taints"] = [self.taint.as_api()]
+        if self.taints:
+            listed["taints"] = [taint.as_api() for taint in self.taints]
         if self.awaits_enforcer:
             listed["bindingConditions"] = [names.BINDING_READY]
             listed["bindingFailureConditions"] = [names.BINDING_FAILED]
@@ -154,36 +165,126 @@ class Device:
         return {key: attribute_as_api(value) for key, value in self.attributes.items()}
 
 
-def own(
-    reading: Reading, node: Node, enforcement: Enforcement = Enforcement()
+def build_devices(
+    reading: Reading,
+    node: Node,
+    enforcement: Enforcement = Enforcement(),
+    *,
+    users: Mapping[str, OtherUser] = MappingProxyType({}),
+    unhealthy: Mapping[str, Unhealthy] = MappingProxyType({}),
+    unhealthy_effect: str = NO_SCHEDULE,
 ) -> tuple[Device, ...]:
-    """Return the device of each card, with all that the driver itself publishes of it."""
+    """Return the device of each card, with all that the driver itself publishes of it.
+
+    Args:
+        reading: The cards.
+        node: Their node.
+        enforcement: What keeps limits on the node.
+        users: Device plugins and other DRA drivers that give cards away, by GPU UUID.
+        unhealthy: Unhealthy cards, by device name.
+        unhealthy_effect: Effect of an unhealthy device's taint; "" for no taint.
+    """
     inventory, ratios = reading.inventory, node.oversubscription
     virtual = capacity.virtual_totals(inventory.gpus, ratios, reading.host) if ratios else {}
-    common = {
-        **node_attributes(inventory, node, virtual),
+    tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
+    vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))
+    virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
+    virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
+    of_node: Mapping[str, AttributeValue] = {
+        names.ATTR_POOL_NAME: shortened(node.gpupool),
+        names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
+        names.ATTR_NODE_NAME: shortened(node.name),
+        names.ATTR_QOS: node.qos,
+        names.ATTR_NODE_TOTAL_TFLOPS: _plain(tflops),
+        names.ATTR_NODE_TOTAL_VRAM: str(Quantity.of_bytes(vram)),
+        names.ATTR_NODE_TOTAL_GPUS: len(inventory.gpus) + len(inventory.left_out),
+        names.ATTR_NODE_MANAGED_GPUS: len(inventory.gpus),
+        names.ATTR_NODE_VIRTUAL_TFLOPS: _plain(virtual_tflops),
+        names.ATTR_NODE_VIRTUAL_VRAM: str(Quantity.of_bytes(virtual_vram)),
         names.ATTR_ENFORCER: shortened(enforcement.enforcer),
         names.ATTR_ENFORCES_COMPUTE: enforcement.compute,
         names.ATTR_ENFORCES_MEMORY: enforcement.memory,
     }
-    taint = None
-    if enforcement.given_up_since is not None:
-        taint = Taint(
-            key=names.TAINT_ENFORCER_MISSING,
-            value=enforcement.enforcer,
-            effect="NoSchedule",
-            since=enforcement.given_up_since,
-        )
     return tuple(
-        Device(
-            name=device_name(gpu.uuid),
-            gpu=gpu,
-            attributes={**common, **gpu_attributes(gpu)},
-            capacity=capacity.of_card(gpu, virtual.get(gpu.uuid)),
-            taint=taint,
-            awaits_enforcer=enforcement.is_awaited,
+        build_device(
+            gpu,
+            of_node,
+            virtual.get(gpu.uuid),
+            enforcement=enforcement,
+            user=users.get(gpu.uuid),
+            unhealthy=unhealthy.get(device_name(gpu.uuid)),
+            unhealthy_effect=unhealthy_effect,
         )
         for gpu in inventory.gpus
+    )
+
+
+def build_device(
+    gpu: Gpu,
+    of_node: Mapping[str, AttributeValue],
+    virtual: Virtual | None,
+    *,
+    enforcement: Enforcement = Enforcement(),
+    user: OtherUser | None = None,
+    unhealthy: Unhealthy | None = None,
+    unhealthy_effect: str = NO_SCHEDULE,
+) -> Device:
+    """Return the device of one card.
+
+    The phase and `used_by` show what the taints show, because an API server without DRADeviceTaints
+    drops these, and a selector on Running devices expects healthy ones.
+
+    Args:
+        of_node: The attributes that all cards of the node have in common.
+        virtual: The card's virtual totals; None if its pool does not oversubscribe.
+        enforcement: What keeps limits on the node.
+        user: The device plugin or other DRA driver that gives the card away; None if none does.
+        unhealthy: None for a healthy card.
+        unhealthy_effect: Effect of the taint of an unhealthy one; "" for no taint. While the NVIDIA
+            driver is being replaced, it is NoExecute in any case.
+    """
+    attributes: dict[str, AttributeValue] = {
+        **of_node,
+        names.ATTR_PHASE: names.PHASE_UNKNOWN if unhealthy else names.PHASE_RUNNING,
+        names.ATTR_USED_BY: user.name if user else "",
+        names.ATTR_MODEL: shortened(gpu.model),
+        names.ATTR_UUID: shortened(gpu.uuid),
+        names.ATTR_PRODUCT_NAME: shortened(gpu.product_name),
+        names.ATTR_BRAND: shortened(gpu.brand),
+        names.ATTR_ARCHITECTURE: shortened(gpu.architecture),
+        names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
+        names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
+        names.ATTR_CUDA_DRIVER_VERSION: Version("{}.{}.0".format(*gpu.cuda_driver_version)),
+        names.ATTR_TFLOPS_SOURCE: gpu.tflops_source.value,
+    }
+    for name, place in (
+        (names.ATTR_PCI_BUS_ID, gpu.pci_bus_id),
+        (names.ATTR_PCIE_ROOT, gpu.pcie_root),
+        (names.ATTR_NUMA_NODE, gpu.numa_node),
+    ):
+        if place is not None:
+            attributes[name] = place
+    # The worst one first: it is what `why` shows of a claim that tolerates none.
+    taints: list[Taint] = []
+
+    def taint(key: str, value: str, since: datetime, effect: str = NO_SCHEDULE) -> None:
+        taints.append(Taint(key=key, value=value, effect=effect, since=since))
+
+    if unhealthy is not None and unhealthy.worst.kind is ProblemKind.REPLACED:
+        unhealthy_effect = "NoExecute"
+    if unhealthy is not None and unhealthy_effect:
+        taint(names.TAINT_UNHEALTHY, unhealthy.worst.reason, unhealthy.since, unhealthy_effect)
+    if user is not None:
+        taint(names.TAINT_USED_BY, user.name, user.since)
+    if enforcement.given_up_since is not None:
+        taint(names.TAINT_ENFORCER_MISSING, enforcement.enforcer, enforcement.given_up_since)
+    return Device(
+        name=device_name(gpu.uuid),
+        gpu=gpu,
+        attributes=attributes,
+        capacity=capacity.of_card(gpu, virtual),
+        taints=tuple(taints),
+        awaits_enforcer=enforcement.is_awaited,
     )
 
 
@@ -196,47 +297,6 @@ def gpupools(slices: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the GPUPools that these slices publish, by the names of their resource pools."""
     pools = (str(item["spec"]["pool"]["name"]) for item in slices)
     return frozenset(pool.rpartition("/")[0] for pool in pools)
-
-
-def device_name(gpu_uuid: str) -> str:
-    """Return the device name of a card: its UUID as a DNS label, the same after a reboot."""
-    return gpu_uuid.lower()
-
-
-def with_user(device: Device, user: str, since: datetime) -> Device:
-    """Return the device as it is published while a device plugin or another driver offers its card.
-
-    Args:
-        user: Name of the other DRA driver or device plugin.
-        since: Start of the taint.
-    """
-    taint = Taint(key=names.TAINT_USED_BY, value=user, effect="NoSchedule", since=since)
-    return replace(device, attributes={**device.attributes, names.ATTR_USED_BY: user}, taint=taint)
-
-
-def with_health(device: Device, sickness: Sickness | None, *, effect: str) -> Device:
-    """Return the device as it is published with this health.
-
-    The phase shows sickness as well as the taint, because an API server without DRADeviceTaints
-    drops the taint, and a selector on Running devices expects healthy ones.
-
-    Args:
-        sickness: None for a healthy device, which stays as it is.
-        effect: Effect of the taint, which replaces one for a missing enforcer; "" for no taint.
-            While the NVIDIA driver is being replaced, it is NoExecute in any case.
-    """
-    if sickness is None:
-        return device
-    if sickness.worst.kind is TroubleKind.REPLACED:
-        effect = "NoExecute"
-    taint = Taint(
-        key=names.TAINT_UNHEALTHY,
-        value=sickness.worst.reason,
-        effect=effect,
-        since=sickness.since,
-    )
-    attributes = {**device.attributes, names.ATTR_PHASE: names.PHASE_UNKNOWN}
-    return replace(device, attributes=attributes, taint=taint if effect else device.taint)
 
 
 def semantic_version(text: str) -> Version:
@@ -252,56 +312,6 @@ def semantic_version(text: str) -> Version:
 def shortened(text: str) -> str:
     """Return the text cut to the API's limit; a longer value would make the device invalid."""
     return text.encode(errors="replace")[:MAX_STRING_BYTES].decode(errors="ignore")
-
-
-def node_attributes(
-    inventory: Inventory, node: Node, virtual: Mapping[str, Virtual]
-) -> dict[str, AttributeValue]:
-    """Return the attributes that all cards of the node have in common.
-
-    Args:
-        virtual: Virtual totals by GPU UUID; empty if the pool does not oversubscribe.
-    """
-    tflops = sum(Quantity.milli(gpu.milli_tflops).nano for gpu in inventory.gpus)
-    vram = sum(map(capacity.usable_vram_bytes, inventory.gpus))
-    virtual_tflops = sum(total.tflops.nano for total in virtual.values()) or tflops
-    virtual_vram = sum(total.vram_bytes for total in virtual.values()) or vram
-    return {
-        names.ATTR_POOL_NAME: shortened(node.gpupool),
-        names.ATTR_POD_NAMESPACE: "",  # cards belong to no namespace
-        names.ATTR_PHASE: names.PHASE_RUNNING,
-        names.ATTR_USED_BY: "",
-        names.ATTR_NODE_NAME: shortened(node.name),
-        names.ATTR_QOS: node.qos,
-        names.ATTR_NODE_TOTAL_TFLOPS: _plain(tflops),
-        names.ATTR_NODE_TOTAL_VRAM: str(Quantity.of_bytes(vram)),
-        names.ATTR_NODE_TOTAL_GPUS: len(inventory.gpus) + len(inventory.left_out),
-        names.ATTR_NODE_MANAGED_GPUS: len(inventory.gpus),
-        names.ATTR_NODE_VIRTUAL_TFLOPS: _plain(virtual_tflops),
-        names.ATTR_NODE_VIRTUAL_VRAM: str(Quantity.of_bytes(virtual_vram)),
-    }
-
-
-def gpu_attributes(gpu: Gpu) -> dict[str, AttributeValue]:
-    """Return the attributes that a card has of its own."""
-    attributes: dict[str, AttributeValue] = {
-        names.ATTR_MODEL: shortened(gpu.model),
-        names.ATTR_UUID: shortened(gpu.uuid),
-        names.ATTR_PRODUCT_NAME: shortened(gpu.product_name),
-        names.ATTR_BRAND: shortened(gpu.brand),
-        names.ATTR_ARCHITECTURE: shortened(gpu.architecture),
-        names.ATTR_COMPUTE_CAPABILITY: Version("{}.{}.0".format(*gpu.compute_capability)),
-        names.ATTR_DRIVER_VERSION: semantic_version(gpu.driver_version),
-        names.ATTR_CUDA_DRIVER_VERSION: Version("{}.{}.0".format(*gpu.cuda_driver_version)),
-        names.ATTR_TFLOPS_SOURCE: gpu.tflops_source.value,
-    }
-    if gpu.pci_bus_id is not None:
-        attributes[names.ATTR_PCI_BUS_ID] = gpu.pci_bus_id
-    if gpu.pcie_root is not None:
-        attributes[names.ATTR_PCIE_ROOT] = gpu.pcie_root
-    if gpu.numa_node is not None:
-        attributes[names.ATTR_NUMA_NODE] = gpu.numa_node
-    return attributes
 
 
 def _plain(nano: int) -> str:

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
+def device_name(gpu_uuid: str) -> str:
+    """Return the device name of a card: its UUID as a DNS label, the same after a reboot."""
+    return gpu_uuid.lower()
+
+
 class Isolation(StrEnum):
     """Separation of a card's tenants (Tensor Fusion's isolation modes)."""
 

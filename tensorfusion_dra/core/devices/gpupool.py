@@ -24,7 +24,7 @@ _RATIOS: Final = (
     ("host_disk_percent", "vramExpandToHostDisk", 70, 0, 100),
 )
 
-CURE: Final = (
+REMEDY: Final = (
     "install the CustomResourceDefinitions (chart value crds.install) and create a GPUPool whose "
     "nodeSelector selects the node's labels, or set pool-source=settings"
 )

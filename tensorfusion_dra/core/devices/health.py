@@ -1,42 +1,74 @@
-"""Health of a card: when it becomes unhealthy, why, and when it recovers.
+"""Cards that this node has or had, their health, and which of them are published.
 
-A card is healthy or sick. Trouble makes it sick at once; it recovers only after a quiet time. So a
-card that keeps failing stays sick, and its taint changes no more often than the quiet time allows.
+A card is healthy or unhealthy. A problem makes it unhealthy at once; it recovers only after a quiet
+time. So a card that keeps failing stays unhealthy, and its taint changes no more often than the
+quiet time allows.
 
-What makes a healthy card sick:
+What makes a healthy card unhealthy:
 
-- a reading (`read`) that finds trouble, such as a lost card or a requested recovery action;
+- a reading (`read`) that finds a problem, such as a lost card or a requested recovery action;
 - an error that the NVIDIA driver reports (`reported`), such as a critical XID;
 - several readings in a row that fail as a whole (`unread`), because a single one may be an
   accident.
 
-A sick card becomes healthy when all of these are true:
+An unhealthy card becomes healthy when all of these are true:
 
-- If a health source made it sick, in this process or an earlier one: every source answers for it.
+- If a health source made it unhealthy, in this process or an earlier one: every source answers for
+  it.
 - Its reported errors are cleared. Clearing takes a sign: the driver requests no recovery, the card
   was reset, or it was away and is back. Time alone clears an error only if `xid_clear_seconds` is
   set.
-- `good_readings` readings in a row found no trouble.
-- The last trouble is at least `quiet_seconds` ago.
+- `good_readings` readings in a row found no problem.
+- The last problem is at least `quiet_seconds` ago.
 
-While the card is sick, the reason gets worse but never better: XID 79 and then a lost card is
+While the card is unhealthy, the reason gets worse but never better: XID 79 and then a lost card is
 "lost", until the card is healthy again.
 
-Example, with the default rules: XID 79 is reported at 0 s, so the card is sick. Readings at 60, 120
-and 180 s find no trouble, and the driver requests no recovery. The card is healthy at 180 s: the
-third good reading, and more than 120 s after the XID.
+Example, with the default rules: XID 79 is reported at 0 s, so the card is unhealthy. Readings at
+60, 120 and 180 s find no problem, and the driver requests no recovery. The card is healthy at
+180 s: the third good reading, and more than 120 s after the XID.
+
+The node remembers every card that it has read, by UUID (KnownCards). A card that the last reading
+did not find, or found lost, is absent, and therefore unhealthy. Whether a card is published depends
+on its health and on the claims that use it:
+
+- A present card is published, healthy or not, unless the next rules leave it out.
+- An absent card is published as it was last read while it has claims, so that users can see why
+  these claims do not work. Without claims it is left out.
+- A card that was absent and is back is left out until it is healthy, unless it has claims. So a
+  card that appears for a moment now and then does not change the slices each time.
+
+Example: card B falls off the bus while a claim uses it. B stays in the slice as it was, unhealthy
+with the reason "lost". When the claim ends, B leaves the slice. When B works again, it returns to
+the slice after its quiet time.
+
+as_json() and from_json() are the record of the known cards on disk, so that a restart neither heals
+nor forgets a card.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from typing import Any, Final
 
 from tensorfusion_dra.core.devices import xids
+from tensorfusion_dra.core.devices.gpu import (
+    Gpu,
+    Inventory,
+    LeftOut,
+    LostCard,
+    TflopsSource,
+    device_name,
+)
 from tensorfusion_dra.core.devices.xids import XidRules
 
+_VERSION: Final = 1
+"""Of the record on disk."""
 
-class TroubleKind(IntEnum):
-    """Kinds of trouble with a card, the worst last; SOURCE is what another package reports.
+
+class ProblemKind(IntEnum):
+    """Kinds of problems of a card, the worst last; SOURCE is what another package reports.
 
     REPLACED is none of the card's own: nothing may use its driver (driver/driver_replacement.py).
     """
@@ -51,20 +83,30 @@ class TroubleKind(IntEnum):
     REPLACED = 7
 
 
-AWAY = frozenset({TroubleKind.LOST, TroubleKind.VANISHED})
-"""Kinds of trouble with which no container can use the card."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that is wrong with a card, as a health source of another package reports it.
+
+    Attributes:
+        reason: Value of the device's taint, a Kubernetes label value: ``fan-stopped``.
+        text: Description for people, at most 256 characters; the same as long as the problem is
+            the same.
+    """
+
+    reason: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class HealthProblem:
     """Something that is wrong with a card.
 
     Attributes:
         reason: A Kubernetes label value, for taints: ``xid-79``.
-        text: Description for people; the same as long as the trouble is the same.
+        text: Description for people; the same as long as the problem is the same.
     """
 
-    kind: TroubleKind
+    kind: ProblemKind
     reason: str
     text: str
 
@@ -78,6 +120,29 @@ class EventKind(StrEnum):
     RETIREMENT_FAILED = "retirement-failed"
     UNAVAILABLE = "unavailable"
     RECOVERY_ACTION = "recovery-action"
+
+
+_AWAY: Final = frozenset({ProblemKind.LOST, ProblemKind.VANISHED})
+"""Problems with which no container can use the card."""
+_OF_EVENT: Final = {
+    EventKind.UNCORRECTABLE_ECC: (ProblemKind.MEMORY, "uncorrectable ECC error"),
+    EventKind.FATAL_POISON: (ProblemKind.MEMORY, "uncontained memory error (poison)"),
+    EventKind.RETIREMENT_FAILED: (ProblemKind.MEMORY, "bad memory could not be retired"),
+    EventKind.UNAVAILABLE: (
+        ProblemKind.XID,
+        "the NVIDIA driver reports the GPU as unavailable",
+    ),
+}
+_RECOVERY: Final = {
+    1: ("gpu-reset-required", "the NVIDIA driver requests a reset of the GPU"),
+    2: ("node-reboot-required", "the NVIDIA driver requests a reboot of the node"),
+    3: ("drain-p2p-required", "the NVIDIA driver requests draining of peer-to-peer traffic"),
+    4: ("drain-and-reset-required", "the NVIDIA driver requests draining and a reset of the GPU"),
+    5: ("recover-imex-domain-required", "the NVIDIA driver requests recovery of the IMEX domain"),
+    6: ("bus-reset-required", "the NVIDIA driver requests a reset of the GPU's bus"),
+    7: ("system-reboot-required", "the NVIDIA driver requests a reboot of the system"),
+}
+"""Reason and text by nvmlDeviceGpuRecoveryAction_t; 0 is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +178,8 @@ class HealthRules:
 
     Attributes:
         failed_readings: Failed readings in a row after which a card is unhealthy.
-        good_readings: Readings in a row without trouble before a card is healthy again.
-        quiet_seconds: Least time without trouble before a card is healthy again.
+        good_readings: Readings in a row without a problem before a card is healthy again.
+        quiet_seconds: Least time without a problem before a card is healthy again.
         xid_clear_seconds: Time after which a reported error counts as cleared although nothing
             shows that the card was reset; 0 for never.
         xids: XIDs that mark a card.
@@ -132,28 +197,28 @@ class Finding:
     """Result of one reading about one card.
 
     Attributes:
-        troubles: Present troubles.
+        problems: Present problems.
         needs_nothing: True if the driver reports that the card needs no recovery. False for an
             older driver, which reports nothing about it.
         was_reset: True if there is a sign that the card was reset since the last reading.
         is_partial: True if a health source has not answered for the card.
     """
 
-    troubles: tuple[Trouble, ...] = ()
+    problems: tuple[HealthProblem, ...] = ()
     needs_nothing: bool = False
     was_reset: bool = False
     is_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sickness:
-    """Unhealthy state of a card: its reason and its start.
+class Unhealthy:
+    """State of an unhealthy card: its reason and its start.
 
     Attributes:
-        worst: The worst trouble since then, the first of its kind.
+        worst: The worst problem since then, the first of its kind.
     """
 
-    worst: Trouble
+    worst: HealthProblem
     since: datetime
 
 
@@ -162,119 +227,328 @@ class CardHealth:
     """A card's health; a new card is healthy.
 
     Attributes:
-        sick: None while the card is healthy.
+        unhealthy: None while the card is healthy.
         reported: Errors that the driver reported and that are not cleared yet.
         reported_at: Time of the last reported error, in Moment.seconds.
-        trouble_at: Time of the last trouble of any kind, in Moment.seconds.
-        good_readings: Readings without trouble in a row, up to the last one.
+        problem_at: Time of the last problem of any kind, in Moment.seconds.
+        good_readings: Readings without a problem in a row, up to the last one.
         failed_readings: Failed readings in a row, up to the last one.
-        was_away: True if the card was lost or had vanished since it became sick.
+        was_away: True if the card was lost or had vanished since it became unhealthy.
     """
 
-    sick: Sickness | None = None
-    reported: tuple[Trouble, ...] = ()
+    unhealthy: Unhealthy | None = None
+    reported: tuple[HealthProblem, ...] = ()
     reported_at: float = 0.0
-    trouble_at: float = 0.0
+    problem_at: float = 0.0
     good_readings: int = 0
     failed_readings: int = 0
     was_away: bool = False
 
 
-HEALTHY = CardHealth()
+HEALTHY: Final = CardHealth()
 
 
-def trouble_of(event: CardEvent, rules: HealthRules) -> Trouble | None:
-    """Return the trouble that an event means for its card; None if it means none."""
-    if event.kind is not EventKind.XID:
-        return _TROUBLES.get(event.kind)
-    if not rules.xids.marks_card(event.code):
-        return None
-    text = xids.description(event.code)
-    return Trouble(kind=TroubleKind.XID, reason=f"xid-{event.code}", text=text)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCards:
+    """The node's cards as remembered.
 
-
-def recovery_trouble(action: int | None) -> Trouble | None:
-    """Return the trouble for a value of nvmlDeviceGpuRecoveryAction_t.
-
-    None if the card needs nothing, or if an older NVIDIA driver does not report the action.
+    Attributes:
+        cards: By UUID, as they were last read.
+        health: By UUID; a card that is missing here is healthy.
+        absent: UUIDs of cards that the last reading did not find or found lost.
     """
-    if not action:
+
+    cards: Mapping[str, Gpu] = field(default_factory=dict)
+    health: Mapping[str, CardHealth] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+
+    def unhealthy(self) -> Mapping[str, Unhealthy]:
+        """Return the unhealthy cards by UUID."""
+        return {
+            uuid: state.unhealthy
+            for uuid, state in self.health.items()
+            if state.unhealthy is not None
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedCards:
+    """The node's cards as they are published.
+
+    Attributes:
+        inventory: Includes absent cards with claims, as they were last read.
+        unhealthy: By device name; includes cards that are no longer in the inventory.
+        absent: Names of devices whose card is absent.
+    """
+
+    inventory: Inventory
+    unhealthy: Mapping[str, Unhealthy]
+    absent: frozenset[str]
+
+
+def problem_of(event: CardEvent, rules: HealthRules) -> HealthProblem | None:
+    """Return the problem that an event means for its card; None if it means none."""
+    if event.kind is EventKind.XID and rules.xids.marks_card(event.code):
+        text = xids.description(event.code)
+        return HealthProblem(kind=ProblemKind.XID, reason=f"xid-{event.code}", text=text)
+    if event.kind not in _OF_EVENT:
         return None
-    reason, text = _RECOVERY.get(
-        action,
-        (f"recovery-action-{action}", f"the NVIDIA driver requests recovery action {action}"),
-    )
-    return Trouble(kind=TroubleKind.RECOVERY, reason=reason, text=text)
+    kind, text = _OF_EVENT[event.kind]
+    return HealthProblem(kind=kind, reason=event.kind.value, text=text)
 
 
-def reported(health: CardHealth, trouble: Trouble, now: Moment) -> CardHealth:
-    """Return the health after the driver reported an error: sick until the error is cleared."""
-    known = {each.reason: each for each in (*health.reported, trouble)}
+def reported(health: CardHealth, problem: HealthProblem, now: Moment) -> CardHealth:
+    """Return the health after the driver reported an error: unhealthy until it is cleared."""
+    known = {each.reason: each for each in (*health.reported, problem)}
     health = replace(health, reported=tuple(known.values()), reported_at=now.seconds)
-    return _troubled(health, (trouble,), now)
+    return _with_problems(health, (problem,), now)
 
 
 def read(health: CardHealth, finding: Finding, now: Moment, rules: HealthRules) -> CardHealth:
     """Return the health after a reading that has a finding about the card."""
     health = replace(health, failed_readings=0)
-    if finding.troubles:
-        return _troubled(health, finding.troubles, now)
-    if health.sick is None:
+    if finding.problems:
+        return _with_problems(health, finding.problems, now)
+    if health.unhealthy is None:
         return health
-    if finding.is_partial and health.sick.worst.kind is TroubleKind.SOURCE:
-        return replace(health, good_readings=0)
     is_old = 0 < rules.xid_clear_seconds <= now.seconds - health.reported_at
     is_cleared = finding.needs_nothing or finding.was_reset or health.was_away or is_old
-    if health.reported and not is_cleared:
+    is_unknown = finding.is_partial and health.unhealthy.worst.kind is ProblemKind.SOURCE
+    if is_unknown or (health.reported and not is_cleared):
         return replace(health, good_readings=0)
     # Cleared stays cleared: the next reading may not show the sign of it any more.
     health = replace(health, reported=(), good_readings=health.good_readings + 1)
-    rested = now.seconds - health.trouble_at >= rules.quiet_seconds
+    rested = now.seconds - health.problem_at >= rules.quiet_seconds
     return HEALTHY if rested and health.good_readings >= rules.good_readings else health
 
 
-def unread(health: CardHealth, trouble: Trouble, now: Moment, rules: HealthRules) -> CardHealth:
+def unread(
+    health: CardHealth, problem: HealthProblem, now: Moment, rules: HealthRules
+) -> CardHealth:
     """Return the health after a reading that failed as a whole; a single one may be an accident."""
     failed = health.failed_readings + 1
     health = replace(health, failed_readings=failed, good_readings=0)
     if failed < rules.failed_readings:
         return health
-    return _troubled(health, (trouble,), now)
+    return _with_problems(health, (problem,), now)
 
 
-def _troubled(health: CardHealth, troubles: tuple[Trouble, ...], now: Moment) -> CardHealth:
-    worst = max(troubles, key=lambda each: each.kind)
-    sick = health.sick or Sickness(worst=worst, since=now.at)
-    if worst.kind > sick.worst.kind:
-        sick = replace(sick, worst=worst)
+def _with_problems(
+    health: CardHealth, problems: tuple[HealthProblem, ...], now: Moment
+) -> CardHealth:
+    worst = max(problems, key=lambda each: each.kind)
+    unhealthy = health.unhealthy or Unhealthy(worst=worst, since=now.at)
+    if worst.kind > unhealthy.worst.kind:
+        unhealthy = replace(unhealthy, worst=worst)
     return replace(
         health,
-        sick=sick,
-        trouble_at=now.seconds,
+        unhealthy=unhealthy,
+        problem_at=now.seconds,
         good_readings=0,
-        was_away=health.was_away or worst.kind in AWAY,
+        was_away=health.was_away or worst.kind in _AWAY,
     )
 
 
-_TROUBLES = {
-    event: Trouble(kind=kind, reason=event.value, text=text)
-    for event, kind, text in (
-        (EventKind.UNCORRECTABLE_ECC, TroubleKind.MEMORY, "uncorrectable ECC error"),
-        (EventKind.FATAL_POISON, TroubleKind.MEMORY, "uncontained memory error (poison)"),
-        (EventKind.RETIREMENT_FAILED, TroubleKind.MEMORY, "bad memory could not be retired"),
-        (
-            EventKind.UNAVAILABLE,
-            TroubleKind.XID,
-            "the NVIDIA driver reports the GPU as unavailable",
-        ),
+def after_reading(
+    known: KnownCards,
+    inventory: Inventory,
+    now: Moment,
+    rules: HealthRules,
+    *,
+    reported: Mapping[str, Sequence[HealthProblem]],
+) -> KnownCards:
+    """Return the known cards after a successful reading.
+
+    Args:
+        reported: Problems by GPU UUID, as health sources of other packages report them; a card is
+            missing if one has not answered for it.
+    """
+    found = {gpu.uuid: gpu for gpu in inventory.gpus}
+    findings = {}
+    for uuid, gpu in found.items():
+        action, before = inventory.recovery.get(uuid), known.cards.get(uuid)
+        problems = list(reported.get(uuid, ()))
+        if action:
+            text = f"the NVIDIA driver requests recovery action {action}"
+            reason, text = _RECOVERY.get(action, (f"recovery-action-{action}", text))
+            problem = HealthProblem(kind=ProblemKind.RECOVERY, reason=reason, text=text)
+            problems.insert(0, problem)
+        findings[uuid] = Finding(
+            problems=tuple(problems),
+            needs_nothing=action == 0,
+            # Loading another version of the driver resets the cards.
+            was_reset=before is not None and before.driver_version != gpu.driver_version,
+            is_partial=uuid not in reported,
+        )
+    absent = {uuid: gpu for uuid, gpu in known.cards.items() if uuid not in found}
+    lost = _matched(absent, inventory.lost)
+    unusable = {each.subject: each.reason for each in inventory.left_out}
+    for uuid in absent:
+        kind, reason, text = ProblemKind.VANISHED, "vanished", "the GPU is gone from the node"
+        if uuid in lost:
+            kind, reason, text = ProblemKind.LOST, "lost", f"the GPU is lost: {lost[uuid].text}"
+        elif uuid in unusable:
+            reason, text = "unusable", f"the GPU cannot be used: {unusable[uuid]}"
+        findings[uuid] = Finding(problems=(HealthProblem(kind=kind, reason=reason, text=text),))
+    health = {
+        uuid: read(known.health.get(uuid, HEALTHY), finding, now, rules)
+        for uuid, finding in findings.items()
+    }
+    return KnownCards(
+        cards={**known.cards, **found},
+        health={uuid: state for uuid, state in health.items() if state != HEALTHY},
+        absent=frozenset(absent),
     )
-}
-_RECOVERY = {
-    1: ("gpu-reset-required", "the NVIDIA driver requests a reset of the GPU"),
-    2: ("node-reboot-required", "the NVIDIA driver requests a reboot of the node"),
-    3: ("drain-p2p-required", "the NVIDIA driver requests draining of peer-to-peer traffic"),
-    4: ("drain-and-reset-required", "the NVIDIA driver requests draining and a reset of the GPU"),
-    5: ("recover-imex-domain-required", "the NVIDIA driver requests recovery of the IMEX domain"),
-    6: ("bus-reset-required", "the NVIDIA driver requests a reset of the GPU's bus"),
-    7: ("system-reboot-required", "the NVIDIA driver requests a reboot of the system"),
-}
+
+
+def after_failure(
+    known: KnownCards, problem: HealthProblem, now: Moment, rules: HealthRules
+) -> KnownCards:
+    """Return the known cards after a reading that failed as a whole."""
+    health = {
+        uuid: unread(known.health.get(uuid, HEALTHY), problem, now, rules) for uuid in known.cards
+    }
+    return replace(known, health=health)
+
+
+def after_report(known: KnownCards, uuid: str, problem: HealthProblem, now: Moment) -> KnownCards:
+    """Return the known cards after the driver reported an error of one card."""
+    state = reported(known.health.get(uuid, HEALTHY), problem, now)
+    return replace(known, health={**known.health, uuid: state})
+
+
+def published(
+    known: KnownCards,
+    inventory: Inventory,
+    claimed: Collection[str],
+    replaced: Unhealthy | None = None,
+) -> PublishedCards:
+    """Return the cards to publish, by the rules above.
+
+    Args:
+        inventory: The last reading.
+        claimed: Names of devices with claims.
+        replaced: State of all cards while the NVIDIA driver is being replaced, which hides their
+            own; else None.
+    """
+    unhealthy = dict.fromkeys(known.cards, replaced) if replaced else known.unhealthy()
+    hidden = {
+        uuid
+        for uuid, state in known.health.items()
+        if state.was_away and device_name(uuid) not in claimed
+    }
+    waiting = tuple(
+        LeftOut(subject=gpu.uuid, reason="was away and has to stay healthy for a while")
+        for gpu in inventory.gpus
+        if gpu.uuid in hidden
+    )
+    gpus = [gpu for gpu in inventory.gpus if gpu.uuid not in hidden]
+    kept = [known.cards[uuid] for uuid in sorted(known.absent - hidden)]
+    counted = {gpu.uuid for gpu in kept}
+    if kept:
+        # At their former position: NVML lists cards in the order of the PCI bus.
+        gpus = sorted([*gpus, *kept], key=lambda gpu: gpu.pci_bus_id or "~")
+        lost = _matched({uuid: known.cards[uuid] for uuid in known.absent}, inventory.lost)
+        counted |= {lost[gpu.uuid].subject for gpu in kept if gpu.uuid in lost}
+    left_out = tuple(each for each in inventory.left_out if each.subject not in counted)
+    return PublishedCards(
+        inventory=replace(inventory, gpus=tuple(gpus), left_out=(*left_out, *waiting)),
+        unhealthy={device_name(uuid): state for uuid, state in unhealthy.items()},
+        absent=frozenset(map(device_name, known.absent)),
+    )
+
+
+def _matched(missing: Mapping[str, Gpu], lost: Sequence[LostCard]) -> Mapping[str, LostCard]:
+    """Return the lost cards by UUID of the missing card.
+
+    A lost card is matched by its UUID, else by its PCI bus ID, else with any missing card left.
+    """
+    places = {gpu.pci_bus_id: uuid for uuid, gpu in missing.items() if gpu.pci_bus_id}
+    by_uuid = [(card.uuid or places.get(card.pci_bus_id or ""), card) for card in lost]
+    found = {uuid: card for uuid, card in by_uuid if uuid is not None and uuid in missing}
+    rest = (uuid for uuid in missing if uuid not in found)
+    nameless = (card for uuid, card in by_uuid if uuid is None)
+    return {**found, **dict(zip(rest, nameless, strict=False))}
+
+
+def as_json(known: KnownCards, *, boot_id: str) -> dict[str, Any]:
+    """Return the record of the known cards, without counts of readings.
+
+    Args:
+        boot_id: ID of this boot of the machine.
+    """
+    return {
+        "version": _VERSION,
+        "bootID": boot_id,
+        "cards": [asdict(gpu) for gpu in known.cards.values()],
+        "absent": sorted(known.absent),
+        "sick": {
+            uuid: {
+                "since": state.unhealthy.since.isoformat(),
+                "worst": _problem_json(state.unhealthy.worst),
+                "reported": [_problem_json(problem) for problem in state.reported],
+                "wasAway": state.was_away,
+            }
+            for uuid, state in sorted(known.health.items())
+            if state.unhealthy is not None
+        },
+    }
+
+
+def from_json(
+    kept: Mapping[str, Any], *, boot_id: str, claimed: Collection[str], now: Moment
+) -> KnownCards:
+    """Return the known cards of a record, as far as the record still applies.
+
+    A reboot resets the cards, so their problems before it no longer count. Cards that were absent,
+    and after a reboot all cards, are remembered only while they have claims. The quiet time of an
+    unhealthy card begins again.
+
+    Args:
+        claimed: Names of devices with claims.
+
+    Raises:
+        ValueError: The value is not a record that as_json() wrote.
+    """
+    try:
+        if kept["version"] != _VERSION:
+            raise ValueError(f"version: found {kept['version']!r}, expected {_VERSION}")
+        same_boot = kept["bootID"] == boot_id
+        absent = set(kept["absent"])
+        cards = {gpu.uuid: gpu for gpu in map(_gpu, kept["cards"])}
+        health = {
+            uuid: CardHealth(
+                unhealthy=Unhealthy(
+                    worst=_problem(state["worst"]), since=datetime.fromisoformat(state["since"])
+                ),
+                reported=tuple(map(_problem, state["reported"])),
+                reported_at=now.seconds,
+                problem_at=now.seconds,
+                was_away=state["wasAway"],
+            )
+            for uuid, state in kept["sick"].items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"found {error!r}, expected a record of known cards") from error
+    cards = {
+        uuid: gpu
+        for uuid, gpu in cards.items()
+        if (same_boot and uuid not in absent) or device_name(uuid) in claimed
+    }
+    return KnownCards(
+        cards=cards,
+        health={uuid: state for uuid, state in health.items() if same_boot and uuid in cards},
+    )
+
+
+def _problem_json(problem: HealthProblem) -> dict[str, str]:
+    return {"kind": problem.kind.name, "reason": problem.reason, "text": problem.text}
+
+
+def _problem(kept: Mapping[str, Any]) -> HealthProblem:
+    return HealthProblem(kind=ProblemKind[kept["kind"]], reason=kept["reason"], text=kept["text"])
+
+
+def _gpu(kept: Mapping[str, Any]) -> Gpu:
+    pairs = {name: tuple(kept[name]) for name in ("compute_capability", "cuda_driver_version")}
+    return Gpu(**{**kept, **pairs, "tflops_source": TflopsSource(kept["tflops_source"])})

@@ -11,6 +11,7 @@ before. Once the plugin is gone, card 1 is shared; card 0 has the taint until A 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -44,19 +45,28 @@ class OtherUser:
         name: Name of the DRA driver; for a device plugin ``nvidia-device-plugin``, or the domain of
             its resource.
         holds: True if a container has the card from it now.
+        since: Time since when it has been the card's other user; timezone-aware.
     """
 
     name: str
     holds: bool
+    since: datetime
 
 
 def of_cards(
-    gpus: Iterable[Gpu], allocations: Allocations, slices: Sequence[Mapping[str, Any]]
+    gpus: Iterable[Gpu],
+    allocations: Allocations,
+    slices: Sequence[Mapping[str, Any]],
+    *,
+    before: Mapping[str, OtherUser],
+    now: datetime,
 ) -> Mapping[str, OtherUser]:
     """Return the cards' other users by GPU UUID; one that holds the card comes first.
 
     Args:
         slices: The node's ResourceSlices of other drivers.
+        before: The other users until now; one that stays is there since then.
+        now: The present time.
     """
     published = [
         (item["spec"]["driver"], item["spec"]["pool"]["name"], device)
@@ -67,17 +77,20 @@ def of_cards(
     for gpu in gpus:
         uuid = gpu.uuid.lower()
         users = [
-            OtherUser(name=driver, holds=(driver, pool, device["name"]) in allocations.claims)
+            (driver, (driver, pool, device["name"]) in allocations.claims)
             for driver, pool, device in published
             if {uuid, gpu.pci_bus_id} & {*marks(device)}
         ]
         users += [
-            OtherUser(name=_plugin(resource), holds=(resource, device_id) in allocations.held)
+            (_plugin(resource), (resource, device_id) in allocations.held)
             for resource, device_id in sorted(allocations.offered | allocations.held)
             if uuid in device_id.lower()
         ]
         if users:
-            found[gpu.uuid] = max(users, key=lambda user: user.holds)
+            name, holds = max(users, key=lambda user: user[1])
+            known = before.get(gpu.uuid)
+            since = known.since if known is not None and known.name == name else now
+            found[gpu.uuid] = OtherUser(name=name, holds=holds, since=since)
     return found
 
 

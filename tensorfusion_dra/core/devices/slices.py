@@ -25,11 +25,11 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices.device import Device, Node
-from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS, normal, without
+from tensorfusion_dra.core.devices.device import Node
+from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS, same, without
 
 _MAX_NAME: Final = 253
-MOST_DEVICES: Final = 64
+MAX_DEVICES: Final = 64
 """Maximum in a slice that has devices with taints. It holds for every slice, because a new taint
 must not move devices to another one."""
 _MAX_LABEL: Final = 63
@@ -80,13 +80,19 @@ class WriteReason(StrEnum):
     RETRY = "retry"
 
 
-def wanted(devices: Sequence[Device], node: Node, *, node_uid: str) -> tuple[Slice, ...]:
+def wanted(
+    listed: Sequence[Mapping[str, object]], node: Node, *, node_uid: str
+) -> tuple[Slice, ...]:
     """Return the node's slices without generation; one empty slice if there are no devices.
 
     The empty slice shows that the pool has no devices, which a missing slice would not.
+
+    Args:
+        listed: The devices, as the API has them.
+        node: Their node.
+        node_uid: UID of its Node object.
     """
-    listed = [device.as_api() for device in devices]
-    size = MOST_DEVICES
+    size = MAX_DEVICES
     chunks = [listed[start : start + size] for start in range(0, len(listed), size)] or [[]]
     return tuple(
         {
@@ -214,16 +220,9 @@ def dropped_gates(sent: Slice, stored: Slice) -> frozenset[str]:
 
     Empty if it has everything, or if no known gates explain the whole difference.
     """
-    kept = normal(_devices(stored))
+    devices, kept = sent["spec"]["devices"], _devices(stored)
     every = (frozenset[str](), *KUBERNETES_DROPS)
-    explaining = (g for g in every if normal(without(sent["spec"]["devices"], g)) == kept)
-    return next(explaining, frozenset())
-
-
-def loses(item: Slice, gates: frozenset[str]) -> bool:
-    """Return True if an API server with these feature gates off would drop part of the slice."""
-    devices = _devices(item)
-    return normal(without(devices, gates)) != normal(devices)
+    return next((gates for gates in every if same(without(devices, gates), kept)), frozenset())
 
 
 def write_reason(before: Sequence[Slice], wanted: Sequence[Slice]) -> WriteReason:
@@ -257,7 +256,7 @@ def _differs(item: Slice, old: Slice, dropped: frozenset[str]) -> bool:
     spec, old_spec = item["spec"], old["spec"]
     return (
         spec["pool"]["resourceSliceCount"] != old_spec["pool"].get("resourceSliceCount")
-        or normal(without(spec["devices"], dropped)) != normal(without(_devices(old), dropped))
+        or not same(without(spec["devices"], dropped), without(_devices(old), dropped))
         or not metadata["labels"].items() <= (old_metadata.get("labels") or {}).items()
         or metadata["ownerReferences"] != (old_metadata.get("ownerReferences") or [])
     )

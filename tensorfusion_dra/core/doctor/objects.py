@@ -329,7 +329,7 @@ def awaited_pool(
         subject,
         f"{found}: the node plugin waits for it and publishes nothing",
         expected="a GPUPool of the node",
-        cure=gpupool.CURE,
+        cure=gpupool.REMEDY,
     )
 
 

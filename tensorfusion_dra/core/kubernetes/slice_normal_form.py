@@ -30,9 +30,14 @@ def normal(devices: Devices) -> list[object]:
     return [_normal_device(device) for device in devices]
 
 
+def same(some: Devices, others: Devices) -> bool:
+    """Return True if the API server sees no difference between the devices."""
+    return some == others or normal(some) == normal(others)
+
+
 def without(devices: Devices, gates: frozenset[str]) -> list[Mapping[str, Any]]:
     """Return the devices as an API server with these feature gates off would store them."""
-    return [_device_without(device, gates) for device in devices]
+    return [_device_without(device, gates) for device in devices] if gates else list(devices)
 
 
 def _device_without(device: Mapping[str, Any], gates: frozenset[str]) -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ def as_json(view: NodeView) -> Json:
             "lastError": _text(view.api_server.last_error),
         },
         "publishing": {
-            "publishes": view.publishing.has_right,
+            "publishes": view.publishing.holds_lease,
             "generation": view.publishing.generation,
             "slices": view.publishing.slices,
             "devices": view.publishing.devices,
@@ -110,11 +110,11 @@ def _card(card: CardView) -> Json:
         "consumed": _amounts(card.consumed),
         "free": _amounts(card.free),
         "health": {
-            "healthy": card.sickness is None,
+            "healthy": card.unhealthy is None,
             "absent": card.is_absent,
-            "reason": _text(card.sickness.worst.reason) if card.sickness else "",
-            "message": _text(card.sickness.worst.text) if card.sickness else "",
-            "since": _moment(card.sickness.since) if card.sickness else None,
+            "reason": _text(card.unhealthy.worst.reason) if card.unhealthy else "",
+            "message": _text(card.unhealthy.worst.text) if card.unhealthy else "",
+            "since": _moment(card.unhealthy.since) if card.unhealthy else None,
         },
         "xids": [
             {

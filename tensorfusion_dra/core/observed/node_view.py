@@ -29,7 +29,7 @@ from tensorfusion_dra.core.devices import xids as xid_descriptions
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Isolation, LeftOut, Qos
-from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Sickness
+from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Unhealthy
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 
@@ -110,7 +110,7 @@ class CardView:
         is_virtual: True if `capacity` is that of an oversubscribed pool.
         consumed: What the shares count against `capacity`.
         free: What is left of `capacity`; nothing if a share has the card exclusively.
-        sickness: None while the card is healthy.
+        unhealthy: None while the card is healthy.
         is_absent: True if the last reading did not find the card, or found it lost.
         others: Capacities that other packages give, in the order of their names.
         foreign: What processes outside of all shares use; None if there are none, or not known.
@@ -130,7 +130,7 @@ class CardView:
     is_virtual: bool
     consumed: Amounts
     free: Amounts
-    sickness: Sickness | None
+    unhealthy: Unhealthy | None
     is_absent: bool
     xids: tuple[XidCount, ...] = ()
     others: tuple[OtherCapacity, ...] = ()
@@ -226,7 +226,7 @@ class PublishingView:
     """State of the loop that publishes the node's devices.
 
     Attributes:
-        has_right: False while a newer instance on this node publishes.
+        holds_lease: False while a newer instance on this node publishes.
         generation: Of the pool; None before slices were compared for the first time.
         slices: Number of slices in the pool.
         devices: Number of devices in them.
@@ -238,7 +238,7 @@ class PublishingView:
         error_since: Start of the failures in a row; None if the last round did not fail.
     """
 
-    has_right: bool = True
+    holds_lease: bool = True
     generation: int | None = None
     slices: int = 0
     devices: int = 0
@@ -337,7 +337,7 @@ def cards(
     devices: Iterable[Device],
     claims: Iterable[PreparedClaim],
     *,
-    sick: Mapping[str, Sickness],
+    unhealthy: Mapping[str, Unhealthy],
     absent: AbstractSet[str],
     xids: Mapping[str, Sequence[XidCount]],
     foreign: Mapping[str, Used],
@@ -347,7 +347,7 @@ def cards(
     Args:
         devices: As they are published.
         claims: All prepared claims.
-        sick: Unhealthy devices, by device name.
+        unhealthy: Unhealthy devices, by device name.
         absent: Names of devices whose card is absent.
         xids: Reports of XIDs, by GPU UUID.
         foreign: What processes outside of all shares use, by GPU UUID.
@@ -360,7 +360,7 @@ def cards(
         _card(
             device,
             held.get(device.name, ()),
-            sickness=sick.get(device.name),
+            unhealthy=unhealthy.get(device.name),
             is_absent=device.name in absent,
             xids=tuple(xids.get(device.gpu.uuid, ())),
             foreign=foreign.get(device.gpu.uuid),
@@ -396,7 +396,7 @@ def _card(
     device: Device,
     held: Sequence[PreparedShare],
     *,
-    sickness: Sickness | None,
+    unhealthy: Unhealthy | None,
     is_absent: bool,
     xids: tuple[XidCount, ...],
     foreign: Used | None,
@@ -424,7 +424,7 @@ def _card(
         is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
         consumed=consumed,
         free=consumed.left_of(total),
-        sickness=sickness,
+        unhealthy=unhealthy,
         is_absent=is_absent,
         xids=xids,
         others=_other_capacities(device, held),

@@ -19,9 +19,9 @@ from tensorfusion_dra.app.doctor.runtime import Document
 from tensorfusion_dra.app.doctor.sockets import Socket
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
+from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.nvml import processes
@@ -742,8 +742,8 @@ def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
 
 
 def test_a_card_that_a_device_plugin_gives_away_as_well_is_a_warning() -> None:
-    free, used = published_devices(gpu(), gpu(1))
-    used = devices.with_user(used, "nvidia-device-plugin", datetime.now(UTC))
+    user = OtherUser(name="nvidia-device-plugin", holds=False, since=datetime.now(UTC))
+    free, used = published_devices(gpu(), gpu(1), users={gpu(1).uuid: user})
 
     findings.check(
         gpus.used_by_others([free, used]),

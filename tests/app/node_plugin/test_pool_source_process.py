@@ -94,8 +94,12 @@ def test_without_the_gpupool_crd_one_warning_is_written_and_nothing_published() 
         assert sum(missing in error for error in awaited) == 1
         assert log_lines(cluster, "watch_retried") == []
         status, body = get(cluster, "readyz")
-        assert (status, "waits for a GPUPool: " in body, gpupool.CURE in body) == (503, True, True)
-        assert gpupool.CURE in json.loads(get(cluster, "status.json")[1])["cardsMissing"]
+        assert (status, "waits for a GPUPool: " in body, gpupool.REMEDY in body) == (
+            503,
+            True,
+            True,
+        )
+        assert gpupool.REMEDY in json.loads(get(cluster, "status.json")[1])["cardsMissing"]
 
 
 def get(cluster: SimulatedCluster, page: str) -> tuple[int, str]:

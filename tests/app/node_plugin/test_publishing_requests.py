@@ -17,8 +17,7 @@ from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.publish import Publisher
+from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.daemonset.test_security import pool
 from tests.support.waiting import eventually
@@ -41,7 +40,6 @@ class Node:
         for index in indexes:
             uuid = catalog.devices[index].gpu.uuid
             self.catalog.on_event(CardEvent(gpu_uuid=uuid, kind=EventKind.XID, code=79))
-        self.publisher.wake()
 
 
 @pytest.fixture

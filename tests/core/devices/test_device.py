@@ -13,7 +13,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Enforcement, Node, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut
-from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
+from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.kubernetes import device_rules
 from tests.core.devices.slice_documents import slice_spec
 from tests.support.builders.devices import NODE, published_devices
@@ -176,6 +177,11 @@ SINCE = datetime(2026, 3, 1, tzinfo=UTC)
 GIVEN_UP = Enforcement(given_up_since=SINCE)
 
 
+def unhealthy(kind: ProblemKind = ProblemKind.XID) -> Unhealthy:
+    problem = HealthProblem(kind=kind, reason="xid-79", text="XID 79: GPU has fallen off the bus")
+    return Unhealthy(worst=problem, since=SINCE)
+
+
 def test_awaited_enforcer_is_a_binding_condition_and_a_missing_one_a_taint() -> None:
     (awaiting,) = published_devices(gpu(), enforcement=Enforcement(is_awaited=True))
     (tainted,) = published_devices(gpu(), enforcement=GIVEN_UP)
@@ -198,19 +204,30 @@ def test_awaited_enforcer_is_a_binding_condition_and_a_missing_one_a_taint() -> 
 
 
 @pytest.mark.parametrize(
-    ("effect", "key"), [("NoExecute", names.TAINT_UNHEALTHY), ("", names.TAINT_ENFORCER_MISSING)]
+    ("kind", "effect", "effects"),
+    [
+        (ProblemKind.XID, "NoExecute", ["NoExecute", "NoSchedule", "NoSchedule"]),
+        (ProblemKind.XID, "", ["NoSchedule", "NoSchedule"]),
+        (ProblemKind.REPLACED, "", ["NoExecute", "NoSchedule", "NoSchedule"]),
+    ],
 )
-def test_taint_of_an_unhealthy_device_replaces_that_of_a_missing_enforcer(
-    effect: str, key: str
+def test_each_reason_to_keep_claims_away_is_a_taint_of_its_own(
+    kind: ProblemKind, effect: str, effects: list[str]
 ) -> None:
-    (device,) = published_devices(gpu(), enforcement=GIVEN_UP)
-    trouble = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
-    sickness = Sickness(worst=trouble, since=SINCE)
+    (device,) = published_devices(
+        gpu(),
+        enforcement=GIVEN_UP,
+        users={gpu().uuid: OtherUser(name="nvidia-device-plugin", holds=True, since=SINCE)},
+        unhealthy={gpu().uuid.lower(): unhealthy(kind)},
+        unhealthy_effect=effect,
+    )
 
-    taint = devices.with_health(device, sickness, effect=effect).taint
-
-    assert taint is not None
-    assert taint.key == key
+    keys = [names.TAINT_UNHEALTHY, names.TAINT_USED_BY, names.TAINT_ENFORCER_MISSING]
+    assert [each.key for each in device.taints] == keys[-len(effects) :]
+    assert [each.effect for each in device.taints] == effects
+    assert device.attributes["used_by"] == "nvidia-device-plugin"
+    listed = device.as_api()
+    assert list(object_rules.violations(slice_spec(devices=[listed]))) == []
 
 
 def test_attributes_keep_their_types() -> None:
@@ -228,12 +245,13 @@ def test_attributes_keep_their_types() -> None:
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute", ""])
 def test_unhealthy_device_has_taint_and_phase_and_is_valid(effect: str) -> None:
     (healthy,) = published_devices(gpu())
-    trouble = Trouble(
-        kind=TroubleKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
-    )
     since = datetime(2026, 3, 1, 13, 30, 15, 999_999, tzinfo=timezone(timedelta(hours=1)))
 
-    device = devices.with_health(healthy, Sickness(worst=trouble, since=since), effect=effect)
+    (device,) = published_devices(
+        gpu(),
+        unhealthy={gpu().uuid.lower(): replace(unhealthy(), since=since)},
+        unhealthy_effect=effect,
+    )
     listed: Any = device.as_api()
 
     expected = {

@@ -16,20 +16,19 @@ from tensorfusion_dra.core.devices.health import (
     CardHealth,
     EventKind,
     Finding,
+    HealthProblem,
     HealthRules,
     Moment,
-    Trouble,
-    TroubleKind,
+    ProblemKind,
 )
 from tensorfusion_dra.core.devices.xids import XidRules
-from tensorfusion_dra.core.kubernetes import name_rules
 from tests.support.tally import examples
 
 RULES = HealthRules(failed_readings=2, good_readings=3, quiet_seconds=100)
-XID = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
-LOST = Trouble(kind=TroubleKind.LOST, reason="lost", text="lost")
-RESET = Trouble(kind=TroubleKind.RECOVERY, reason="gpu-reset-required", text="reset")
-HUNG = Trouble(kind=TroubleKind.UNREADABLE, reason="nvml-hung", text="hung")
+XID = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
+LOST = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="lost")
+RESET = HealthProblem(kind=ProblemKind.RECOVERY, reason="gpu-reset-required", text="reset")
+HUNG = HealthProblem(kind=ProblemKind.UNREADABLE, reason="nvml-hung", text="hung")
 GOOD = Finding(needs_nothing=True)
 SILENT = Finding()  # from a driver that reports nothing about recovery
 
@@ -38,8 +37,8 @@ def moment(seconds: float) -> Moment:
     return Moment(seconds, datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=seconds))
 
 
-def bad(trouble: Trouble) -> Finding:
-    return Finding(troubles=(trouble,))
+def bad(trouble: HealthProblem) -> Finding:
+    return Finding(problems=(trouble,))
 
 
 def after(
@@ -52,12 +51,12 @@ def after(
 
 
 @pytest.mark.parametrize("trouble", [LOST, RESET])
-def test_trouble_found_by_a_reading_makes_the_card_sick_at_once(trouble: Trouble) -> None:
+def test_trouble_found_by_a_reading_makes_the_card_sick_at_once(trouble: HealthProblem) -> None:
     found = after(bad(trouble))
 
-    assert found.sick is not None
-    assert found.sick.worst == trouble
-    assert found.sick.since == moment(0).at
+    assert found.unhealthy is not None
+    assert found.unhealthy.worst == trouble
+    assert found.unhealthy.since == moment(0).at
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_card_recovers_after_quiet_time_and_good_readings(
 ) -> None:
     found = after(bad(RESET), *findings, every=every)
 
-    assert (found.sick is not None) is is_sick
+    assert (found.unhealthy is not None) is is_sick
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,7 @@ def test_reported_error_is_cleared_by_time_if_configured() -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
     patient = replace(RULES, xid_clear_seconds=400)
 
-    assert after(*[SILENT] * 8, start=struck, rules=patient).sick is not None
+    assert after(*[SILENT] * 8, start=struck, rules=patient).unhealthy is not None
     assert after(*[SILENT] * 11, start=struck, rules=patient) == HEALTHY
 
 
@@ -115,9 +114,9 @@ def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> N
     again = health.unread(once, HUNG, moment(1), RULES)
     apart = health.unread(health.read(once, GOOD, moment(1), RULES), HUNG, moment(2), RULES)
 
-    assert once.sick is apart.sick is None
-    assert again.sick is not None
-    assert again.sick.worst == HUNG
+    assert once.unhealthy is apart.unhealthy is None
+    assert again.unhealthy is not None
+    assert again.unhealthy.worst == HUNG
 
 
 def test_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
@@ -125,19 +124,19 @@ def test_reason_gets_worse_but_not_better_while_a_card_is_sick() -> None:
     lost = health.read(struck, bad(LOST), moment(1), RULES)
     then = health.reported(health.read(lost, bad(RESET), moment(2), RULES), XID, moment(3))
 
-    assert lost.sick is not None
-    assert lost.sick.worst == LOST
-    assert then.sick == lost.sick
-    assert then.sick.since == moment(0).at
+    assert lost.unhealthy is not None
+    assert lost.unhealthy.worst == LOST
+    assert then.unhealthy == lost.unhealthy
+    assert then.unhealthy.since == moment(0).at
 
 
 def test_repeated_error_keeps_the_reason_but_delays_recovery() -> None:
     once = health.reported(HEALTHY, XID, moment(0))
     again = health.reported(once, XID, moment(90))
 
-    assert again.sick == once.sick
+    assert again.unhealthy == once.unhealthy
     assert again.reported == once.reported
-    assert after(*[GOOD] * 4, start=again).sick is not None
+    assert after(*[GOOD] * 4, start=again).unhealthy is not None
 
 
 @pytest.mark.parametrize(
@@ -153,18 +152,9 @@ def test_repeated_error_keeps_the_reason_but_delays_recovery() -> None:
     ],
 )
 def test_trouble_of_each_kind_of_event(kind: EventKind, code: int, reason: str | None) -> None:
-    trouble = health.trouble_of(CardEvent(gpu_uuid="GPU-1", kind=kind, code=code), RULES)
+    trouble = health.problem_of(CardEvent(gpu_uuid="GPU-1", kind=kind, code=code), RULES)
 
     assert (trouble.reason if trouble else None) == reason
-
-
-@pytest.mark.parametrize("action", range(1, 12))
-def test_every_recovery_action_except_none_is_trouble(action: int) -> None:
-    trouble = health.recovery_trouble(action)
-
-    assert health.recovery_trouble(0) is None
-    assert trouble is not None
-    assert list(name_rules.label_value("value", trouble.reason)) == []
 
 
 STEPS = st.lists(
@@ -195,17 +185,17 @@ def test_card_never_flaps_faster_than_the_quiet_time(
         now += seconds
         before, state = state, _stepped(state, step, moment(now), rules)
         goods = goods + 1 if step in ("good", "silent") else 0
-        if before.sick is None and state.sick is not None:
+        if before.unhealthy is None and state.unhealthy is not None:
             assert step not in ("good", "silent")
             sick_at = now
-            assert state.sick.since == moment(now).at
-        elif before.sick is not None and state.sick is None:
+            assert state.unhealthy.since == moment(now).at
+        elif before.unhealthy is not None and state.unhealthy is None:
             assert now - sick_at >= quiet
             assert goods >= good
             assert state == HEALTHY
-        elif before.sick is not None and state.sick is not None:
-            assert state.sick.since == before.sick.since
-            assert state.sick.worst.kind >= before.sick.worst.kind
+        elif before.unhealthy is not None and state.unhealthy is not None:
+            assert state.unhealthy.since == before.unhealthy.since
+            assert state.unhealthy.worst.kind >= before.unhealthy.worst.kind
 
 
 def _stepped(state: CardHealth, step: str, now: Moment, rules: HealthRules) -> CardHealth:

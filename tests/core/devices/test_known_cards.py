@@ -6,16 +6,22 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.devices import known_cards
+from tensorfusion_dra.core.devices import health
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
-from tensorfusion_dra.core.devices.health import HealthRules, Moment, Trouble, TroubleKind
-from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
+from tensorfusion_dra.core.devices.health import (
+    HealthProblem,
+    HealthRules,
+    KnownCards,
+    Moment,
+    ProblemKind,
+    PublishedCards,
+)
 from tests.support.builders.gpus import gpu, gpus
 
 NOW = Moment(1000.0, datetime(2026, 3, 1, tzinfo=UTC))
 RULES = HealthRules(quiet_seconds=0, good_readings=1, failed_readings=1)
 A, B, C = gpus(3)
-XID = Trouble(kind=TroubleKind.XID, reason="xid-79", text="XID 79")
+XID = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
 
 
 def known(*gpus: Gpu) -> KnownCards:
@@ -25,8 +31,8 @@ def known(*gpus: Gpu) -> KnownCards:
 def after_reading(
     before: KnownCards, inventory: Inventory, rules: HealthRules = RULES
 ) -> KnownCards:
-    no_source: dict[str, tuple[Trouble, ...]] = {gpu.uuid: () for gpu in inventory.gpus}
-    return known_cards.after_reading(before, inventory, NOW, rules, reported=no_source)
+    no_source: dict[str, tuple[HealthProblem, ...]] = {gpu.uuid: () for gpu in inventory.gpus}
+    return health.after_reading(before, inventory, NOW, rules, reported=no_source)
 
 
 def read(before: KnownCards, *gpus: Gpu, **more: Any) -> tuple[KnownCards, Inventory]:
@@ -38,7 +44,7 @@ def seen(
     before: KnownCards, *gpus: Gpu, claimed: tuple[Gpu, ...] = (), **more: Any
 ) -> PublishedCards:
     after, inventory = read(before, *gpus, **more)
-    return known_cards.published(after, inventory, {name(each) for each in claimed})
+    return health.published(after, inventory, {name(each) for each in claimed})
 
 
 def name(card: Gpu) -> str:
@@ -46,13 +52,15 @@ def name(card: Gpu) -> str:
 
 
 def reason(cards: PublishedCards, card: Gpu) -> str:
-    return cards.sick[name(card)].worst.reason
+    return cards.unhealthy[name(card)].worst.reason
 
 
 def test_present_card_is_published_unchanged() -> None:
     shown = seen(known(A, B), A, B)
 
-    assert shown == PublishedCards(inventory=Inventory(gpus=(A, B)), sick={}, absent=frozenset())
+    assert shown == PublishedCards(
+        inventory=Inventory(gpus=(A, B)), unhealthy={}, absent=frozenset()
+    )
 
 
 def test_vanished_card_without_claims_is_sick_and_not_published() -> None:
@@ -87,7 +95,7 @@ def test_lost_card_is_matched_by_uuid_bus_id_or_elimination_and_counted_once(
     shown = seen(known(A, B), B, claimed=(A,), lost=(lost,), left_out=left_out)
 
     assert reason(shown, A) == "lost"
-    assert shown.sick[name(A)].worst.text == "the GPU is lost: handle: LOST"
+    assert shown.unhealthy[name(A)].worst.text == "the GPU is lost: handle: LOST"
     assert shown.inventory.gpus == (A, B)
     assert shown.inventory.left_out == ()
 
@@ -107,7 +115,7 @@ def test_card_that_became_unusable_is_published_with_the_reason() -> None:
     shown = seen(known(A), left_out=left_out, claimed=(A,))
 
     assert reason(shown, A) == "unusable"
-    assert shown.sick[name(A)].worst.text.endswith("mig_mode: found MIG on")
+    assert shown.unhealthy[name(A)].worst.text.endswith("mig_mode: found MIG on")
     assert (shown.inventory.gpus, shown.inventory.left_out) == ((A,), ())
 
 
@@ -119,11 +127,11 @@ def test_returning_card_is_published_once_it_is_healthy() -> None:
     back = after_reading(gone, inventory, patient)
     well = after_reading(back, inventory, patient)
 
-    first = known_cards.published(back, inventory, ())
+    first = health.published(back, inventory, ())
     assert first.inventory.gpus == (B,)
     assert [each.subject for each in first.inventory.left_out] == [A.uuid]
-    assert known_cards.published(back, inventory, {name(A)}).inventory.gpus == (A, B)
-    assert known_cards.published(well, inventory, ()).inventory == inventory
+    assert health.published(back, inventory, {name(A)}).inventory.gpus == (A, B)
+    assert health.published(well, inventory, ()).inventory == inventory
 
 
 @pytest.mark.parametrize(("recovery", "is_sick"), [({}, False), ({0: 0}, False), ({0: 1}, True)])
@@ -132,51 +140,51 @@ def test_requested_recovery_action_is_trouble(recovery: dict[int, int], is_sick:
 
     shown = seen(known(A, B), A, B, recovery=actions)
 
-    assert bool(shown.sick) is is_sick
+    assert bool(shown.unhealthy) is is_sick
     assert shown.inventory.gpus == (A, B)
     assert shown.absent == frozenset()
 
 
 def test_new_driver_version_clears_reported_errors() -> None:
-    struck = known_cards.after_report(known(A), A.uuid, XID, NOW)
+    struck = health.after_report(known(A), A.uuid, XID, NOW)
 
     same, _ = read(struck, A)
     other, _ = read(struck, replace(A, driver_version="580.95.05"))
 
-    assert (bool(same.sick()), bool(other.sick())) == (True, False)
+    assert (bool(same.unhealthy()), bool(other.unhealthy())) == (True, False)
 
 
 def test_failed_reading_is_trouble_of_all_cards() -> None:
-    hung = Trouble(kind=TroubleKind.UNREADABLE, reason="nvml-hung", text="hung")
+    hung = HealthProblem(kind=ProblemKind.UNREADABLE, reason="nvml-hung", text="hung")
 
-    after = known_cards.after_failure(known(A, B), hung, NOW, RULES)
+    after = health.after_failure(known(A, B), hung, NOW, RULES)
 
-    assert {sick.worst.reason for sick in after.sick().values()} == {"nvml-hung"}
+    assert {sick.worst.reason for sick in after.unhealthy().values()} == {"nvml-hung"}
     assert after.absent == frozenset()
 
 
 def record(before: KnownCards) -> Any:
-    return known_cards.as_json(before, boot_id="boot-1")
+    return health.as_json(before, boot_id="boot-1")
 
 
 def restored(kept: Any, *, boot_id: str = "boot-1", claimed: tuple[Gpu, ...] = ()) -> KnownCards:
     names = {name(card) for card in claimed}
-    return known_cards.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
+    return health.from_json(kept, boot_id=boot_id, claimed=names, now=NOW)
 
 
 def test_restart_keeps_cards_and_their_sickness() -> None:
     card = gpu(5, simulated=True, minor=None, pci_bus_id=None)
-    before = known_cards.after_report(known(A, card), A.uuid, XID, NOW)
+    before = health.after_report(known(A, card), A.uuid, XID, NOW)
 
     after = restored(record(before))
 
-    assert (after.cards, after.sick()) == (before.cards, before.sick())
+    assert (after.cards, after.unhealthy()) == (before.cards, before.unhealthy())
     assert after.health[A.uuid].reported == (XID,)
     assert record(after) == record(before)
 
 
 def test_reboot_heals_every_card_and_keeps_those_with_claims() -> None:
-    before = known_cards.after_report(known(A, B), A.uuid, XID, NOW)
+    before = health.after_report(known(A, B), A.uuid, XID, NOW)
 
     after = restored(record(before), boot_id="boot-2", claimed=(A,))
 
@@ -189,7 +197,7 @@ def test_restart_forgets_an_absent_card_without_claims() -> None:
     after = restored(record(gone), claimed=(A,))
 
     assert set(after.cards) == {A.uuid, C.uuid}
-    assert set(after.sick()) == {A.uuid}
+    assert set(after.unhealthy()) == {A.uuid}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which cards something else gives to containers as well."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.builders.gpus import gpu
 
 CARD = gpu(pci_bus_id="0000:18:00.0")
 UUID = CARD.uuid
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NVIDIA_SLICE = {
     "spec": {
         "driver": "gpu.nvidia.com",
@@ -69,7 +71,18 @@ def test_a_card_is_named_by_uuid_or_pci_address_and_held_while_a_container_has_i
         offered=frozenset(offered), held=frozenset(held), claims=frozenset(claims)
     )
 
-    found = other_users.of_cards([CARD, gpu(1)], allocations, slices)
+    found = other_users.of_cards([CARD, gpu(1)], allocations, slices, before={}, now=NOW)
 
-    expected = {UUID: OtherUser(name=user[0], holds=user[1])} if user else {}
+    expected = {UUID: OtherUser(name=user[0], holds=user[1], since=NOW)} if user else {}
     assert found == expected
+
+
+def test_the_same_other_user_is_there_since_it_came() -> None:
+    plugin = Allocations(offered=frozenset({("nvidia.com/gpu", UUID)}))
+    first = other_users.of_cards([CARD], plugin, [], before={}, now=NOW)
+    later = NOW + timedelta(hours=1)
+
+    same = other_users.of_cards([CARD], plugin, [], before=first, now=later)
+    another = other_users.of_cards([CARD], Allocations(), [NVIDIA_SLICE], before=same, now=later)
+
+    assert (same[UUID].since, another[UUID].since) == (NOW, later)

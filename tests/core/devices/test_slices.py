@@ -205,8 +205,9 @@ def test_slice_has_at_most_64_devices(count: int, sizes: list[int]) -> None:
 
 def test_taint_moves_no_device_to_another_slice() -> None:
     taint = Taint(key="tensor-fusion.ai/unhealthy", value="lost", effect="NoSchedule", since=SINCE)
-    healthy = published_devices(*gpus(65))
-    tainted = (replace(healthy[0], taint=taint), *healthy[1:])
+    first_card, *others = published_devices(*gpus(65))
+    healthy = [device.as_api() for device in (first_card, *others)]
+    tainted = [replace(first_card, taints=(taint,)).as_api(), *healthy[1:]]
 
     first, last = slices.wanted(tainted, NODE, node_uid="node-uid")
 

@@ -372,7 +372,7 @@ OF_SUBREQUEST = {
 
 
 def stored(count: int = 1) -> list[Any]:
-    wanted = slices.wanted(devices(*gpus(count)), NODE, node_uid="uid")
+    wanted = slices.wanted([each.as_api() for each in devices(*gpus(count))], NODE, node_uid="uid")
     return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
 
 

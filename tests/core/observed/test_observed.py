@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Device, Node
-from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.core.observed import document, node_view
@@ -64,10 +64,10 @@ def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: An
 
 
 def viewed(
-    devices: Sequence[Device], *claims: PreparedClaim, sick: dict[str, Sickness] | None = None
+    devices: Sequence[Device], *claims: PreparedClaim, unhealthy: dict[str, Unhealthy] | None = None
 ) -> tuple[CardView, ...]:
     return node_view.cards(
-        devices, claims, sick=sick or {}, absent=frozenset(), xids={}, foreign={}
+        devices, claims, unhealthy=unhealthy or {}, absent=frozenset(), xids={}, foreign={}
     )
 
 
@@ -103,7 +103,7 @@ def test_card_shows_what_is_taken_of_it(
     assert found == [amounts(*each) for each in shown]
     assert card.is_virtual == (device is OVERSOLD_CARD)
     assert card.total_vram_bytes == 80 * GIB
-    assert card.sickness is None
+    assert card.unhealthy is None
 
 
 def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
@@ -154,14 +154,14 @@ def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take
 
 def test_sick_card_has_its_reason() -> None:
     (device,) = published_devices(gpu())
-    trouble = Trouble(
-        kind=TroubleKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
+    trouble = HealthProblem(
+        kind=ProblemKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
     )
-    sickness = Sickness(worst=trouble, since=SINCE)
+    unhealthy = Unhealthy(worst=trouble, since=SINCE)
 
-    (card,) = viewed((device,), sick={device.name: sickness})
+    (card,) = viewed((device,), unhealthy={device.name: unhealthy})
 
-    assert card.sickness == sickness
+    assert card.unhealthy == unhealthy
 
 
 def test_limit_is_shown_in_tflops_of_its_card() -> None:

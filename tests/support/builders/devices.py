@@ -1,6 +1,6 @@
 """Devices that a node publishes for its cards."""
 
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Device, Enforcement, Node, Reading
@@ -17,7 +17,12 @@ def published_devices(
     host: HostResources = NO_HOST,
     left_out: tuple[LeftOut, ...] = (),
     enforcement: Enforcement = NO_ENFORCER,
+    **states: Any,
 ) -> tuple[Device, ...]:
-    """Return the driver's own devices of a node with exactly these cards."""
+    """Return the driver's own devices of a node with exactly these cards.
+
+    Args:
+        states: Arguments of build_devices(): users, unhealthy, unhealthy_effect.
+    """
     reading = Reading(inventory=Inventory(gpus=gpus, left_out=left_out), host=host)
-    return devices.own(reading, node, enforcement)
+    return devices.build_devices(reading, node, enforcement, **states)

@@ -45,7 +45,7 @@ def card_view(uuid: str = "GPU-0001", **changes: Any) -> CardView:
         "is_virtual": False,
         "consumed": Amounts(),
         "free": whole,
-        "sickness": None,
+        "unhealthy": None,
         "is_absent": False,
     }
     return CardView(**{**values, **changes})

@@ -20,7 +20,8 @@ def wanted_slices(
     count: int = 2, *, node: Node = NODE, node_uid: str = "node-uid"
 ) -> tuple[Slice, ...]:
     """Return the desired slices of a node with this number of devices."""
-    return slices.wanted(MANY[:count], node, node_uid=node_uid)
+    listed = [device.as_api() for device in MANY[:count]]
+    return slices.wanted(listed, node, node_uid=node_uid)
 
 
 def stored_slices(

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
-from tensorfusion_dra.core.devices.health import Sickness
+from tensorfusion_dra.core.devices.health import Unhealthy
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
@@ -72,7 +72,7 @@ class Card:
     capacity: Amounts = WHOLE
     physical: Amounts = WHOLE
     product_name: str = "NVIDIA A100-SXM4-80GB"
-    sickness: Sickness | None = None
+    unhealthy: Unhealthy | None = None
     xids: tuple[XidCount, ...] = field(default=())
     others: tuple[OtherCapacity, ...] = ()
     foreign: Used | None = None
@@ -195,7 +195,7 @@ def _card(card: Card, index: int) -> CardView:
         is_virtual=card.capacity != card.physical,
         consumed=consumed,
         free=consumed.left_of(card.capacity),
-        sickness=card.sickness,
+        unhealthy=card.unhealthy,
         is_absent=False,
         xids=card.xids,
         others=card.others,

@@ -7,7 +7,7 @@ from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
-from tensorfusion_dra.core.devices.health import Sickness, Trouble, TroubleKind
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
@@ -35,8 +35,8 @@ from tests.support.status_scenes.builders import (
 
 def typical() -> NodeView:
     """Return a node with four cards: one quiet, one oversubscribed, one free, one sick."""
-    trouble = Trouble(
-        kind=TroubleKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
+    trouble = HealthProblem(
+        kind=ProblemKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
     )
     application = XidCount(
         code=31, text="XID 31", marks_card=False, count=3, last_at=ago(minutes=7)
@@ -76,7 +76,7 @@ def typical() -> NodeView:
         Card(),
         Card(
             tenants=(Tenant(name="llm/pretrain-0", tflops=312, gib=80, exclusive=True),),
-            sickness=Sickness(worst=trouble, since=ago(minutes=18)),
+            unhealthy=Unhealthy(worst=trouble, since=ago(minutes=18)),
             xids=(fallen,),
             foreign=Used(vram_bytes=3 * GIB, sm_percent=2, processes=1),
         ),
@@ -163,7 +163,7 @@ def hostile() -> NodeView:
     bad = verdicts.not_enforced(
         "</style><script>window.broken='style'</script>", f"'\"&{evil}\x1b[2J"
     )
-    trouble = Trouble(kind=TroubleKind.XID, reason=evil, text=f"{evil}\n{'very long ' * 300}")
+    trouble = HealthProblem(kind=ProblemKind.XID, reason=evil, text=f"{evil}\n{'very long ' * 300}")
     tenants = (
         Tenant(name=f"{evil}/{evil}", tflops=20, gib=8, found=bad),
         Tenant(name="n/__proto__", tflops=20, gib=8),
@@ -174,7 +174,7 @@ def hostile() -> NodeView:
         Card(
             tenants=tenants,
             product_name=evil,
-            sickness=Sickness(worst=trouble, since=ago(minutes=3)),
+            unhealthy=Unhealthy(worst=trouble, since=ago(minutes=3)),
         ),
         node=evil,
         left_out=(LeftOut(subject=evil, reason=evil),),

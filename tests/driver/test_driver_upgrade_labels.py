@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorfusion_dra.core.devices import driver_upgrade
+from tensorfusion_dra.driver import driver_replacement
 
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 BY_HAND = "tensor-fusion.ai/replace-driver"
@@ -37,7 +37,7 @@ BY_HAND = "tensor-fusion.ai/replace-driver"
 def test_driver_is_replaced_from_the_deletion_of_pods_until_it_is_loaded(
     labels: dict[str, str], is_replaced: bool
 ) -> None:
-    found = driver_upgrade.label(labels)
+    found = driver_replacement.replacing_label(labels)
 
     assert bool(found) is is_replaced
     assert not found or found in {f"{key}={value}" for key, value in labels.items()}
