@@ -15,10 +15,15 @@ from urllib.parse import quote
 
 from tensorfusion_dra.cluster import error_text
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import (
+    InputError,
+    MissingPermissionError,
+    RetryableError,
+    UnreadableError,
+)
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports import Exchanges, MissingRightError, UnreadableError
+from tensorfusion_dra.driver.ports import Exchanges
 from tensorfusion_dra.runtime.calls import MOST_READING, WaitingCalls
 from tensorfusion_dra.runtime.loops import Backoff
 
@@ -135,7 +140,7 @@ class Api:
 
         Raises:
             StatusError: The API server answered with an error.
-            MissingRightError: It answered 403 Forbidden, and the needed right is given.
+            MissingPermissionError: It answered 403 Forbidden, and the needed right is given.
             UnreadableError: The answer is not a JSON object, or is too large.
             RetryableError: The API server did not answer within the time.
         """
@@ -268,7 +273,7 @@ class Api:
         message = f"{subject}: {answer.status}: {message}"
         self._report_answer(subject, answer.status, message)
         if answer.status == 403 and right:
-            return MissingRightError(f"expected the right to {right}: {message}", right)
+            return MissingPermissionError(f"expected the right to {right}: {message}", right)
         return StatusError(
             message,
             answer.status,
@@ -413,7 +418,7 @@ class RetriedReads:
                 except UnreadableError as error:
                     raise UnreadableError(f"{subject}: {error}") from error
                 except RetryableError as error:
-                    is_lasting = isinstance(error, MissingRightError)
+                    is_lasting = isinstance(error, MissingPermissionError)
                     if isinstance(error, StatusError):
                         answer, is_lasting = error, error.status in _LASTING
                     delay = backoff.failed(at_least=error.after_seconds)

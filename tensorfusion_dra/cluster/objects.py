@@ -17,9 +17,8 @@ from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes import claim_devices
-from tensorfusion_dra.driver.ports import MissingRightError
 
 _PAGE: Final = "500"
 _WAIT_SECONDS: Final = 10.0
@@ -133,7 +132,7 @@ class ClaimStatus:
             if error.status == 422 and _DRIVER_RESOURCE in str(error):
                 right = _RIGHT_DRIVER if _ASSOCIATED in str(error) else _RIGHT_TOKEN
             if right:
-                raise MissingRightError(f"claim {ref}: {error}", right) from error
+                raise MissingPermissionError(f"claim {ref}: {error}", right) from error
             if error.status == 404 or (error.status in {409, 422} and not self._has(ref, devices)):
                 return False
             text = f"claim {ref}: {error}"

@@ -28,8 +28,7 @@ from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 
 _SLICES: Final = resource_path("resourceslices")
 _RIGHT: Final = "get, list, watch, create, update and delete resourceslices"
@@ -159,7 +158,7 @@ class Slices:
             except RetryableError as error:
                 status = error.status if isinstance(error, StatusError) else 0
                 is_refused = 400 <= status < 500 and status not in {404, 409}
-                if not is_refused and not isinstance(error, MissingRightError):
+                if not is_refused and not isinstance(error, MissingPermissionError):
                     self._must_list = True
                 raise
 

@@ -37,6 +37,39 @@ class RetryableError(DriverError):
         self.after_seconds = after_seconds
 
 
+class MissingPermissionError(RetryableError):
+    """The API server refuses a call because the driver lacks a permission.
+
+    It does so until an administrator grants the permission.
+
+    Attributes:
+        permission: The missing permission; the same text for all objects that it applies to.
+    """
+
+    def __init__(self, text: str, permission: str) -> None:
+        super().__init__(text)
+        self.permission = permission
+
+
+class UnreadableError(RetryableError):
+    """The API server's answer is not an object that can be read.
+
+    An immediate retry would get the same answer; other objects may be readable.
+    """
+
+
+class HungError(RetryableError):
+    """A call into the NVIDIA driver does not return; it cannot be cancelled either.
+
+    Attributes:
+        call: Description of the call; the same text for the same call, however old it is.
+    """
+
+    def __init__(self, text: str, call: str) -> None:
+        super().__init__(text)
+        self.call = call
+
+
 class NoRoomError(RetryableError):
     """The disk is full; the same call succeeds once there is room."""
 

@@ -48,13 +48,13 @@ from tensorfusion_dra.core.devices.health import (
     TroubleKind,
 )
 from tensorfusion_dra.core.devices.known_cards import KnownCards, PublishedCards
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import HungError, RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.core.observed.node_view import XidCounts
 from tensorfusion_dra.driver.card_users import CardUsers
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
-from tensorfusion_dra.driver.ports import CardEvents, Discovery, HostSizes, HungError
+from tensorfusion_dra.driver.ports import CardEvents, Discovery, HostSizes
 from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
 from tensorfusion_dra.state.saved_state import SavedState

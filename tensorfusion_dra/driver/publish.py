@@ -39,11 +39,11 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed.node_view import PublishingView
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.ports import Events, MissingRightError, Nodes, Slices
+from tensorfusion_dra.driver.ports import Events, Nodes, Slices
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
 from tensorfusion_dra.state.publishing_right import PublishingRight
 
@@ -195,7 +195,7 @@ class Publisher:
                 since = self._view.error_since or datetime.now(UTC)
                 self._view = replace(self._view, error=str(error), error_since=since)
                 event, delay = "publish_retried", backoff.failed(at_least=error.after_seconds)
-                if isinstance(error, MissingRightError):
+                if isinstance(error, MissingPermissionError):
                     event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
                 if self._throttle.is_new(str(error)):
                     log.warning(event, seconds=round(delay, 1), error=str(error))

@@ -20,8 +20,7 @@ from tensorfusion_dra.cluster.api import Api, RetriedReads, StatusError, WatchSt
 from tensorfusion_dra.cluster.objects import Claims
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError, UnreadableError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError, UnreadableError
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.raw_server import HANG_UP, RawServer, chunk, head
@@ -560,10 +559,10 @@ def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Ap
 def test_missing_right_on_slices_is_named(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "resourceslices", Refuse(403, "forbidden"))
 
-    with pytest.raises(MissingRightError) as caught:
+    with pytest.raises(MissingPermissionError) as caught:
         Slices(api, node_name="node-01").fetch()
 
-    assert "resourceslices" in caught.value.right
+    assert "resourceslices" in caught.value.permission
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Refuse(429, "", 60)])

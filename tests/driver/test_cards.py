@@ -18,12 +18,11 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Moment
 from tensorfusion_dra.core.devices.known_cards import PublishedCards
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver import catalog
 from tensorfusion_dra.driver.catalog import CardHealthTracker, CardWatch, DeviceCatalog
-from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.driver.providers import ProviderKind, Providers
 from tensorfusion_dra.extend import Gpu, Problem
 from tensorfusion_dra.state.saved_state import SavedState
