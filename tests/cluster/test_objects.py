@@ -268,7 +268,7 @@ def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -
 
 
 def test_all_claims_are_listed_in_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorfusion_dra.cluster.objects._PAGE", "2")
+    monkeypatch.setattr("tensorfusion_dra.cluster.api._PAGE", "2")
     for name in "abc":
         create_allocated_claim(api, name=name)
 
