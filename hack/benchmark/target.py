@@ -8,8 +8,9 @@ from typing import Any, Final
 from uuid import uuid4
 
 from dra_simulator.node.plugin import ClaimRef, Plugin, Timings
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.errors import StatusError
 
 AGENT: Final = "hack/bench"
 """User-Agent of the bench, so that its requests do not count as the driver's."""

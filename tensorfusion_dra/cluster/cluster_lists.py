@@ -3,16 +3,17 @@
 Whole collections are read in pages, so that a large cluster fits into the answers.
 """
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from tensorfusion_dra.cluster.api import READ_SECONDS, Api, StatusError, resource_path
+from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.rights import Answer, Right
+from tensorfusion_dra.core.errors import StatusError
 
-_PAGE: Final = "500"
+Found = TypeVar("Found")
 _FIRST_MINOR_WITH_TAINT_RULES: Final = 37
 """The first one that has DeviceTaintRules by default, and in v1."""
 _POOL_STATUS: Final = "/apis/resource.k8s.io/v1alpha3/resourcepoolstatusrequests"
@@ -102,17 +103,12 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer, or the right to list is missing.
         """
-        found: list[dict[str, Any]] = []
-        page = ""
-        while True:
-            asked = {**query, "limit": _PAGE, **({"continue": page} if page else {})}
-            listed = self.api.find(path, query=asked, wait_seconds=self._wait_seconds)
-            if listed is None:
-                return None
-            found += listed.get("items") or []
-            page = str((listed.get("metadata") or {}).get("continue") or "")
-            if not page:
-                return found
+        try:
+            return list(self.api.listed(path, query=query, wait_seconds=self._wait_seconds))
+        except StatusError as error:
+            if error.status != 404:
+                raise
+            return None
 
     def find(self, path: str) -> dict[str, Any] | None:
         """Return the object at a path; None if there is none.
@@ -128,13 +124,7 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer.
         """
-        try:
-            return self.find(path)
-        except StatusError as error:
-            if error.status != 403:
-                raise
-            self._note(f"{what} (no right to get them)")
-            return None
+        return self._readable(partial(self.find, path), f"{what} (no right to get them)")
 
     def readable_items(self, path: str, what: str, **query: str) -> list[dict[str, Any]] | None:
         """Return the objects of a collection; None, with a note, if the right to list is missing.
@@ -145,17 +135,18 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer.
         """
+        read = partial(self.items, path, **query)
+        return self._readable(read, f"{what} (no right to list them)")
+
+    def _readable(self, read: Callable[[], Found | None], note: str) -> Found | None:
         try:
-            return self.items(path, **query)
+            return read()
         except StatusError as error:
             if error.status != 403:
                 raise
-            self._note(f"{what} (no right to list them)")
+            if note not in self.unreadable:
+                self.unreadable.append(note)
             return None
-
-    def _note(self, text: str) -> None:
-        if text not in self.unreadable:
-            self.unreadable.append(text)
 
     def dry_run(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in a dry run and return it as it would have been stored.

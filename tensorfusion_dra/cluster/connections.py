@@ -1,58 +1,42 @@
 """Requests over kept connections to one API server, each bounded as a whole in time and in bytes.
 
-urllib3 keeps the connections, notices dropped ones, speaks to proxies and TLS, and reads HTTP. Its
-timeouts apply to a single read, and a server that sends one byte now and then never exceeds them.
-So every answer, also a proxy's, is read from the socket by a reader that counts down over all
-reads:
+http.client speaks HTTP. A socket's timeout applies to a single read, and a server that sends one
+byte now and then never exceeds it. So every answer, also a proxy's, is read from the socket by a
+reader that counts down over all reads:
 
     request ──> Deadline(the seconds of the call)
     watch   ──> renewed for each event
 """
 
 import io
+import select
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from http.client import HTTPException, HTTPResponse
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any, Final
-from urllib.parse import quote, urlencode
-
-import urllib3
-from urllib3.exceptions import HTTPError
-from urllib3.exceptions import IncompleteRead as IncompleteAnswer
-from urllib3.exceptions import TimeoutError as HTTPTimeoutError
-from urllib3.util import Retry, Timeout, create_urllib3_context, parse_url
+from urllib.parse import quote, urlencode, urlsplit
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import TooLargeError
-
-MOST_IDLE: Final = 80
-"""Connections that are kept. The kubelet's calls read over at most 64 at a time (see
-runtime/calls.py), and each loop has one. An API server closes one that is idle for 90 s."""
 
 _CONNECT_SECONDS: Final = 3.05
 """For each IP address that the server's name resolves to."""
-_MOST_ANSWER_BYTES: Final = 64 * 2**20
+_MAX_ANSWER_BYTES: Final = 64 * 2**20
 """The largest answer is the list of all slices of a large cluster."""
 _PIECE_BYTES: Final = 64 * 2**10
-_LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
+_MAX_RETRY_AFTER_SECONDS: Final = 120.0
 _REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
 """Methods that are safe to repeat if the server has already executed the first try."""
-_ONCE: Final = Retry(total=False)
-_ENDED: Final = (
-    *(BrokenPipeError, ConnectionResetError, ConnectionAbortedError),
-    *(ssl.SSLEOFError, ssl.SSLZeroReturnError, IncompleteAnswer),
-)
-"""Errors of a connection that its other end has closed."""
+_PORTS: Final = {"http": 80, "https": 443}
 
 
-class ConnectionEndedError(ConnectionError):
-    """The server closed the connection before the end of its answer."""
+class TooLargeError(OSError):
+    """An answer has more bytes than any valid answer."""
 
 
 class Deadline:
@@ -120,17 +104,29 @@ class Credentials:
 
 
 class Answer:
-    """An answer whose head was read. Read the body once, then close the answer.
+    """An answer whose head was read. The body may be read once.
 
     Attributes:
         status: The HTTP status.
         deadline: For reading the rest. It may be renewed between pieces.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(
+        self,
+        response: HTTPResponse,
+        connection: "Connection",
+        keep: Callable[["Connection"], None],
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            keep: Called with the connection once the body was read to its end.
+        """
         self._response = response
+        self._connection = connection
+        self._keep = keep
         self.status: int = response.status
-        self.deadline: Deadline = response.connection.deadline  # type: ignore[union-attr]
+        self.deadline: Deadline = connection.deadline
 
     def retry_after_seconds(self) -> float:
         """Return the delay that the server requests before the next request; 0 if none."""
@@ -140,56 +136,63 @@ class Answer:
         # long numbers.
         if not (value.isascii() and value.isdecimal()):
             return 0.0
-        return min(float(value[:9]), _LONGEST_RETRY_AFTER_SECONDS)
+        return min(float(value[:9]), _MAX_RETRY_AFTER_SECONDS)
 
-    def pieces(self) -> Iterator[bytes]:
+    def pieces(self) -> Generator[bytes, None, None]:
         """Yield the body in pieces, as they arrive.
 
+        The connection is kept for another request if the body is read to its end, and else closed.
+
         Raises:
-            OSError: The connection ended before the body did, or the time is over.
+            HTTPException: The connection ended before the body did, or it is no HTTP.
+            OSError: The connection broke, or the time is over.
         """
-        while True:
-            with _translated():
-                piece = self._response.read1(_PIECE_BYTES, decode_content=False)
-            if not piece:
-                return
-            yield piece
+        is_kept = False
+        try:
+            while piece := self._response.read1(_PIECE_BYTES):
+                yield piece
+            is_kept = not (self._response.length or self._response.will_close)
+        finally:  # also if the caller stops before the end
+            self._response.close()
+            if is_kept:
+                self._keep(self._connection)
+            else:
+                self._connection.close()
+        if self._response.length:
+            raise IncompleteRead(b"", self._response.length)
 
     def body(self, *, cut_at: int | None = None) -> bytes:
-        """Return the body, or its beginning, and close the answer.
+        """Return the body, or its beginning.
 
         Args:
             cut_at: Stop reading after this many bytes; None reads all.
 
         Raises:
             TooLargeError: There were more bytes than any valid answer has.
-            OSError: See pieces().
+            HTTPException, OSError: See pieces().
         """
         found = bytearray()
-        try:
-            for piece in self.pieces():
-                found += piece
-                if cut_at is not None and len(found) >= cut_at:
-                    return bytes(found[:cut_at])
-                if len(found) > _MOST_ANSWER_BYTES:
-                    raise TooLargeError(f"answer: found more than {_MOST_ANSWER_BYTES} bytes")
-        finally:
-            self.close()
+        for piece in self.pieces():
+            found += piece
+            if cut_at is not None and len(found) >= cut_at:
+                return bytes(found[:cut_at])
+            if len(found) > _MAX_ANSWER_BYTES:
+                raise TooLargeError(f"answer: found more than {_MAX_ANSWER_BYTES} bytes")
         return bytes(found)
 
     def cut(self) -> None:
         """End the body for the thread that reads it; another thread may call this at any time."""
-        # The reader may close the answer before or during this call.
-        with suppress(OSError, ValueError, RuntimeError):
-            self._response.shutdown()
-
-    def close(self) -> None:
-        """Close the connection unless the body was read to its end; then it is kept."""
-        self._response.close()
+        # The reader may close the connection before or during this call.
+        with suppress(OSError):
+            # Not SSLSocket's own method, after which a reader would get the encrypted bytes.
+            socket.socket.shutdown(self._connection.reader.source, socket.SHUT_RDWR)
 
 
 class Connections:
     """The connections to one API server with one login. Any thread may send.
+
+    There are as many as were ever in use at a time: at most 64 for the kubelet's calls (see
+    runtime/calls.py), and one for each loop. An API server closes those that are idle for 90 s.
 
     Attributes:
         credentials: Of every request.
@@ -198,31 +201,29 @@ class Connections:
     def __init__(
         self,
         url: str,
-        manager: urllib3.PoolManager,
+        connect: Callable[[], "Connection"],
         credentials: Credentials,
         *,
         user_agent: str,
     ) -> None:
-        """Store the arguments; nothing is opened yet.
+        """Create the first connection; nothing is sent yet.
 
         Args:
             url: The server's URL, which may end with a path.
-            manager: Has the settings for proxies, TLS and sockets.
+            connect: Returns a new connection.
 
         Raises:
-            ValueError: The URL is malformed.
+            ValueError: A URL is malformed.
         """
         self.credentials: Final = credentials
-        pools = manager.pool_classes_by_scheme
-        manager.pool_classes_by_scheme = {name: _bounded(pools[name]) for name in pools}
-        self._pool: Final = manager.connection_from_url(url)
-        server = parse_url(url)
-        path = (server.path or "").rstrip("/")
-        # A proxy passes plain requests on itself; through it, TLS goes in a tunnel.
-        is_forwarded = manager.proxy is not None and server.scheme == "http"
-        self._prefix: Final = f"http://{server.netloc}{path}" if is_forwarded else path
+        self._connect: Final = connect
+        self._guard = Lock()  # guards both below
+        self._idle = [connect()]
+        self._is_closed = False
+        server = urlsplit(url)
+        self._prefix: Final = server.path.rstrip("/")
         self._headers: Final = {
-            "Host": str(server.netloc),
+            "Host": server.netloc,
             "User-Agent": user_agent,
             "Accept": "application/json",
             "Accept-Encoding": "identity",
@@ -251,6 +252,7 @@ class Connections:
 
         Raises:
             TimeoutError: There was no answer within the time.
+            HTTPException: The answer is no HTTP, or a proxy's.
             OSError: There was no connection, it broke, or its certificate is not trusted.
             RetryableError: The token cannot be read or renewed.
             ValueError: The request cannot be written.
@@ -259,42 +261,55 @@ class Connections:
         if query:
             target = f"{target}?{urlencode(query, quote_via=quote)}"
         deadline = Deadline(seconds)
-        credentials = self.credentials.header(wait_seconds=seconds)
+        all_headers = {
+            **self._headers,
+            **headers,
+            **self.credentials.header(wait_seconds=seconds),
+        }
 
-        def once() -> Answer:
-            left = deadline.seconds_left()
-            timeout = Timeout(connect=min(_CONNECT_SECONDS, left), total=left)
-            with _translated():
-                response = self._pool.urlopen(
-                    method,
-                    target,
-                    content,
-                    {**self._headers, **headers, **credentials},
-                    _ONCE,
-                    redirect=False,
-                    assert_same_host=False,
-                    timeout=timeout,
-                    preload_content=False,
-                )
-            return Answer(response)
+        may_repeat = method in _REPEATABLE
+        while True:
+            connection = self._next()
+            connection.deadline = deadline
+            try:
+                if connection.sock is not None:
+                    connection.sock.settimeout(deadline.seconds_left())
+                connection.request(method, target, content, all_headers)
+                return Answer(connection.getresponse(), connection, self._keep)
+            except BaseException as error:
+                connection.close()
+                if not (may_repeat and isinstance(error, error_text.ENDED)):
+                    raise
+                may_repeat = False
 
-        try:
-            return once()
-        except ConnectionEndedError:
-            if method not in _REPEATABLE:
-                raise
-        return once()
+    def _next(self) -> "Connection":
+        """Return an idle connection that its other end has not closed, or else a new one."""
+        while True:
+            with self._guard:
+                connection = self._idle.pop() if self._idle else self._connect()
+            if not connection.has_ended():
+                return connection
+            connection.close()
+
+    def _keep(self, connection: "Connection") -> None:
+        with self._guard:
+            self._idle.append(connection)
+            if self._is_closed:
+                connection.close()
 
     def close(self) -> None:
-        """Close the idle connections, and each other one when its answer is closed."""
-        self._pool.close()
+        """Close the idle connections, and each other one when its answer was read."""
+        with self._guard:
+            self._is_closed = True
+            for connection in self._idle:
+                connection.close()
 
 
 class _Reader(io.RawIOBase):
     """Raw reader of a socket, until a deadline."""
 
     def __init__(self, source: socket.socket, deadline: Deadline) -> None:
-        self._socket = source
+        self.source = source
         self._raw = source.makefile("rb", buffering=0)
         self._deadline = deadline
 
@@ -302,7 +317,7 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(self._deadline.seconds_left())
+        self.source.settimeout(self._deadline.seconds_left())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -310,49 +325,64 @@ class _Reader(io.RawIOBase):
         super().close()
 
 
-def _bounded(pool: type[Any]) -> type[Any]:
-    """Return a subclass of a pool class whose connections have deadlines and a TLS context each."""
+class Connection(HTTPConnection):
+    """A connection to an API server, which its first request opens.
 
-    class Bounded(pool.ConnectionCls):  # type: ignore[misc, name-defined] # known at run time only
-        def connect(self) -> None:
-            if hasattr(self, "ssl_context"):
-                # urllib3 loads the certificates into the context. If two threads did that with one
-                # context, OpenSSL would free what the other one is using, and the process crash.
-                self.ssl_context = context = create_urllib3_context(cert_reqs=self.cert_reqs)
-                # From Python 3.13 on, certificates must follow RFC 5280 strictly by default.
-                # Cluster CAs need not: every Go client accepts one without key usage, and so does
-                # this one. Chain, names and dates are still verified.
-                context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-                if not self.ca_certs:
-                    context.load_default_certs()
-            super().connect()
+    Attributes:
+        deadline: Of its present request.
+        reader: Of the present answer.
+    """
 
-        def response_class(self, source: socket.socket, **more: Any) -> HTTPResponse:
-            # http.client calls this in place of the class that it usually finds here, for a proxy's
-            # answer too. At that time the socket's timeout is the time that is left.
-            self.deadline = Deadline(source.gettimeout() or 0.0)
-            reader = _Reader(source, self.deadline)
-            bounded = SimpleNamespace(makefile=lambda _mode: io.BufferedReader(reader))
-            return HTTPResponse(bounded, **more)  # type: ignore[arg-type]
+    deadline: Deadline
 
-    return type("BoundedPool", (pool,), {"ConnectionCls": Bounded})
+    def __init__(
+        self, url: str, tls: Callable[[], ssl.SSLContext], *, tls_name: str = "", proxy: str = ""
+    ) -> None:
+        """Store the arguments; nothing is opened yet.
 
+        Args:
+            url: The server's URL.
+            tls: Creates the TLS context, from the files as they are now. Each connection has one of
+                its own: OpenSSL crashes if one is changed while another thread uses it.
+            tls_name: The name in the server's certificate; "" for the one in the URL.
+            proxy: URL of an HTTP proxy, which is asked for a tunnel; "" for none.
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise the error inside an error of urllib3, which wraps it several times."""
-    try:
-        yield
-    except (HTTPError, HTTPException, OSError) as error:
-        cause = _cause(error)
-        if isinstance(cause, TimeoutError | HTTPTimeoutError):
-            raise TimeoutError from error
-        if isinstance(cause, _ENDED):
-            raise ConnectionEndedError("connection closed before the end of the answer") from error
-        raise OSError(error_text.cause(cause)) from error
+        Raises:
+            ValueError: A URL is malformed.
+        """
+        server, first = urlsplit(url), urlsplit(proxy or url)
+        if server.scheme not in _PORTS or not server.hostname:
+            raise ValueError(f"server: found {url!r}, expected an http or https URL")
+        if proxy and (first.scheme != "http" or not first.hostname):
+            # Without the rest of the URL, which may have a password.
+            raise ValueError(f"proxy: found {first.scheme!r}, expected http://HOST:PORT")
+        super().__init__(str(first.hostname), first.port or _PORTS[first.scheme])
+        self._tls = tls if server.scheme == "https" else None
+        self._tls_name = tls_name or server.hostname
+        if proxy:
+            self.set_tunnel(server.hostname, server.port or _PORTS[server.scheme])
 
+    def connect(self) -> None:
+        self.timeout = min(_CONNECT_SECONDS, self.deadline.seconds_left())
+        super().connect()
+        self.sock.settimeout(self.deadline.seconds_left())
+        if self._tls is not None:
+            self.sock = self._tls().wrap_socket(self.sock, server_hostname=self._tls_name)
 
-def _cause(error: BaseException) -> BaseException:
-    nested = (argument for argument in error.args if isinstance(argument, Exception))
-    inner = error.__cause__ or next(nested, None)
-    return error if inner is None or isinstance(error, _ENDED) else _cause(inner)
+    def response_class(self, source: socket.socket, **more: Any) -> HTTPResponse:  # type: ignore[override]
+        # http.client calls this in place of the class that it usually finds here, for a proxy's
+        # answer too.
+        self.reader = reader = _Reader(source, self.deadline)
+        bounded = SimpleNamespace(makefile=lambda _mode: io.BufferedReader(reader))
+        return HTTPResponse(bounded, **more)  # type: ignore[arg-type]
+
+    def has_ended(self) -> bool:
+        """Return True if the other end has closed the idle connection, or has sent anything."""
+        poll = select.poll()
+        if self.sock is not None:
+            poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__() has raised
+            self.close()

@@ -1,14 +1,21 @@
 """Error texts of servers and networks, reduced to one short, printable line without secrets."""
 
 import re
+import ssl
 from collections.abc import Iterable
+from http.client import IncompleteRead
 from typing import Final
 
 from tensorfusion_dra.core import printable
 
+ENDED: Final = (
+    *(BrokenPipeError, ConnectionResetError, ConnectionAbortedError),
+    *(ssl.SSLEOFError, ssl.SSLZeroReturnError, IncompleteRead),
+)
+"""Errors of a connection that its other end has closed."""
 _MAX_TEXT: Final = 300
 _HIDDEN: Final = "<hidden>"
-_LEAST_SECRET: Final = 8
+_MIN_SECRET: Final = 8
 """Characters. A shorter text is not a token, and redacting it would damage ordinary words."""
 _CREDENTIAL: Final = re.compile(
     r"(?i:\b(bearer|basic)[\s:=\"']+)[^\s\"',;]+|\beyJ[\w-]{8,}\.[\w-]+(\.[\w-]*)?"
@@ -25,7 +32,7 @@ def one_line(text: object, secrets: Iterable[str] = ()) -> str:
     """
     line = " ".join(str(text).split())
     for secret in secrets:
-        if len(secret) >= _LEAST_SECRET:
+        if len(secret) >= _MIN_SECRET:
             line = line.replace(secret, _HIDDEN)
     # Before the line is cut: the pattern would not recognise half a token.
     line = _CREDENTIAL.sub(_HIDDEN, line)
@@ -37,6 +44,8 @@ def cause(error: BaseException) -> str:
     """Return the text of an error that left a request without an answer."""
     if isinstance(error, TimeoutError):
         return "no answer within the time"
+    if isinstance(error, ENDED):
+        return "connection closed before the end of the answer"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

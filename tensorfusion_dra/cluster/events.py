@@ -9,11 +9,11 @@ from typing import Final
 
 import structlog
 
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Nodes
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.errors import DriverError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, RetryableError, StatusError
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ _ACTION: Final = "ServeGPUs"
 _TERMINATING: Final = "being terminated"
 """Part of the text by which the API server refuses objects in a namespace that is deleted."""
 
-_RIGHT: Final = "create on events in all namespaces"
+_PERMISSION: Final = "create on events in all namespaces"
 
 _QUIET_SECONDS: Final = 600.0
 _WAIT_SECONDS: Final = 5.0
@@ -105,7 +105,7 @@ class Events:
                 if error.status != HTTPStatus.FORBIDDEN:
                     raise
                 self._may_name_pods = False
-                log.warning("pod_events_forbidden", error=f"expected {_RIGHT}: {error}")
+                log.warning("pod_events_forbidden", error=f"expected {_PERMISSION}: {error}")
             else:
                 return
         regarding = {

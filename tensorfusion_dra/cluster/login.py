@@ -6,20 +6,20 @@ library takes 20 MB of memory and a fifth of a second to load.
 """
 
 import os
+import ssl
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import urllib3
-
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.connections import MOST_IDLE, Connections, Credentials
+from tensorfusion_dra.cluster.connections import Connection, Connections, Credentials
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts it into each container."""
-_MOST_KUBECONFIG_BYTES: Final = 4 * 2**20
+_MAX_KUBECONFIG_BYTES: Final = 4 * 2**20
 """One cluster with its certificates takes 10 KB."""
 
 
@@ -34,7 +34,58 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
     """
     if kubeconfig is None:
         return of_service_account(user_agent=user_agent)
-    return _of_kubeconfig(kubeconfig, user_agent=user_agent)
+    # Read to the last one, so that a file that is too large is found.
+    for _ in kubeconfig_texts(kubeconfig):
+        pass
+    # Imported here, because a login in a pod does without them.
+    try:
+        import yaml  # noqa: PLC0415
+        from kubernetes import client  # noqa: PLC0415
+        from kubernetes import config as untyped_config  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        text = (
+            f"found no Python package {error.name}, expected it for a kubeconfig (pip install "
+            "tensorfusion-dra); the image has none: leave --kubeconfig out there, and the pod's "
+            "service account is used"
+        )
+        raise InputError(f"kubeconfig {kubeconfig}: {text}") from error
+    config: Any = untyped_config
+
+    # On a damaged file the library raises not only its own errors, but any that its code runs into.
+    accidents = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+    failures = (config.ConfigException, yaml.YAMLError, OSError, ValueError, *accidents)
+    settings: Any = client.Configuration()
+
+    def read() -> str | None:
+        try:
+            found = settings.auth_settings().get("BearerToken")
+        except failures as error:
+            raise RetryableError(f"credentials: {error_text.one_line(error)}") from error
+        return found["value"] if found else None
+
+    try:
+        config.load_kube_config(
+            config_file=str(kubeconfig), client_configuration=settings, persist_config=False
+        )
+        is_direct = client.rest.should_bypass_proxies(settings.host, settings.no_proxy or "")
+        connect = partial(
+            Connection,
+            settings.host,
+            lambda: _tls_context(
+                settings.ssl_ca_cert,
+                settings.cert_file,
+                settings.key_file,
+                is_verified=settings.verify_ssl,
+            ),
+            tls_name=settings.tls_server_name or "",
+            proxy="" if is_direct else settings.proxy or "",
+        )
+        return Connections(settings.host, connect, Credentials(read), user_agent=user_agent)
+    except accidents as error:
+        text = "a field has the wrong type or form; compare the file with kubectl config view"
+        raise InputError(f"kubeconfig {kubeconfig}: {text}") from error
+    except failures as error:
+        raise InputError(f"kubeconfig {kubeconfig}: {error}") from error
 
 
 def of_service_account(
@@ -59,46 +110,37 @@ def of_service_account(
         return f"Bearer {text}"
 
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-    manager = urllib3.PoolManager(maxsize=MOST_IDLE, ca_certs=str(authority))
-    return Connections(url, manager, Credentials(read), user_agent=user_agent)
+    connect = partial(Connection, url, partial(_tls_context, str(authority)))
+    return Connections(url, connect, Credentials(read), user_agent=user_agent)
 
 
-def _of_kubeconfig(path: Path, *, user_agent: str) -> Connections:
-    # Read to the last one, so that a file that is too large is found.
-    for _ in kubeconfig_texts(path):
-        pass
-    # Imported here, because a login in a pod does without them.
-    import yaml  # noqa: PLC0415
-    from kubernetes import client  # noqa: PLC0415
-    from kubernetes import config as untyped_config  # noqa: PLC0415
+def _tls_context(
+    authority: str | None,
+    certificate: str | None = None,
+    key: str | None = None,
+    *,
+    is_verified: bool = True,
+) -> ssl.SSLContext:
+    """Return a TLS context of these files; without an authority, with the system's.
 
-    config: Any = untyped_config
+    Raises:
+        OSError: A file cannot be read, or certificate and key do not belong together.
+    """
 
-    # On a damaged file the library raises not only its own errors, but any that its code runs into.
-    accidents = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
-    failures = (config.ConfigException, yaml.YAMLError, OSError, ValueError, *accidents)
-    settings: Any = client.Configuration()
-    settings.keep_alive = True
-    settings.connection_pool_maxsize = MOST_IDLE
+    def refuse() -> str:
+        raise OSError("client key is encrypted, password is required")
 
-    def read() -> str | None:
-        try:
-            found = settings.auth_settings().get("BearerToken")
-        except failures as error:
-            raise RetryableError(f"credentials: {error_text.one_line(error)}") from error
-        return found["value"] if found else None
-
-    try:
-        config.load_kube_config(
-            config_file=str(path), client_configuration=settings, persist_config=False
-        )
-        manager = client.rest.RESTClientObject(settings).pool_manager
-        return Connections(settings.host, manager, Credentials(read), user_agent=user_agent)
-    except accidents as error:
-        text = "a field has the wrong type or form; compare the file with kubectl config view"
-        raise InputError(f"kubeconfig {path}: {text}") from error
-    except failures as error:
-        raise InputError(f"kubeconfig {path}: {error}") from error
+    context = ssl.create_default_context(cafile=authority)
+    # From Python 3.13 on, certificates must follow RFC 5280 strictly by default. Cluster CAs need
+    # not: every Go client accepts one without key usage, and so does this one. Chain, names and
+    # dates are still verified.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not is_verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if certificate:
+        context.load_cert_chain(certificate, key, password=refuse)
+    return context
 
 
 def kubeconfig_texts(kubeconfig: Path) -> Iterator[bytes]:
@@ -117,10 +159,10 @@ def kubeconfig_texts(kubeconfig: Path) -> Iterator[bytes]:
                 text = "found no regular file, expected a kubeconfig"
                 raise InputError(f"kubeconfig {file}: {text}")
             with file.open("rb") as opened:
-                found = opened.read(_MOST_KUBECONFIG_BYTES + 1)
+                found = opened.read(_MAX_KUBECONFIG_BYTES + 1)
         except (OSError, RuntimeError):
             continue
-        if len(found) > _MOST_KUBECONFIG_BYTES:
-            text = f"found more than {_MOST_KUBECONFIG_BYTES} bytes, expected a kubeconfig"
+        if len(found) > _MAX_KUBECONFIG_BYTES:
+            text = f"found more than {_MAX_KUBECONFIG_BYTES} bytes, expected a kubeconfig"
             raise InputError(f"kubeconfig {file}: {text}")
         yield found

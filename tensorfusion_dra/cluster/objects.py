@@ -7,8 +7,6 @@ from tensorfusion_dra.cluster.api import (
     APPLY,
     RESOURCE_VERSION,
     Api,
-    RetriedReads,
-    StatusError,
     metadata,
     resource_path,
     segment,
@@ -17,20 +15,23 @@ from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import (
+    ClaimError,
+    MissingPermissionError,
+    RetryableError,
+    StatusError,
+)
 from tensorfusion_dra.core.kubernetes import claim_devices
-from tensorfusion_dra.driver.ports import MissingRightError
 
-_PAGE: Final = "500"
 _WAIT_SECONDS: Final = 10.0
-_RIGHT_STATUS: Final = "patch on resourceclaims/status"
-_RIGHT_DRIVER: Final = (
+_PERMISSION_STATUS: Final = "patch on resourceclaims/status"
+_PERMISSION_DRIVER: Final = (
     f"associated-node:patch on resourceclaims/driver with resourceNames [{names.DRIVER}]"
 )
-_RIGHT_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
-# API servers from 1.36 on refuse a missing right with a 422 (registry/resource/utils.go). Its text
-# always contains the first string; it contains the second one only if the claim's node is the node
-# of the token.
+_PERMISSION_TOKEN: Final = "a token bound to a pod on the one node that the claim is allocated for"  # noqa: S105 - says what is missing
+# API servers from 1.36 on refuse a missing permission with a 422 (registry/resource/utils.go). Its
+# text always contains the first string; it contains the second one only if the claim's node is the
+# node of the token.
 _DRIVER_RESOURCE: Final = "resourceclaims/driver"
 _ASSOCIATED: Final = "associated-node:"
 
@@ -38,36 +39,19 @@ _ASSOCIATED: Final = "associated-node:"
 class Claims:
     """Reader of ResourceClaims; implements ports.Claims."""
 
-    def __init__(self, api: Api, *, reads: RetriedReads | None = None) -> None:
-        """Store the arguments; nothing is read yet.
-
-        Args:
-            reads: The bound on concurrent reads, shared by all reads that the kubelet's calls wait
-                for. None creates a bound for this reader alone.
-        """
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._reads = reads or RetriedReads()
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        return self._reads.with_retries(
+        return self._api.reads.with_retries(
             f"claim {ref}",
             lambda seconds: self._fetch_once(ref, seconds),
             wait_seconds=wait_seconds,
         )
 
     def listed(self) -> Iterator[Mapping[str, Any]]:
-        page: Mapping[str, str] = {}
-        while True:
-            found = self._api.call(
-                "GET",
-                resource_path("resourceclaims"),
-                query={"limit": _PAGE, **page},
-                right="list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0",
-            )
-            yield from found.get("items") or ()
-            if not (token := metadata(found).get("continue")):
-                return
-            page = {"continue": str(token)}
+        permission = "list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0"
+        return self._api.listed(resource_path("resourceclaims"), permission=permission)
 
     def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
         try:
@@ -86,10 +70,9 @@ class NamespaceClaims:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._reads = RetriedReads()
 
     def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        listed = self._reads.with_retries(
+        listed = self._api.reads.with_retries(
             f"claims of namespace {name}",
             lambda seconds: self._api.call(
                 "GET", resource_path("resourceclaims", namespace=name), wait_seconds=seconds
@@ -129,11 +112,11 @@ class ClaimStatus:
                 wait_seconds=_WAIT_SECONDS,
             )
         except StatusError as error:
-            right = _RIGHT_STATUS if error.status == 403 else ""
+            permission = _PERMISSION_STATUS if error.status == 403 else ""
             if error.status == 422 and _DRIVER_RESOURCE in str(error):
-                right = _RIGHT_DRIVER if _ASSOCIATED in str(error) else _RIGHT_TOKEN
-            if right:
-                raise MissingRightError(f"claim {ref}: {error}", right) from error
+                permission = _PERMISSION_DRIVER if _ASSOCIATED in str(error) else _PERMISSION_TOKEN
+            if permission:
+                raise MissingPermissionError(f"claim {ref}: {error}", permission) from error
             if error.status == 404 or (error.status in {409, 422} and not self._has(ref, devices)):
                 return False
             text = f"claim {ref}: {error}"
@@ -162,20 +145,16 @@ def _pod_path(pod: PodRef) -> str:
 class Pods:
     """Reader of Pods; implements ports.Pods and webhook.admission.PodReader."""
 
-    def __init__(self, api: Api, *, reads: RetriedReads | None = None) -> None:
-        """Store the arguments; nothing is read yet.
-
-        Args:
-            reads: The bound on concurrent reads; see Claims.
-        """
+    def __init__(self, api: Api) -> None:
         self._api = api
-        self._reads = reads or RetriedReads()
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
-        right = "get pods or, in a node plugin, --read-pods turned off"
-        stored = self._reads.with_retries(
+        permission = "get pods or, in a node plugin, --read-pods turned off"
+        stored = self._api.reads.with_retries(
             f"pod {pod}",
-            lambda seconds: self._api.find(_pod_path(pod), wait_seconds=seconds, right=right),
+            lambda seconds: self._api.find(
+                _pod_path(pod), wait_seconds=seconds, permission=permission
+            ),
             wait_seconds=wait_seconds,
         )
         return stored if metadata(stored).get("uid") == pod.uid else None
@@ -184,22 +163,16 @@ class Pods:
 class WorkerPods:
     """Reader and marker of a node's workers; implements ports.WorkerPods."""
 
-    def __init__(self, api: Api, *, node_name: str, reads: RetriedReads | None = None) -> None:
-        """Store the arguments; nothing is read yet.
-
-        Args:
-            reads: The bound on concurrent reads; see Claims.
-        """
+    def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
         self._of_node = f"spec.nodeName={node_name}"
-        self._reads = reads or RetriedReads()
 
     def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         query = {"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER}
-        found = self._reads.with_retries(
+        found = self._api.reads.with_retries(
             "workers of the node",
             lambda seconds: self._api.call(
-                "GET", _PODS, query=query, wait_seconds=seconds, right="list pods"
+                "GET", _PODS, query=query, wait_seconds=seconds, permission="list pods"
             ),
             wait_seconds=wait_seconds,
         )
@@ -238,7 +211,7 @@ class WorkerPods:
                 body={"metadata": changed},
                 content_type="application/merge-patch+json",
                 wait_seconds=wait_seconds,
-                right="patch pods of this node",
+                permission="patch pods of this node",
             )
         except StatusError as error:
             raise RetryableError(

@@ -17,22 +17,15 @@ from threading import Lock
 from typing import Any, Final
 
 from tensorfusion_dra.cluster import api
-from tensorfusion_dra.cluster.api import (
-    RESOURCE_VERSION,
-    Api,
-    RetriedReads,
-    StatusError,
-    resource_path,
-)
+from tensorfusion_dra.cluster.api import RESOURCE_VERSION, Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError, StatusError
 
 _SLICES: Final = resource_path("resourceslices")
-_RIGHT: Final = "get, list, watch, create, update and delete resourceslices"
+_PERMISSION: Final = "get, list, watch, create, update and delete resourceslices"
 
 
 class Slices:
@@ -54,7 +47,7 @@ class Slices:
     def fetch(self) -> Sequence[Slice]:
         with self._guard:
             if self._must_list:
-                listed = self._api.call("GET", _SLICES, query=self._query, right=_RIGHT)
+                listed = self._api.call("GET", _SLICES, query=self._query, permission=_PERMISSION)
                 found = api.items(listed, f"GET {_SLICES}")
                 # Slices of others must never be changed or deleted.
                 of_node = (item for item in found if slices.is_of_node(item, self._node_name))
@@ -80,7 +73,9 @@ class Slices:
         path = resource_path("resourceslices", name=metadata["name"])
         with self._writing():
             try:
-                self._api.call("DELETE", path, body={"preconditions": preconditions}, right=_RIGHT)
+                self._api.call(
+                    "DELETE", path, body={"preconditions": preconditions}, permission=_PERMISSION
+                )
             except StatusError as error:
                 if error.status != 404:
                     raise
@@ -159,7 +154,7 @@ class Slices:
             except RetryableError as error:
                 status = error.status if isinstance(error, StatusError) else 0
                 is_refused = 400 <= status < 500 and status not in {404, 409}
-                if not is_refused and not isinstance(error, MissingRightError):
+                if not is_refused and not isinstance(error, MissingPermissionError):
                     self._must_list = True
                 raise
 
@@ -171,7 +166,7 @@ class Slices:
             "kind": "ResourceSlice",
         }
         with self._writing():
-            stored = self._api.call(method, path, query=query, body=body, right=_RIGHT)
+            stored = self._api.call(method, path, query=query, body=body, permission=_PERMISSION)
             self._known[stored["metadata"]["name"]] = stored
         return stored
 
@@ -181,11 +176,10 @@ class PublishedSlices:
 
     def __init__(self, server: Api) -> None:
         self._api = server
-        self._reads = RetriedReads()
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
-        listed = self._reads.with_retries(
+        listed = self._api.reads.with_retries(
             "ResourceSlices",
             lambda seconds: self._api.call("GET", _SLICES, query=query, wait_seconds=seconds),
             wait_seconds=wait_seconds,

@@ -33,9 +33,10 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import Api, StatusError, WatchStream, items, metadata
+from tensorfusion_dra.cluster.api import Api, items, metadata
+from tensorfusion_dra.cluster.connections import Answer
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
 log = structlog.get_logger()
@@ -43,7 +44,7 @@ log = structlog.get_logger()
 Item = Mapping[str, Any]
 
 _FIRST_DELAY_SECONDS: Final = 0.5
-_LONGEST_DELAY_SECONDS: Final = 30.0
+_MAX_DELAY_SECONDS: Final = 30.0
 _RETURN_SECONDS: Final = 10.0
 """Time over which the nodes return after a server has ended all watches."""
 _WATCH_SECONDS: Final = 300
@@ -98,23 +99,22 @@ class Watch:
         self._on_absent = on_absent
         self._clock = clock
         self._must_list = True
-        self._reached = (
-            "0"  # for a list, the oldest version to accept: 0 for any, "" for the newest
-        )
+        self._reached = "0"
+        """For a list, the oldest version to accept: 0 for any, "" for the newest."""
         self._is_open = False
         self._ended_early = False
         self._backoff = Backoff(
-            first_seconds=_FIRST_DELAY_SECONDS, longest_seconds=_LONGEST_DELAY_SECONDS
+            first_seconds=_FIRST_DELAY_SECONDS, longest_seconds=_MAX_DELAY_SECONDS
         )
         self._stop = Event()
-        self._stream: WatchStream | None = None
+        self._answer: Answer | None = None
         self._throttle = LogThrottle()
 
     def stop(self) -> None:
         """End run()."""
         self._stop.set()
-        if (stream := self._stream) is not None:
-            stream.cut()
+        if (answer := self._answer) is not None:
+            answer.cut()
 
     def run(self) -> None:
         """Watch until stopped."""
@@ -133,7 +133,7 @@ class Watch:
             # A server that only asks for patience still remembers the changes since the version.
             is_refused = isinstance(error, StatusError) and not error.after_seconds
             self._must_list |= is_refused or (self._is_open and not progressed)
-            if progressed or self._clock() - began >= _LONGEST_DELAY_SECONDS:
+            if progressed or self._clock() - began >= _MAX_DELAY_SECONDS:
                 self._backoff.succeeded()
                 if error is None:
                     self._throttle.over()
@@ -184,16 +184,22 @@ class Watch:
             "timeoutSeconds": str(seconds),
         }
         resumes, self._ended_early = self._ended_early, True
-        with self._api.watch(self._path, query=query, silent_seconds=_SILENT_SECONDS) as stream:
+
+        def on_open(answer: Answer) -> None:
             self._is_open = True
-            self._stream = stream
+            self._answer = answer
             if resumes:
                 self._on_resume()
-            # Checked after the stream is set: a stop() before that had no stream to cut.
-            for event in () if self._stop.is_set() else stream:
-                self._reached = _version_of(event)
-                if event.get("type") != "BOOKMARK":
-                    self._on_event(str(event.get("type")), event.get("object") or {})
+            # Checked after the answer is set: a stop() before that had none to cut.
+            if self._stop.is_set():
+                answer.cut()
+
+        for event in self._api.watch(
+            self._path, query=query, silent_seconds=_SILENT_SECONDS, on_open=on_open
+        ):
+            self._reached = _version_of(event)
+            if event.get("type") != "BOOKMARK":
+                self._on_event(str(event.get("type")), event.get("object") or {})
         self._ended_early = self._clock() < due - 1
 
 

@@ -4,6 +4,9 @@ A text names the subject, what was found and what was expected, for example
 ``gpu-0: vram 42 of 40 bytes``.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from tensorfusion_dra.core import printable
 
 
@@ -35,6 +38,62 @@ class RetryableError(DriverError):
     def __init__(self, text: str, *, after_seconds: float = 0.0) -> None:
         super().__init__(text)
         self.after_seconds = after_seconds
+
+
+class StatusError(RetryableError):
+    """The API server answered with an error.
+
+    Attributes:
+        status: The HTTP status.
+        details: The details of its Status object, such as kind and name of a missing object. Empty
+            if a proxy answered instead of the API server, or if the API server does not have the
+            path.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        status: int,
+        *,
+        details: Mapping[str, Any] | None = None,
+        after_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(text, after_seconds=after_seconds)
+        self.status = status
+        self.details = details or {}
+
+
+class MissingPermissionError(RetryableError):
+    """The API server refuses a call because the driver lacks a permission.
+
+    It does so until an administrator grants the permission.
+
+    Attributes:
+        permission: The missing permission; the same text for all objects that it applies to.
+    """
+
+    def __init__(self, text: str, permission: str) -> None:
+        super().__init__(text)
+        self.permission = permission
+
+
+class UnreadableError(RetryableError):
+    """The API server's answer is not an object that can be read.
+
+    An immediate retry would get the same answer; other objects may be readable.
+    """
+
+
+class HungError(RetryableError):
+    """A call into the NVIDIA driver does not return; it cannot be cancelled either.
+
+    Attributes:
+        call: Description of the call; the same text for the same call, however old it is.
+    """
+
+    def __init__(self, text: str, call: str) -> None:
+        super().__init__(text)
+        self.call = call
 
 
 class NoRoomError(RetryableError):

@@ -40,10 +40,9 @@ from tensorfusion_dra.core.devices.health import (
     PublishedCards,
     Unhealthy,
 )
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import HungError, RetryableError
 from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
-from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.runtime.loops import LogThrottle
 from tensorfusion_dra.state.saved_state import SavedState
 

@@ -16,7 +16,6 @@ from tensorfusion_dra.core.claims.use import Process
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.errors import RetryableError
 
 
 class Claims(Protocol):
@@ -39,7 +38,7 @@ class ListedClaims(Protocol):
         """Yield the stored claims of all namespaces, read in pages.
 
         Raises:
-            MissingRightError: The driver has no permission to list claims.
+            MissingPermissionError: The driver has no permission to list claims.
             RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
@@ -55,7 +54,7 @@ class Slices(Protocol):
         of a write that leaves doubts about the stored slices, they are listed again.
 
         Raises:
-            MissingRightError: The driver has no permission to list slices.
+            MissingPermissionError: The driver has no permission to list slices.
             RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
@@ -67,7 +66,7 @@ class Slices(Protocol):
             item: The complete object.
 
         Raises:
-            MissingRightError: The driver has no permission to create slices.
+            MissingPermissionError: The driver has no permission to create slices.
             RetryableError: It may not have been stored. After a conflict, what was read before is
                 outdated.
         """
@@ -80,7 +79,7 @@ class Slices(Protocol):
             item: The complete object, with the resourceVersion that was read.
 
         Raises:
-            MissingRightError: The driver has no permission to update slices.
+            MissingPermissionError: The driver has no permission to update slices.
             RetryableError: It may not have been stored. After a conflict, what was read before is
                 outdated.
         """
@@ -90,7 +89,7 @@ class Slices(Protocol):
         """Delete this very object if it is unchanged since it was read; return once it is gone.
 
         Raises:
-            MissingRightError: The driver has no permission to delete slices.
+            MissingPermissionError: The driver has no permission to delete slices.
             RetryableError: The object may still exist.
         """
         ...
@@ -140,7 +139,7 @@ class Pods(Protocol):
         """Return the stored pod with this UID; None if it is gone or replaced.
 
         Raises:
-            MissingRightError: The driver has no permission to read pods.
+            MissingPermissionError: The driver has no permission to read pods.
             RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
@@ -153,7 +152,7 @@ class WorkerPods(Protocol):
         """Return the stored workers of this node, whoever marked them.
 
         Raises:
-            MissingRightError: The driver has no permission to list pods.
+            MissingPermissionError: The driver has no permission to list pods.
             RetryableError: The API server did not answer in time, or answered with an error.
         """
         ...
@@ -169,31 +168,10 @@ class WorkerPods(Protocol):
         """Set labels and annotations of the pod with this UID; None removes one.
 
         Raises:
-            MissingRightError: The driver has no permission to patch the pod.
+            MissingPermissionError: The driver has no permission to patch the pod.
             RetryableError: They may not be set; the pod may be gone.
         """
         ...
-
-
-class MissingRightError(RetryableError):
-    """The API server refuses a call because the driver lacks a permission.
-
-    It does so until an administrator grants the permission.
-
-    Attributes:
-        right: The missing permission; the same text for all objects that it applies to.
-    """
-
-    def __init__(self, text: str, right: str) -> None:
-        super().__init__(text)
-        self.right = right
-
-
-class UnreadableError(RetryableError):
-    """The API server's answer is not an object that can be read.
-
-    An immediate retry would get the same answer; other objects may be readable.
-    """
 
 
 class ClaimStatus(Protocol):
@@ -208,7 +186,7 @@ class ClaimStatus(Protocol):
         has these devices. Nothing was written then, and a retry would not write anything either.
 
         Raises:
-            MissingRightError: The driver has no permission to write the status.
+            MissingPermissionError: The driver has no permission to write the status.
             RetryableError: The entries may not have been written.
         """
         ...
@@ -267,18 +245,6 @@ class Exchanges(Protocol):
     def watch_event(self) -> None:
         """Take note of an event of a watch, such as a bookmark."""
         ...
-
-
-class HungError(RetryableError):
-    """A call into the NVIDIA driver does not return; it cannot be cancelled either.
-
-    Attributes:
-        call: Description of the call; the same text for the same call, however old it is.
-    """
-
-    def __init__(self, text: str, call: str) -> None:
-        super().__init__(text)
-        self.call = call
 
 
 class Discovery(Protocol):

@@ -72,20 +72,11 @@ from tensorfusion_dra.core.devices.gpu import (
 from tensorfusion_dra.core.devices.health import CardEvent, Unhealthy
 from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.core.observed.node_view import PublishingView, XidCounts
 from tensorfusion_dra.driver.card_health import CardHealthTracker
-from tensorfusion_dra.driver.ports import (
-    CardEvents,
-    Discovery,
-    Events,
-    HostSizes,
-    HungError,
-    MissingRightError,
-    Nodes,
-    Slices,
-)
+from tensorfusion_dra.driver.ports import CardEvents, Discovery, Events, HostSizes, Nodes, Slices
 from tensorfusion_dra.driver.providers import Providers
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle, Wakeup
 from tensorfusion_dra.state.publisher_lease import PublisherLease
@@ -581,7 +572,7 @@ class Publisher:
                 since = self._view.error_since or datetime.now(UTC)
                 self._view = replace(self._view, error=str(error), error_since=since)
                 event, delay = "publish_retried", backoff.failed(at_least=error.after_seconds)
-                if isinstance(error, MissingRightError):
+                if isinstance(error, MissingPermissionError):
                     event, delay = "publish_forbidden", max(delay, _NOT_PERMITTED_SECONDS)
                 if self._throttle.is_new(str(error)):
                     log.warning(event, seconds=round(delay, 1), error=str(error))

@@ -51,9 +51,9 @@ from tensorfusion_dra.core.claims.device_status import Readiness
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.devices.health import Unhealthy
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
-from tensorfusion_dra.driver.ports import ClaimStatus, MissingRightError
+from tensorfusion_dra.driver.ports import ClaimStatus
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
@@ -291,13 +291,13 @@ class StatusReporter:
         try:
             written = self._claim_status.write(ref, entries)
         except RetryableError as error:
-            if isinstance(error, MissingRightError):
+            if isinstance(error, MissingPermissionError):
                 seconds = _LONGEST_PAUSE_SECONDS
-                if error.right not in self._missing_rights:
-                    self._missing_rights.add(error.right)
+                if error.permission not in self._missing_rights:
+                    self._missing_rights.add(error.permission)
                     log.error(
                         "status_forbidden",
-                        error=f"expected {error.right}; claims are prepared without a status: "
+                        error=f"expected {error.permission}; claims are prepared without a status: "
                         f"{error}",
                     )
             else:

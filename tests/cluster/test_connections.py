@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support import servers
 from tests.support.answers import SLICES_PATH
 from tests.support.raw_server import RawServer, head, served
@@ -119,8 +119,7 @@ def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> No
 
 
 def test_kubeconfig_may_disable_verification(tls_url: str, tmp_path: Path) -> None:
-    with pytest.warns(match="Unverified HTTPS request"):
-        assert api(tmp_path, tls_url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
+    assert api(tmp_path, tls_url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
 class ClientFiles:
@@ -327,17 +326,20 @@ def trusting(folder: Path, ca: trustme.CA) -> dict[str, str]:
     return {"certificate-authority": str(file)}
 
 
-def test_proxy_passes_plain_requests_on(tmp_path: Path) -> None:
-    with served(lambda: [EMPTY]) as proxy:
-        server = "http://cluster.example:8080/k8s/clusters/a"
-        api = Api(kubeconfig(tmp_path, server=server, **{"proxy-url": url(proxy)}))
-        for _ in range(2):
-            assert api.call("GET", SLICES_PATH, query={"limit": "1"}) == {}
+def test_plain_requests_go_through_a_tunnel_too(tmp_path: Path) -> None:
+    with served(lambda: [EMPTY]) as server:
+        proxy = TunnelProxy(("127.0.0.1", server.server_address[1]))
+        with serving(proxy):
+            settings = {"server": "http://cluster.example:8080/a", "proxy-url": url(proxy)}
+            api = Api(kubeconfig(tmp_path, **settings))
+            for _ in range(2):
+                assert api.call("GET", SLICES_PATH, query={"limit": "1"}) == {}
 
-        assert proxy.requests == [f"GET {server}{SLICES_PATH}?limit=1 HTTP/1.1"] * 2
-        assert proxy.headers["host"] == "cluster.example:8080"
-        assert proxy.headers["authorization"] == "Bearer abc"
-        assert proxy.accepted == 1
+            (request,) = proxy.requests
+            assert request.startswith("CONNECT cluster.example:8080 HTTP/1.")
+            assert server.requests == [f"GET /a{SLICES_PATH}?limit=1 HTTP/1.1"] * 2
+            assert server.headers["host"] == "cluster.example:8080"
+            assert server.headers["authorization"] == "Bearer abc"
 
 
 def test_path_of_a_server_comes_before_each_path(tmp_path: Path) -> None:
@@ -410,25 +412,17 @@ def test_refusal_of_a_proxy_is_reported(tmp_path: Path, answer: bytes, found: st
             api.call("GET", SLICES_PATH)
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_tunnel_through_a_proxy_with_tls(
-    tmp_path: Path, ca: trustme.CA, secure_server: RawServer, trusted: bool
+@pytest.mark.parametrize("scheme", ["https", "socks5"])
+def test_proxy_that_speaks_no_plain_http_is_refused_without_its_password(
+    tmp_path: Path, scheme: str
 ) -> None:
-    proxy = TunnelProxy(("127.0.0.1", secure_server.server_address[1]))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    issuer = ca if trusted else trustme.CA()
-    issuer.issue_cert("127.0.0.1").configure_cert(context)
-    proxy.socket = context.wrap_socket(proxy.socket, server_side=True)
-    with serving(proxy):
-        settings = {"server": "https://cluster.example:6443", **trusting(tmp_path, ca)}
-        api = Api(kubeconfig(tmp_path, **settings, **{"proxy-url": url(proxy, "https")}))
-        if trusted:
-            for _ in range(2):
-                assert api.call("GET", SLICES_PATH) == {}
-            assert len(proxy.requests) == 1
-        else:
-            with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
-                api.call("GET", SLICES_PATH)
+    settings = {"server": "https://cluster.example", "proxy-url": f"{scheme}://me:s3cr3t@a:1"}
+
+    with pytest.raises(InputError) as caught:
+        Api(kubeconfig(tmp_path, **settings)).connect()
+
+    expected = f"proxy: found '{scheme}', expected http://HOST:PORT"
+    assert str(caught.value) == f"kubeconfig {tmp_path / 'kubeconfig'}: {expected}"
 
 
 def test_answer_of_a_proxy_that_drips_bytes_times_out(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.device_status import Readiness
-from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.ports import MissingRightError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 from tests.cluster.test_watches import following
 from tests.support.builders.reported_claims import (
     DEVICE,
@@ -141,7 +140,7 @@ def test_missing_rights_to_workers_are_named(api: Api, server: ApiServer) -> Non
 
     with pytest.raises(RetryableError, match="workers of the node: expected the right to list pod"):
         workers_of(api).of_node(wait_seconds=5)
-    with pytest.raises(MissingRightError, match=r"patch pods of this node: .*/default/pods/train"):
+    with pytest.raises(MissingPermissionError, match=r"patch pods of this node: .*/pods/train"):
         workers_of(api).mark(ref, labels=LABEL, annotations={}, wait_seconds=5)
 
 
@@ -269,7 +268,7 @@ def test_binding_condition_outlasts_the_status_of_the_prepared_claim(api: Api) -
 
 
 def test_all_claims_are_listed_in_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorfusion_dra.cluster.objects._PAGE", "2")
+    monkeypatch.setattr("tensorfusion_dra.cluster.api._PAGE", "2")
     for name in "abc":
         create_allocated_claim(api, name=name)
 
@@ -324,10 +323,10 @@ def test_missing_right_is_named(server: ApiServer, api: Api, refusal: Refuse, ri
     ref = create_allocated_claim(api)
     server.faults.add("patch", "resourceclaims/status", refusal)
 
-    with pytest.raises(MissingRightError, match=r"claim default/a: PATCH .*") as refused:
+    with pytest.raises(MissingPermissionError, match=r"claim default/a: PATCH .*") as refused:
         ClaimStatus(api).write(ref, entries())
 
-    assert refused.value.right.startswith(right)
+    assert refused.value.permission.startswith(right)
 
 
 @pytest.mark.parametrize("fault", [Refuse(409), Refuse(422), Refuse(500), Refuse(429), Cut()])
@@ -338,4 +337,4 @@ def test_other_faults_are_retryable(server: ApiServer, api: Api, fault: Refuse |
     with pytest.raises(RetryableError) as raised:
         ClaimStatus(api).write(ref, entries())
 
-    assert not isinstance(raised.value, MissingRightError)
+    assert not isinstance(raised.value, MissingPermissionError)

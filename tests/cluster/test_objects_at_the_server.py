@@ -8,7 +8,7 @@ import pytest
 
 from dra_simulator.api.faults import ANY, Cut, HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.objects import Claims, Nodes, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.doctor.rights import Right
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError, StatusError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.core.devices.slice_documents import plain_device, slice_spec
 from tests.support import canned_api

@@ -15,10 +15,10 @@ from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refu
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support.answers import nothing
 from tests.support.builders.devices import NODE
@@ -56,14 +56,12 @@ class ScriptedApi(Api):
             raise self.refusals.pop(0)
         return {"metadata": {"resourceVersion": "1"}, "items": []}
 
-    @contextmanager
-    def watch(self, _path: str, *, query: Mapping[str, str], silent_seconds: float) -> Any:
-        assert silent_seconds > 0
+    def watch(
+        self, *_args: Any, query: Mapping[str, str], on_open: Any = None, **_more: Any
+    ) -> Iterator[dict[str, Any]]:
         self.watches.append(self._time.seconds)
-        yield self._stream(self._events(int(query["resourceVersion"])))
-
-    def _stream(self, events: Events) -> Iterator[dict[str, Any]]:
-        for seconds, version in events:
+        on_open(None)
+        for seconds, version in self._events(int(query["resourceVersion"])):
             self._time.passed(seconds)
             yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}
 

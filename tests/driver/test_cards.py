@@ -23,12 +23,11 @@ from tensorfusion_dra.core.devices.health import (
     Moment,
     PublishedCards,
 )
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.card_health import CardHealthTracker
-from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.extend import Gpu, Problem

@@ -14,14 +14,13 @@ from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.devices.slices import Slice, WriteReason
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
 from tensorfusion_dra.core.observed.node_view import PublishingView
 from tensorfusion_dra.driver import publish
-from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher, Repairs
 from tensorfusion_dra.runtime import loops
 from tensorfusion_dra.runtime.loops import Wakeup
@@ -257,7 +256,7 @@ def test_lease_is_taken_only_if_there_is_something_to_publish() -> None:
     ("error", "least_seconds"),
     [
         (RetryableError("no answer within the time"), 15),
-        (MissingRightError("403: no right", "update on resourceslices"), 60),
+        (MissingPermissionError("403: no right", "update on resourceslices"), 60),
         (RetryableError("429: slow down", after_seconds=40), 40),
     ],
 )

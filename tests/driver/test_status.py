@@ -13,9 +13,8 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
 from tensorfusion_dra.driver import status
-from tensorfusion_dra.driver.ports import MissingRightError
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.builders.reported_claims import (
@@ -101,8 +100,8 @@ def running_reporter(
         yield reporter
 
 
-def missing_right(right: str = "patch on resourceclaims/status") -> MissingRightError:
-    return MissingRightError("claim default/a: PATCH: 403", right)
+def missing_right(right: str = "patch on resourceclaims/status") -> MissingPermissionError:
+    return MissingPermissionError("claim default/a: PATCH: 403", right)
 
 
 def test_each_claim_is_written_once_with_its_own_time_unless_it_has_no_device_of_ours() -> None:

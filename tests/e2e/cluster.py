@@ -3,10 +3,11 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from typing import Any, TypeVar
 
-from tensorfusion_dra.cluster.api import APPLY, Api, StatusError, segment
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.cluster.api import APPLY, Api, segment
+from tensorfusion_dra.core.errors import RetryableError, StatusError
 
 Found = TypeVar("Found")
 Json = dict[str, Any]
@@ -177,7 +178,7 @@ class Cluster:
                 seconds=_READ_SECONDS,
             )
             text = answer.body().decode(errors="replace")
-        except OSError as error:
+        except (HTTPException, OSError) as error:
             raise RetryableError(f"GET {path}: {error}") from error
         if answer.status >= 400:
             raise RetryableError(f"GET {path}: {answer.status}: {text[:200]}")

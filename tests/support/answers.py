@@ -5,7 +5,8 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.core.errors import StatusError
 from tests.support.raw_server import RawServer, head
 
 SLICES_PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, problem
-from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
 
 
 class Place(StrEnum):

@@ -8,7 +8,6 @@ from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.cluster.api import StatusError
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices import other_users
@@ -16,7 +15,7 @@ from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
 

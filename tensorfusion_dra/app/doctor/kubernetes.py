@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.cluster.api import RESOURCE_VERSION, StatusError, resource_path, segment
+from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, problem
+from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 
 

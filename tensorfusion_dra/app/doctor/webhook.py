@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context
-from tensorfusion_dra.cluster.api import StatusError, segment
+from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 CONFIGURATIONS: Final = tuple(

@@ -27,7 +27,7 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api, RetriedReads
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.events import Events
 from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Nodes, Pods, WorkerPods
 from tensorfusion_dra.cluster.slices import Slices
@@ -186,8 +186,7 @@ class NodePlugin:
         supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
-        reads = RetriedReads()
-        claims = Claims(self._api, reads=reads)
+        claims = Claims(self._api)
         self._pod_limits = PodLimits(
             MemoryLimits(node_parts.memory_limits_socket(settings)), self._ledger
         )
@@ -217,8 +216,8 @@ class NodePlugin:
             used=self._use.shown,
         )
         supervisor.own("status", self._status)
-        pods = Pods(self._api, reads=reads)
-        workers = self._workers(pods, reads) if settings.bridge_folder else None
+        pods = Pods(self._api)
+        workers = self._workers(pods) if settings.bridge_folder else None
         self._limit_changes = LimitChanges(
             self._ledger,
             files,
@@ -255,7 +254,7 @@ class NodePlugin:
         """Return a writer of Events on this node's Node and its pods, for use in one thread."""
         return Events(self._api, self._nodes, node_name=self._settings.node_name)
 
-    def _workers(self, pods: Pods, reads: RetriedReads) -> Workers:
+    def _workers(self, pods: Pods) -> Workers:
         """Start the bridge to Tensor Fusion's hypervisor; return it."""
         # Imported here so that a node without the bridge does not load them.
         from tensorfusion_dra.enforcement.hypervisor.device_plugin import (  # noqa: PLC0415
@@ -267,7 +266,7 @@ class NodePlugin:
 
         settings, supervisor = self._settings, self._supervisor
         plugin = DevicePlugin(Path(settings.bridge_folder))
-        worker_pods = WorkerPods(self._api, node_name=settings.node_name, reads=reads)
+        worker_pods = WorkerPods(self._api, node_name=settings.node_name)
         workers = Workers(
             pods,
             worker_pods,

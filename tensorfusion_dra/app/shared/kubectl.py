@@ -5,13 +5,13 @@ In a pod without a kubeconfig it is that of the pod's service account.
 
 import argparse
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import InputError
 
@@ -46,27 +46,20 @@ def namespace(kubeconfig: str | None) -> str:
     """
     contexts: dict[str, Any] = {}
     current = ""
-    for text in _texts(kubeconfig):
-        try:
-            read = yaml.safe_load(text)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-            continue
-        if isinstance(read, dict):
-            current = current or str(read.get("current-context") or "")
-            for entry in read.get("contexts") or ():
-                if isinstance(entry, dict):
-                    contexts.setdefault(str(entry.get("name")), entry.get("context"))
+    with suppress(InputError):
+        for text in login.kubeconfig_texts(Path(_path(kubeconfig))):
+            try:
+                read = yaml.safe_load(text)
+            except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+                continue
+            if isinstance(read, dict):
+                current = current or str(read.get("current-context") or "")
+                for entry in read.get("contexts") or ():
+                    if isinstance(entry, dict):
+                        contexts.setdefault(str(entry.get("name")), entry.get("context"))
     context = contexts.get(current)
     found = context.get("namespace") if isinstance(context, dict) else None
     return str(found or "default")
-
-
-def _texts(kubeconfig: str | None) -> Iterator[bytes]:
-    with suppress(InputError):
-        # Imported here: most commands parse their flags without it.
-        from tensorfusion_dra.cluster import login  # noqa: PLC0415
-
-        yield from login.kubeconfig_texts(Path(_path(kubeconfig)))
 
 
 def _path(kubeconfig: str | None) -> str:

@@ -10,12 +10,12 @@ from tensorfusion_dra.app.why import claims as resolving
 from tensorfusion_dra.app.why import observed as reading
 from tensorfusion_dra.app.why.claims import Resolved
 from tensorfusion_dra.app.why.observed import Observed, Workload
-from tensorfusion_dra.cluster.api import Api, StatusError
+from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
-from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
 from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement

@@ -17,13 +17,12 @@ import structlog
 from tensorfusion_dra.core.claims.use import Process
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.core.errors import FatalError, RetryableError
+from tensorfusion_dra.core.errors import FatalError, HungError, RetryableError
 from tensorfusion_dra.discovery import models, recording
 from tensorfusion_dra.discovery.host import LIBRARY_FOLDERS
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
-from tensorfusion_dra.driver.ports import HungError
 from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
 

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import Container, Process
 from tensorfusion_dra.core.devices.gpu import Inventory, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import HungError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import is_number, is_whole_number
@@ -28,7 +28,6 @@ from tensorfusion_dra.discovery import models, recording, yaml_file
 from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.discovery.yaml_file import shown
-from tensorfusion_dra.driver.ports import HungError
 
 log = structlog.get_logger()
 

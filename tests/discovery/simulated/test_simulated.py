@@ -13,13 +13,12 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import HungError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
 from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.recording import Refusal
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
-from tensorfusion_dra.driver.ports import HungError
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, simulated_share
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
