@@ -156,7 +156,7 @@ class NodePlugin:
         discovery = supervisor.enter(
             node_parts.discovery(settings, claims_of, check=replacement.check)
         )
-        self._card_events = discovery.events if settings.health_events == "true" else None
+        self._card_events = discovery.events if settings.health_events else None
         self._users = node_parts.card_users(settings)
         self.catalog = DeviceCatalog(
             discovery,
@@ -227,7 +227,7 @@ class NodePlugin:
         )
         self._preparer = Preparer(
             claims_at_server=claims,
-            pods=pods if settings.read_pods == "true" else None,
+            pods=pods if settings.read_pods else None,
             ledger=self._ledger,
             files=files,
             cards=LocalCards(self.catalog, facts),
@@ -345,7 +345,7 @@ class NodePlugin:
             self._settle,
         )
         supervisor.run("enforcement", watch_limits)
-        if settings.observe_use == "true":
+        if settings.observe_use:
             supervisor.on_stop(self._use.stop)
             watch_use = partial(
                 self._use.run, self._status.report_changed, self._events(), self._enforcement.wake
@@ -420,7 +420,7 @@ class NodePlugin:
             version=version.current(),
         )
         pages = status_page.pages(settings.status_page_mode, observer.view)
-        if settings.metrics != "true":
+        if not settings.metrics:
             return pages
         written = partial(
             self._metrics.written, view=observer.view, most_shares=settings.shown_shares

@@ -630,7 +630,7 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
 
 
 def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = context(folder, simulated_gpus="", observe_use="true")
+    own = context(folder, simulated_gpus="", observe_use=True)
     proc = folder / "proc"
     (proc / "self/ns").mkdir(parents=True)
     link = proc / "self/ns/pid"
@@ -644,7 +644,7 @@ def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyP
     assert [each.level for each in found] == [Level.OK, Level.PROBLEM]
     assert "found pid:[4026532221]" in found[1].found
     assert [*limits.use(context(folder, simulated_gpus=""))] == []
-    assert [*limits.use(context(folder, observe_use="true"))] == []
+    assert [*limits.use(context(folder, observe_use=True))] == []
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
@@ -659,7 +659,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
         hypervisor.listen()
         (alive,) = limits.alive(here)
     (dead,) = limits.alive(here)
-    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement=True))
 
     assert [without.level, alive.level, dead.level, required.level] == [
         *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
