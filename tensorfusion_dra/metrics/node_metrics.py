@@ -1,6 +1,6 @@
 """The metrics of a node plugin: what it counts from its start, and its page."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from prometheus_client import Histogram
@@ -15,7 +15,6 @@ from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     CardView,
     NodeView,
-    PublishingView,
     RegistrationState,
     ShareView,
 )
@@ -89,150 +88,166 @@ class NodeMetrics:
         """
         return prometheus.written(self._collected(view(), most_shares), accept=accept)
 
-    def _collected(self, view: NodeView, most_shares: int) -> Iterator[Metric]:
-        """Yield what was counted, and the node at the moment: cards, shares, loops."""
-        for kind in OperationKind:
-            yield from self._totals[kind].collect()
-            yield from self._stages[kind].collect()
-        yield prometheus.info(
-            "node",
-            "The node and its resource pool.",
-            ("node", "pool"),
-            [(view.node, label(view.pool))],
-        )
-        yield prometheus.single("claims", "Prepared claims with shares of cards.", view.claims)
-        yield from _of_shares(view.shares, most=most_shares)
-        yield prometheus.single(
-            "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
-        )
-        yield prometheus.single(
-            "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
-        )
-        yield from _of_cards(view.cards)
-        yield from _publishing(view.publishing)
-        yield prometheus.single(
-            "api_server_failing",
-            "1 if nothing has succeeded since the last request that failed.",
-            view.api_server.is_failing,
-        )
-        yield prometheus.states(
-            "kubelet_registration",
-            "1 for the state of the registration with the kubelet.",
-            (),
-            [((), view.registration.state.value)],
-            known=[state.value for state in RegistrationState],
-        )
-        yield prometheus.single(
-            "ledger_readable",
-            "1 if the ledger could be read for this scrape.",
-            not view.shares_error,
-        )
-        yield prometheus.counter(
-            "ledger_repairs",
-            "Damage of the ledger that was found.",
-            ("kind",),
-            [
-                (("quarantined",), view.ledger.quarantined),
-                (("restored",), view.ledger.restored),
-                (("lost",), view.ledger.lost),
-            ],
-        )
-        yield from self.api_requests.counter.collect()
-        yield from prometheus.of_process(view.version)
+    def _collected(self, view: NodeView, most_shares: int) -> list[Metric]:
+        """Return what was counted, and the node at the moment: cards, shares, loops."""
+        return [
+            *(
+                each
+                for kind in OperationKind
+                for each in (*self._totals[kind].collect(), *self._stages[kind].collect())
+            ),
+            prometheus.info(
+                "node",
+                "The node and its resource pool.",
+                ("node", "pool"),
+                [(view.node, label(view.pool))],
+            ),
+            prometheus.single("claims", "Prepared claims with shares of cards.", view.claims),
+            *_of_shares(view.shares, most=most_shares),
+            prometheus.single(
+                "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
+            ),
+            prometheus.single(
+                "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
+            ),
+            *_of_cards(view.cards),
+            prometheus.single("slices", "Slices of the node's pool.", view.publishing.slices),
+            prometheus.single(
+                "slice_devices", "Devices in the node's slices.", view.publishing.devices
+            ),
+            prometheus.single(
+                "slice_generation", "Generation of the pool.", view.publishing.generation or 0
+            ),
+            prometheus.counter(
+                "slice_writes",
+                "Slices written or deleted, by the reason.",
+                ("reason",),
+                (((reason.value,), number) for reason, number in view.publishing.writes.items()),
+            ),
+            prometheus.gauge(
+                "slice_fields_dropped",
+                "1 if the API server has this feature gate off and drops its fields.",
+                ("feature_gate",),
+                (((gate,), gate in view.publishing.dropped_gates) for gate in _GATES),
+            ),
+            prometheus.single(
+                "publishing_right",
+                "1 if this instance publishes the node's slices.",
+                view.publishing.holds_lease,
+            ),
+            prometheus.single(
+                "publishing_failing",
+                "1 if the last attempt to compare or write the slices failed.",
+                bool(view.publishing.error),
+            ),
+            prometheus.single(
+                "api_server_failing",
+                "1 if nothing has succeeded since the last request that failed.",
+                view.api_server.is_failing,
+            ),
+            prometheus.states(
+                "kubelet_registration",
+                "1 for the state of the registration with the kubelet.",
+                (),
+                [((), view.registration.state.value)],
+                known=[state.value for state in RegistrationState],
+            ),
+            prometheus.single(
+                "ledger_readable",
+                "1 if the ledger could be read for this scrape.",
+                not view.shares_error,
+            ),
+            prometheus.counter(
+                "ledger_repairs",
+                "Damage of the ledger that was found.",
+                ("kind",),
+                [
+                    (("quarantined",), view.ledger.quarantined),
+                    (("restored",), view.ledger.restored),
+                    (("lost",), view.ledger.lost),
+                ],
+            ),
+            *self.api_requests.counter.collect(),
+            *prometheus.of_process(view.version),
+        ]
 
 
-def _publishing(view: PublishingView) -> Iterator[Metric]:
-    yield prometheus.single("slices", "Slices of the node's pool.", view.slices)
-    yield prometheus.single("slice_devices", "Devices in the node's slices.", view.devices)
-    yield prometheus.single("slice_generation", "Generation of the pool.", view.generation or 0)
-    yield prometheus.counter(
-        "slice_writes",
-        "Slices written or deleted, by the reason.",
-        ("reason",),
-        (((reason.value,), number) for reason, number in view.writes.items()),
-    )
-    yield prometheus.gauge(
-        "slice_fields_dropped",
-        "1 if the API server has this feature gate off and drops its fields.",
-        ("feature_gate",),
-        (((gate,), gate in view.dropped_gates) for gate in _GATES),
-    )
-    yield prometheus.single(
-        "publishing_right", "1 if this instance publishes the node's slices.", view.holds_lease
-    )
-    yield prometheus.single(
-        "publishing_failing",
-        "1 if the last attempt to compare or write the slices failed.",
-        bool(view.error),
-    )
-
-
-def _of_cards(cards: Sequence[CardView]) -> Iterator[Metric]:
-    """Yield the families of all cards."""
-    yield prometheus.info(
-        "card",
-        "A published card.",
-        _INFO,
-        (tuple(label(getattr(card, name)) for name in _INFO) for card in cards),
-    )
-    for name, about, amounts in _AMOUNTS:
-        yield prometheus.gauge(
-            f"card_{name}_tflops",
-            f"Compute {about}, in TFLOPS.",
-            ("uuid",),
-            ((_uuid(card), amounts(card).tflops) for card in cards),
-        )
-        yield prometheus.gauge(
-            f"card_{name}_vram_bytes",
-            f"Memory {about}.",
-            ("uuid",),
-            ((_uuid(card), amounts(card).vram_bytes) for card in cards),
-        )
-    yield prometheus.gauge(
-        "card_oversubscription_ratio",
-        "Capacity divided by what the card itself has.",
-        ("uuid", "resource"),
-        (ratio for card in cards for ratio in _ratios(card)),
-    )
-    yield prometheus.states(
-        "card_health",
-        "1 for the card's state of health.",
-        ("uuid",),
-        (
-            (_uuid(card), card.unhealthy.worst.kind.name.lower() if card.unhealthy else HEALTHY)
-            for card in cards
-        ),
-        known=_HEALTH,
-    )
-    yield prometheus.gauge(
-        "card_unhealthy_since_timestamp_seconds",
-        "When the card became unhealthy; absent while it is healthy.",
-        ("uuid", "reason"),
-        (
-            ((*_uuid(card), label(card.unhealthy.worst.reason)), card.unhealthy.since.timestamp())
-            for card in cards
-            if card.unhealthy
-        ),
-    )
+def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
+    """Return the families of all cards."""
     foreign = [(_uuid(card), card.foreign) for card in cards if card.foreign]
-    yield prometheus.gauge(
-        "card_foreign_vram_bytes",
-        "Memory that processes outside of all shares use; absent if there are none.",
-        ("uuid",),
-        ((labels, used.vram_bytes) for labels, used in foreign),
-    )
-    yield prometheus.gauge(
-        "card_foreign_processes",
-        "Processes that use the card outside of all shares; absent if there are none.",
-        ("uuid",),
-        ((labels, used.processes) for labels, used in foreign),
-    )
-    yield prometheus.counter(
-        "card_xids",
-        "XIDs that the NVIDIA driver reported about the card.",
-        ("uuid", "xid"),
-        (count for card in cards for count in _xids(card)),
-    )
+    return [
+        prometheus.info(
+            "card",
+            "A published card.",
+            _INFO,
+            (tuple(label(getattr(card, name)) for name in _INFO) for card in cards),
+        ),
+        *(
+            each
+            for name, about, amounts in _AMOUNTS
+            for each in (
+                prometheus.gauge(
+                    f"card_{name}_tflops",
+                    f"Compute {about}, in TFLOPS.",
+                    ("uuid",),
+                    ((_uuid(card), amounts(card).tflops) for card in cards),
+                ),
+                prometheus.gauge(
+                    f"card_{name}_vram_bytes",
+                    f"Memory {about}.",
+                    ("uuid",),
+                    ((_uuid(card), amounts(card).vram_bytes) for card in cards),
+                ),
+            )
+        ),
+        prometheus.gauge(
+            "card_oversubscription_ratio",
+            "Capacity divided by what the card itself has.",
+            ("uuid", "resource"),
+            (ratio for card in cards for ratio in _ratios(card)),
+        ),
+        prometheus.states(
+            "card_health",
+            "1 for the card's state of health.",
+            ("uuid",),
+            (
+                (_uuid(card), card.unhealthy.worst.kind.name.lower() if card.unhealthy else HEALTHY)
+                for card in cards
+            ),
+            known=_HEALTH,
+        ),
+        prometheus.gauge(
+            "card_unhealthy_since_timestamp_seconds",
+            "When the card became unhealthy; absent while it is healthy.",
+            ("uuid", "reason"),
+            (
+                (
+                    (*_uuid(card), label(card.unhealthy.worst.reason)),
+                    card.unhealthy.since.timestamp(),
+                )
+                for card in cards
+                if card.unhealthy
+            ),
+        ),
+        prometheus.gauge(
+            "card_foreign_vram_bytes",
+            "Memory that processes outside of all shares use; absent if there are none.",
+            ("uuid",),
+            ((labels, used.vram_bytes) for labels, used in foreign),
+        ),
+        prometheus.gauge(
+            "card_foreign_processes",
+            "Processes that use the card outside of all shares; absent if there are none.",
+            ("uuid",),
+            ((labels, used.processes) for labels, used in foreign),
+        ),
+        prometheus.counter(
+            "card_xids",
+            "XIDs that the NVIDIA driver reported about the card.",
+            ("uuid", "xid"),
+            (count for card in cards for count in _xids(card)),
+        ),
+    ]
 
 
 def _uuid(card: CardView) -> LabelValues:
@@ -257,8 +272,8 @@ def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:
         yield (*_uuid(card), str(code)), number
 
 
-def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
-    """Yield the families of all shares.
+def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
+    """Return the families of all shares.
 
     They are the only ones whose number grows with the pods of the node, so they are bounded. What
     is left out is counted.
@@ -273,60 +288,62 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> Iterator[Metric]:
     for share in shares[:most]:
         shown.setdefault(_labels(share), share)
     states = [_state(share) for share in shares]
-    yield prometheus.single("shares", "Shares of prepared claims.", len(shares))
-    yield prometheus.gauge(
-        "shares_by_enforcement",
-        "Shares by whether their limits are enforced.",
-        ("state",),
-        (((state.value,), states.count(state)) for state in State),
-    )
-    yield prometheus.single(
-        "shares_left_out", "Shares without series of their own.", len(shares) - len(shown)
-    )
-    yield prometheus.info(
-        "share",
-        "A share of a prepared claim.",
-        (*_SHARE, "isolation", "enforcement"),
-        ((*key, share.isolation.value, _state(share).value) for key, share in shown.items()),
-    )
-    yield prometheus.gauge(
-        "share_requested_tflops",
-        "Compute that the share counts against its card's capacity, in TFLOPS.",
-        _SHARE,
-        ((labels, share.requested.tflops) for labels, share in shown.items()),
-    )
-    yield prometheus.gauge(
-        "share_requested_vram_bytes",
-        "Memory that the share counts against its card's capacity.",
-        _SHARE,
-        ((labels, share.requested.vram_bytes) for labels, share in shown.items()),
-    )
     limits = [(labels, share.limit) for labels, share in shown.items() if share.limit]
-    yield prometheus.gauge(
-        "share_limit_compute_ratio",
-        "Part of the card's compute that the container may use; absent without a limit.",
-        _SHARE,
-        ((labels, limit.sm_percent / _PERCENT) for labels, limit in limits),
-    )
-    yield prometheus.gauge(
-        "share_limit_vram_bytes",
-        "Memory that the container may use; absent without a limit.",
-        _SHARE,
-        ((labels, limit.vram_bytes) for labels, limit in limits),
-    )
     used = [(labels, share.used) for labels, share in shown.items() if share.used]
-    yield prometheus.gauge(
-        "share_used_compute_ratio",
-        "Part of the time in which its kernels ran; absent without observe-use.",
-        _SHARE,
-        ((labels, each.sm_percent / _PERCENT) for labels, each in used),
-    )
-    yield prometheus.gauge(
-        "share_used_vram_bytes",
-        "Memory that the share's processes use; absent without observe-use.",
-        _SHARE,
-        ((labels, each.vram_bytes) for labels, each in used),
-    )
+    return [
+        prometheus.single("shares", "Shares of prepared claims.", len(shares)),
+        prometheus.gauge(
+            "shares_by_enforcement",
+            "Shares by whether their limits are enforced.",
+            ("state",),
+            (((state.value,), states.count(state)) for state in State),
+        ),
+        prometheus.single(
+            "shares_left_out", "Shares without series of their own.", len(shares) - len(shown)
+        ),
+        prometheus.info(
+            "share",
+            "A share of a prepared claim.",
+            (*_SHARE, "isolation", "enforcement"),
+            ((*key, share.isolation.value, _state(share).value) for key, share in shown.items()),
+        ),
+        prometheus.gauge(
+            "share_requested_tflops",
+            "Compute that the share counts against its card's capacity, in TFLOPS.",
+            _SHARE,
+            ((labels, share.requested.tflops) for labels, share in shown.items()),
+        ),
+        prometheus.gauge(
+            "share_requested_vram_bytes",
+            "Memory that the share counts against its card's capacity.",
+            _SHARE,
+            ((labels, share.requested.vram_bytes) for labels, share in shown.items()),
+        ),
+        prometheus.gauge(
+            "share_limit_compute_ratio",
+            "Part of the card's compute that the container may use; absent without a limit.",
+            _SHARE,
+            ((labels, limit.sm_percent / _PERCENT) for labels, limit in limits),
+        ),
+        prometheus.gauge(
+            "share_limit_vram_bytes",
+            "Memory that the container may use; absent without a limit.",
+            _SHARE,
+            ((labels, limit.vram_bytes) for labels, limit in limits),
+        ),
+        prometheus.gauge(
+            "share_used_compute_ratio",
+            "Part of the time in which its kernels ran; absent without observe-use.",
+            _SHARE,
+            ((labels, each.sm_percent / _PERCENT) for labels, each in used),
+        ),
+        prometheus.gauge(
+            "share_used_vram_bytes",
+            "Memory that the share's processes use; absent without observe-use.",
+            _SHARE,
+            ((labels, each.vram_bytes) for labels, each in used),
+        ),
+    ]
 
 
 def _labels(share: ShareView) -> LabelValues:

@@ -1,11 +1,10 @@
 """The metrics of the webhook: what it counts from its start, and its page."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
 from prometheus_client import Counter, Histogram
-from prometheus_client.metrics_core import Metric
 
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.kubernetes.review import Outcome
@@ -60,16 +59,17 @@ class WebhookMetrics:
             version: Of this driver.
             expires_at: Returns when the certificate in use expires; None if that is unknown.
         """
-        return prometheus.written(self._collected(version, expires_at()), accept=accept)
-
-    def _collected(self, version: str, expires_at: datetime | None) -> Iterator[Metric]:
-        yield from self._reviews.collect()
-        yield from self._refused.collect()
-        yield prometheus.gauge(
-            "webhook_certificate_expiry_timestamp_seconds",
-            "When the certificate in use expires.",
-            (),
-            [((), expires_at.timestamp())] if expires_at else [],
-        )
-        yield from self.api_requests.counter.collect()
-        yield from prometheus.of_process(version)
+        expires = expires_at()
+        found = [
+            *self._reviews.collect(),
+            *self._refused.collect(),
+            prometheus.gauge(
+                "webhook_certificate_expiry_timestamp_seconds",
+                "When the certificate in use expires.",
+                (),
+                [((), expires.timestamp())] if expires else [],
+            ),
+            *self.api_requests.counter.collect(),
+            *prometheus.of_process(version),
+        ]
+        return prometheus.written(found, accept=accept)

@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -14,10 +14,12 @@ from tensorfusion_dra.core.admission import (
     dialects,
     pod_admission,
     pod_request,
+    pool,
 )
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import Placement
-from tensorfusion_dra.core.admission.pod_request import DraPool, PodRequest
+from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.admission.pool import PodPool
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
@@ -85,9 +87,16 @@ class PublishedPools:
                 self._read_at = read_at
             return self._names
 
+    def are_several(self) -> bool:
+        """Return True if there are several; False if that cannot be read at once."""
+        try:
+            return len(self.names(wait_seconds=_WARNING_SECONDS)) > 1
+        except RetryableError:
+            return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class AdmissionRules:
     """Admission rules with one method for each webhook path, callable from any thread.
 
     Attributes:
@@ -114,128 +123,118 @@ class Admission:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_published", PublishedPools(self.slices))
 
-    def pod(self, admission_review: Review) -> Verdict:
+    def pod(self, asked: Review) -> Verdict:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
-        if not _is_new(admission_review) or not pod_request.requests_gpu(
-            admission_review.annotations
-        ):
+        pod, annotations, wait_seconds = asked.document, asked.annotations, asked.wait_seconds
+        if not asked.is_creation or not pod_request.requests_gpu(annotations):
             return PASSED
+        wanted = pod_request.parse(annotations)
         try:
-            return self._with_share(admission_review)
+            found = self._resolve(wanted, enabled=wanted.enabled, wait_seconds=wait_seconds)
+            if not found.enabled:
+                return PASSED
+            containers = pod_admission.containers(pod, wanted)
+            takes_hard = self.enforces_hard or Isolation.HARD in found.isolations
+            errors = [*wanted.errors]
+            if found.unknown:
+                where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
+                errors.append(FieldError(where, Reason.NOT_FOUND, found.unknown))
+            for annotation, selector in (
+                (names.ANNOTATION_CEL_EXPRESSION, wanted.expression),
+                (names.ANNOTATION_CEL_FILTER, wanted.selector),
+            ):
+                if selector:
+                    # The CEL library takes 20 MB of memory.
+                    from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
+
+                    if text := cel_evaluation.refusal(dialect.translate(selector)):
+                        where = pod_request.path_of(annotation)
+                        errors.append(FieldError(where, Reason.INVALID, text))
+            errors += pod_admission.errors(pod, wanted, containers, takes_hard=takes_hard)
+            if errors:
+                return Verdict(errors=errors)
+            choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
         except RetryableError as error:
             return review.unavailable(error)
+        except InputError as error:
+            where = pod_request.path_of(
+                names.ANNOTATION_VRAM_PERCENT_REQUEST
+                if wanted.vram_percent
+                else names.ANNOTATION_COMPUTE_PERCENT_REQUEST
+            )
+            return _refused(where, error)
+        placement = Placement(
+            pool=found.name,
+            template=found.template,
+            scheduler=self.scheduler,
+            names_containers=self.names_containers,
+            is_one_of_several=not found.name and self._published.are_several(),
+        )
+        # The amounts of several models are only in the claim, not in the pod's annotations.
+        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
+        return Verdict(
+            changed=pod_admission.admitted(pod, wanted, containers, placement),
+            warnings=[*pod_admission.warnings(pod, choices[0], containers, placement)],
+        )
 
-    def dialect(self, dialect: Dialect, admission_review: Review) -> Verdict:
+    def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""
-        if not _is_new(admission_review):
+        if not asked.is_creation:
             return PASSED
-        pod = copy.deepcopy(admission_review.document)
-        found = dialects.translate(pod, {dialect})
-        refused = [(each.path, each.text) for each in found.found if each.is_refused]
-        refused += [("spec", found.error)] if found.error else []
+        pod = copy.deepcopy(asked.document)
+        translated = dialects.translate(pod, {dialect})
+        refused = [(each.path, each.text) for each in translated.matches if each.is_refused]
+        refused += [("spec", translated.error)] if translated.error else []
         if refused:
             return Verdict(errors=[FieldError(p, Reason.INVALID, text) for p, text in refused])
-        if not found.annotations:
+        if not translated.annotations:
             return PASSED
-        dialects.apply(pod, found)
-        words = [f"{each.key}: {each.text}" for each in found.found]
-        return Verdict(changed=pod, warnings=[*words, *(f"{dialect}: {n}" for n in found.notes)])
+        dialects.apply(pod, translated)
+        words = [f"{each.key}: {each.text}" for each in translated.matches]
+        return Verdict(
+            changed=pod, warnings=[*words, *(f"{dialect}: {n}" for n in translated.notes)]
+        )
 
-    def claim(self, admission_review: Review) -> Verdict:
+    def claim(self, asked: Review) -> Verdict:
         """Fill a new claim from Tensor Fusion's template with its pod's request.
 
         A pod exists before its claim does. If the pod is missing, it is gone for good and the claim
         is not needed, so the claim is refused. The claim controller treats that like any failure.
         """
-        claim = admission_review.document
-        if not _is_new(admission_review) or not claim_admission.is_labelled(claim):
+        claim, wait_seconds = asked.document, asked.wait_seconds
+        if not asked.is_creation or not claim_admission.is_labelled(claim):
             return PASSED
         try:
-            ref = claim_admission.owner(claim, admission_review.namespace)
+            ref = claim_admission.owner(claim, asked.namespace)
         except InputError as error:
             return _refused("metadata.ownerReferences", error)
         try:
-            pod = self.pods.find(ref, wait_seconds=admission_review.wait_seconds)
+            pod = self.pods.find(ref, wait_seconds=wait_seconds)
             if pod is None:
-                text = (
-                    f"found no pod {ref} of UID {ref.uid}, expected the pod that the claim is for"
-                )
-                return _refused("metadata.ownerReferences", InputError(text))
-            return self._filled(claim, pod, wait_seconds=admission_review.wait_seconds)
+                subject = f"pod {ref} of UID {ref.uid}"
+                text = f"found no {subject}, expected the pod that the claim is for"
+                return _refused("metadata.ownerReferences", text)
+            return self._filled(claim, pod, wait_seconds=wait_seconds)
         except RetryableError as error:
             return review.unavailable(error)
         except InputError as error:
-            return _refused("", InputError(f"pod {ref}: {error}"))
+            return _refused("", f"pod {ref}: {error}")
 
-    def parameters(self, admission_review: Review) -> Verdict:
+    def parameters(self, asked: Review) -> Verdict:
         """Refuse an object whose opaque parameters for this driver are invalid."""
-        if admission_review.operation not in {"CREATE", "UPDATE"} or admission_review.subresource:
+        if asked.operation not in {"CREATE", "UPDATE"} or asked.subresource:
             return PASSED
         found = tuple(
             claim_admission.errors(
-                admission_review.kind,
-                admission_review.document,
-                admission_review.old,
+                asked.kind,
+                asked.document,
+                asked.old,
                 enforces_hard=self.enforces_hard,
             )
         )
         return Verdict(errors=found) if found else PASSED
 
-    def _with_share(self, admission_review: Review) -> Verdict:
-        """Return a verdict that adds the share to the pod, if DRA is enabled for it.
-
-        Raises:
-            RetryableError: The pod's pool or its GPUs are not known at present.
-        """
-        annotations = admission_review.annotations
-        errors: list[FieldError] = []
-        wanted = pod_request.parse(annotations, errors)
-        pool, unknown = DraPool(), ""
-        try:
-            pool = self._pool(wanted.pool)
-        except InputError as error:
-            unknown = str(error)
-        if not (pool.enabled if wanted.enabled is None else wanted.enabled):
-            return PASSED
-        wait_seconds = admission_review.wait_seconds
-        if self._is_by_settings(wanted.pool, wait_seconds=wait_seconds):
-            pool, unknown = replace(pool, name=wanted.pool), ""
-        if unknown:
-            where = pod_request.path_of(names.ANNOTATION_GPUPOOL)
-            errors.append(FieldError(where, Reason.NOT_FOUND, unknown))
-        takes_hard = self.enforces_hard or Isolation.HARD in pool.isolations
-        errors += _selector_errors(wanted)
-        errors += pod_admission.errors(admission_review.document, wanted, takes_hard=takes_hard)
-        choices: tuple[PodRequest, ...] = ()
-        if not errors:
-            try:
-                choices = self._alternatives(wanted, pool.name, wait_seconds=wait_seconds)
-            except InputError as error:
-                where = pod_request.path_of(
-                    names.ANNOTATION_VRAM_PERCENT_REQUEST
-                    if wanted.vram_percent
-                    else names.ANNOTATION_COMPUTE_PERCENT_REQUEST
-                )
-                errors.append(FieldError(where, Reason.INVALID, str(error)))
-        if errors:
-            return Verdict(errors=errors)
-        placement = Placement(
-            pool=pool.name,
-            template=pool.template,
-            scheduler=self.scheduler,
-            names_containers=self.names_containers,
-            is_one_of_several=not pool.name and self._are_several(),
-        )
-        # The amounts of several models are only in the claim, not in the pod's annotations.
-        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
-        return Verdict(
-            changed=pod_admission.admitted(admission_review.document, wanted, placement),
-            warnings=pod_admission.warnings(
-                admission_review.document, annotations, choices[0], placement
-            ),
-        )
-
-    def _filled(self, claim: Mapping[str, Any], pod: Item, *, wait_seconds: float) -> Verdict:
+    def _filled(self, claim: Item, pod: Item, *, wait_seconds: float) -> Verdict:
         """Return a verdict that fills the claim with its pod's request.
 
         Raises:
@@ -245,23 +244,49 @@ class Admission:
         annotations = review.annotations_of(pod)
         if not pod_request.requests_gpu(annotations):
             return PASSED
-        errors: list[FieldError] = []
-        wanted = pod_request.parse(annotations, errors)
-        if errors:
-            raise InputError("; ".join(map(str, errors)))
-        pool = None
-        if not self._is_by_settings(wanted.pool, wait_seconds=wait_seconds):
-            pool = pod_request.choose(self._items(self.pools), wanted.pool)
-        # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
-        virtual = gpupool.parse(pool).oversubscription is not None if pool else self.virtual
-        name = str(pool["metadata"]["name"]) if pool else wanted.pool
-        choices = self._alternatives(wanted, name, wait_seconds=wait_seconds)
-        return Verdict(changed=claim_admission.filled(claim, choices, pool=name, virtual=virtual))
+        wanted = pod_request.parse(annotations)
+        if wanted.errors:
+            raise InputError("; ".join(map(str, wanted.errors)))
+        found = self._resolve(wanted, enabled=True, wait_seconds=wait_seconds)
+        if found.unknown:
+            raise InputError(found.unknown)
+        virtual = self.virtual
+        if found.document is not None:
+            # Tenants of a pool that hands out more than its cards have divide the virtual amounts.
+            virtual = gpupool.parse(found.document).oversubscription is not None
+        choices = self._alternatives(wanted, found.name, wait_seconds=wait_seconds)
+        filled = claim_admission.filled(claim, choices, pool=found.name, virtual=virtual)
+        return Verdict(changed=filled)
+
+    def _resolve(self, wanted: PodRequest, *, enabled: bool | None, wait_seconds: float) -> PodPool:
+        """Return the pool that the pod's devices come from, and whether DRA is enabled there.
+
+        Nodes may also be in their pools by settings, beside GPUPools.
+
+        Args:
+            enabled: Whether DRA is enabled; None leaves that to the pool.
+
+        Raises:
+            RetryableError: The pools or the slices are not known at present.
+        """
+        pools = _items(self.pools)
+        found = pool.choose(pools, _items(self.templates) if pools else (), wanted.pool)
+        found = found if enabled is None else replace(found, enabled=enabled)
+        if found.enabled and pools and (found.unknown or not wanted.pool):
+            published = self._published.names(wait_seconds=wait_seconds)
+            if pool.is_by_settings(wanted.pool, pools, published):
+                return replace(found, name=wanted.pool, document=None, unknown="")
+        return found
 
     def _alternatives(
         self, wanted: PodRequest, pool: str, *, wait_seconds: float
     ) -> tuple[PodRequest, ...]:
-        """Return the pod's request in amounts; slices are read only for requests in percent."""
+        """Return the pod's request in amounts; slices are read only for requests in percent.
+
+        Raises:
+            InputError: The cards that the pod can get differ, or there is none.
+            RetryableError: The slices are not known at present.
+        """
         slices: Sequence[Item] = ()
         if wanted.has_percentages:
             slices = self.slices.published(wait_seconds=wait_seconds)
@@ -271,60 +296,14 @@ class Admission:
                 slices = cel_evaluation.selected(slices, dialect.translate(expression))
         return pod_request.alternatives(wanted, slices, pool=pool)
 
-    def _is_by_settings(self, name: str, *, wait_seconds: float) -> bool:
-        """Return True if the pod's nodes are in their pools by settings, beside GPUPools.
 
-        Raises:
-            RetryableError: The pools or the slices are not known at present.
-        """
-        pools = self._items(self.pools)
-        if not pools or any(pool["metadata"]["name"] == name for pool in pools):
-            return False
-        published = self._published.names(wait_seconds=wait_seconds)
-        return pod_request.is_by_settings(name, pools, published)
-
-    def _are_several(self) -> bool:
-        """Return True if nodes publish several pools; False if that cannot be read at once."""
-        try:
-            return len(self._published.names(wait_seconds=_WARNING_SECONDS)) > 1
-        except RetryableError:
-            return False
-
-    def _pool(self, name: str) -> DraPool:
-        pool = pod_request.choose(self._items(self.pools), name)
-        if pool is None:
-            return DraPool(name=name)
-        return pod_request.parse_pool(pool, self._items(self.templates))
-
-    def _items(self, objects: Objects) -> Sequence[Item]:
-        """Return the cached objects; empty if the cluster does not have the kind."""
-        try:
-            return objects.items()
-        except InputError:
-            return ()
+def _items(objects: Objects) -> Sequence[Item]:
+    """Return the cached objects; empty if the cluster does not have the kind."""
+    try:
+        return objects.items()
+    except InputError:
+        return ()
 
 
-def _is_new(admission_review: Review) -> bool:
-    return admission_review.operation == "CREATE" and not admission_review.subresource
-
-
-def _selector_errors(wanted: PodRequest) -> Iterator[FieldError]:
-    """Yield why the API server would refuse the claim for its pod's own selectors.
-
-    The CEL library takes 20 MB of memory, so it is loaded with the first selector.
-    """
-    own = (
-        (names.ANNOTATION_CEL_EXPRESSION, wanted.expression),
-        (names.ANNOTATION_CEL_FILTER, wanted.selector),
-    )
-    for annotation, expression in own:
-        if not expression:
-            continue
-        from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415
-
-        if error := cel_evaluation.refusal(dialect.translate(expression)):
-            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, error)
-
-
-def _refused(path: str, error: InputError) -> Verdict:
+def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])

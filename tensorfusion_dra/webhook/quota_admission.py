@@ -50,10 +50,10 @@ class QuotaAdmission:
         self._lock = Lock()  # guards _admitted
         self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
 
-    def claim(self, admission_review: Review) -> Verdict:
+    def claim(self, asked: Review) -> Verdict:
         """Refuse a new claim for which its namespace's quotas leave too little."""
-        claim, namespace = admission_review.document, admission_review.namespace
-        if admission_review.operation != "CREATE" or admission_review.subresource:
+        claim, namespace = asked.document, asked.namespace
+        if not asked.is_creation:
             return PASSED
         try:
             quotas = [
@@ -61,9 +61,9 @@ class QuotaAdmission:
             ]
             if not quotas or not quota.shares(claim):
                 return PASSED
-            wait_seconds = admission_review.wait_seconds
+            wait_seconds = asked.wait_seconds
             stored = self._claims.of_namespace(namespace, wait_seconds=wait_seconds)
-            errors = self._refusals(admission_review, quotas, stored)
+            errors = self._refusals(asked, quotas, stored)
         except InputError:
             return PASSED  # the cluster does not have the kind
         except RetryableError as error:

@@ -1,6 +1,7 @@
 """AdmissionReviews over HTTP: each path has its rule."""
 
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.review import Outcome, Review, ReviewError, Verdict
 from tensorfusion_dra.core.names import RESOURCE_GROUP
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
-from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.admission import AdmissionRules
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 
 log = structlog.get_logger()
@@ -32,6 +33,12 @@ _SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 0.5
 _TIMEOUT: Final = re.compile(r"\btimeout=([1-9][0-9]?)s\b")
 """The API server passes the configuration's timeoutSeconds, 1 to 30, as a query parameter."""
+_EVENTS: Final = {
+    Outcome.PASSED: (logging.DEBUG, "review_passed"),
+    Outcome.CHANGED: (logging.INFO, "review_changed"),
+    Outcome.DENIED: (logging.INFO, "review_denied"),
+    Outcome.UNAVAILABLE: (logging.WARNING, "review_unavailable"),
+}
 
 
 Rule = Callable[[Review], Verdict]
@@ -42,7 +49,7 @@ class Reviews:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: AdmissionRules,
         quotas: QuotaAdmission,
         *,
         on_review: Callable[[str, Outcome, float], None],
@@ -99,7 +106,13 @@ class Reviews:
             seconds = time.monotonic() - started
             self._on_review(parsed.kind, outcome, seconds)
         body = json.dumps(review.answer(parsed, verdict)).encode()
-        _log(parsed, verdict, outcome, seconds)
+        facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
+        if outcome is not Outcome.PASSED:
+            facts["warnings"] = list(verdict.warnings)
+        if verdict.errors:
+            facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
+        level, event = _EVENTS[outcome]
+        log.log(level, event, **facts)
         return Response(status=HTTPStatus.OK, body=body, content_type="application/json")
 
 
@@ -112,19 +125,3 @@ def _wait_seconds(query: str) -> float:
 def _error(status: HTTPStatus, text: str) -> Response:
     log.warning("request_refused", status=status.value, error=text[:300])
     return text_response(status, text)
-
-
-def _log(parsed: Review, verdict: Verdict, outcome: Outcome, seconds: float) -> None:
-    facts = {"kind": parsed.kind, "name": str(parsed), "seconds": round(seconds, 4)}
-    if outcome is Outcome.PASSED:
-        log.debug("review_passed", **facts)
-        return
-    facts["warnings"] = list(verdict.warnings)
-    if outcome is Outcome.CHANGED:
-        log.info("review_changed", **facts)
-        return
-    facts["error"] = "; ".join(map(str, verdict.errors))[:1000]
-    if outcome is Outcome.UNAVAILABLE:
-        log.warning("review_unavailable", **facts)
-    else:
-        log.info("review_denied", **facts)

@@ -9,7 +9,7 @@ from tensorfusion_dra.app.doctor.webhook import trial_pod
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
-from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.admission import AdmissionRules
 from tests.support.admission import Json, ObjectsInMemory, PodsInMemory, SlicesInMemory, review_of
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations, pod_document
@@ -35,7 +35,7 @@ class Cluster:
         self.templates = ObjectsInMemory()
         self.pods = PodsInMemory()
         self.slices = SlicesInMemory(*slices)
-        self.admission = Admission(
+        self.admission = AdmissionRules(
             pools=self.pools,
             templates=self.templates,
             pods=self.pods,

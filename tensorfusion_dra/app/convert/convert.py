@@ -482,14 +482,14 @@ class _Conversion:
 
     def _pod(self, pod: CommentedMap) -> None:
         found = dialects.translate(pod, self._spoken)
-        refused = [each for each in found.found if each.is_refused]
+        refused = [each for each in found.matches if each.is_refused]
         for each in refused:
             self._problem(each.holder, each.key, f"{each.key}: {each.text}")
         if found.error:
             self._problem(pod, "spec", found.error)
         if refused or not found.annotations:
             return
-        for each in found.found:
+        for each in found.matches:
             self._reason(each.holder, each.key, f"{each.key}: {each.text}")
         for text in found.notes:
             self._reason(pod, "spec", text)
@@ -502,7 +502,7 @@ class _Conversion:
             if name not in pod["metadata"]["annotations"]:
                 quotes = SingleQuotedScalarString if '"' in value else DoubleQuotedScalarString
                 insert_first(pod["metadata"], "annotations", name, quotes(value))
-        for each in found.found:
+        for each in found.matches:
             if each.is_removed:
                 remove(each.owner, each.field, each.key)
 

@@ -1,18 +1,16 @@
 """Checks of the node's GPUs: readable, usable by containers, not allocated by others."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor.checks import Context
+from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.prepared import Mount
-from tensorfusion_dra.core.devices import other_users
 from tensorfusion_dra.core.devices.capacity import Oversubscription
-from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
@@ -62,31 +60,40 @@ def cards(context: Context) -> Iterator[Finding]:
     assert catalog is not None  # it was just read
     gpus = [device.gpu for device in catalog.devices]
     yield from published(gpus, catalog.left_out)
-    yield from used_by_others(catalog.devices)
+    yield from used_by_others(
+        (device.gpu.uuid, str(device.attributes[names.ATTR_USED_BY])) for device in catalog.devices
+    )
     yield from expansion(settings.oversubscription, catalog.host_size_errors)
-    yield from _access(settings, gpus)
+    offers = node_parts.node_facts(settings)
+    if real := [gpu for gpu in gpus if not gpu.simulated]:
+        yield device_nodes(offers.device_nodes.common)
+        for gpu in real:
+            if gpu.minor is not None:
+                yield device_nodes(partial(offers.device_nodes.of_card, gpu.minor))
+        files = offers.driver_files
+        undescribed = [gpu.uuid for gpu in real if not files.toolkit_device(gpu.uuid)]
+        yield driver_libraries(undescribed, files.mounts)
 
 
 def competing_drivers(context: Context) -> Iterator[Finding]:
     """Check whether device plugins or other DRA drivers hand out the same cards."""
     for node in checked_nodes(context):
-        name = node["metadata"]["name"]
         yield from other_plugins(node)
-        yield from tensor_fusion_workers(node, _workers(context, name))
-        slices = context.cluster.slices(fieldSelector=f"spec.nodeName={name}")
-        yield from other_slices(name, slices)
-
-
-def _workers(context: Context, node_name: str) -> list[dict[str, Any]] | None:
-    """Return Tensor Fusion's worker pods on a node; None without the right to list pods."""
-    try:
-        return context.cluster.items(
-            "/api/v1/pods",
-            fieldSelector=f"spec.nodeName={node_name}",
-            labelSelector=names.TENSOR_FUSION_WORKER,
+        workers = None
+        with suppress(StatusError):  # without the right to list pods
+            workers = context.cluster.items(
+                "/api/v1/pods",
+                fieldSelector=f"spec.nodeName={node['metadata']['name']}",
+                labelSelector=names.TENSOR_FUSION_WORKER,
+            )
+        yield from tensor_fusion_workers(node, workers)
+    if context.place is Place.WORKSTATION:
+        slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+        yield from used_by_others(
+            (device["name"], (device["attributes"].get(names.ATTR_USED_BY) or {}).get("string", ""))
+            for item in slices
+            for device in item["spec"].get("devices") or ()
         )
-    except StatusError:
-        return None
 
 
 def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Finding]:
@@ -118,12 +125,16 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
         )
 
 
-def used_by_others(devices: Sequence[Device]) -> Iterator[Finding]:
-    """Judge which cards a device plugin or another DRA driver gives to containers as well."""
-    for device in devices:
-        if user := device.attributes[names.ATTR_USED_BY]:
+def used_by_others(users: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Judge which cards a device plugin or another DRA driver gives to containers as well.
+
+    Args:
+        users: Card and attribute used_by of each device.
+    """
+    for card, user in users:
+        if user:
             yield warning(
-                f"GPU {device.gpu.uuid}",
+                f"GPU {card}",
                 f"{user} gives it to containers as well",
                 expected="this driver alone; until then a taint keeps claims away",
                 cure=f"keep {user} off this node, and end the pods that have GPUs from it",
@@ -151,22 +162,6 @@ def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Ite
             "expansion",
             f"memory {ratios.host_memory_percent} %, disk {ratios.host_disk_percent} % of the host",
         )
-
-
-def _access(settings: Settings, gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    """Check how containers get the device nodes of real cards and the NVIDIA driver's libraries."""
-    offers = node_parts.node_facts(settings)
-    real = [gpu for gpu in gpus if not gpu.simulated]
-    if not real:
-        return
-    yield device_nodes(offers.device_nodes.common)
-    for gpu in real:
-        if gpu.minor is not None:
-            yield device_nodes(partial(offers.device_nodes.of_card, gpu.minor))
-    files = offers.driver_files
-    yield driver_libraries(
-        [gpu.uuid for gpu in real if not files.toolkit_device(gpu.uuid)], files.mounts
-    )
 
 
 def device_nodes(fetch: Callable[[], Sequence[str]]) -> Finding:
@@ -278,39 +273,3 @@ def _resources(node: Mapping[str, Any], prefix: str) -> str:
         if name.startswith(prefix) and str(amount) != "0"
     ]
     return ", ".join(found)
-
-
-def other_slices(node_name: str, slices: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Judge whether another DRA driver publishes cards that this driver publishes as well.
-
-    Args:
-        node_name: Name of the node; PCI addresses are unique only within a node.
-        slices: The ResourceSlices of the node, of all drivers.
-    """
-    ours = {
-        mark
-        for driver, device in _devices(slices)
-        if driver == names.DRIVER
-        for mark in other_users.marks(device)
-    }
-    twice: dict[str, set[str]] = {}
-    others = {driver for driver, _ in _devices(slices)} - {names.DRIVER}
-    for driver, device in _devices(slices):
-        if driver != names.DRIVER and ours & set(other_users.marks(device)):
-            twice.setdefault(driver, set()).add(device["name"])
-    for driver, devices in sorted(twice.items()):
-        yield warning(
-            f"ResourceSlices of {driver} on {node_name}",
-            f"publish {', '.join(sorted(devices))}, which this driver publishes as well",
-            expected="one driver for each card: neither counts the other's claims",
-            cure=f"keep either {driver} or this driver away from this node",
-        )
-    if not twice:
-        yield ok(f"other DRA drivers on {node_name}", f"{len(others)}, none with these cards")
-
-
-def _devices(slices: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each device with its driver."""
-    for item in slices:
-        for device in item["spec"].get("devices") or []:
-            yield item["spec"]["driver"], device

@@ -96,7 +96,7 @@ def alive(context: Context) -> Iterator[Finding]:
     settings = context.settings
     if not settings.simulated_gpus:
         choice = _choice(settings)
-        yield life(choice, is_required=settings.require_enforcement == "true")
+        yield life(choice, is_required=settings.require_enforcement)
         for hint in choice.hints:
             subject, _, rest = hint.partition(": ")
             text, _, expected = rest.partition(", expected ")
@@ -156,7 +156,7 @@ def address(context: Context) -> Iterator[Finding]:
 def use(context: Context) -> Iterator[Finding]:
     """Check that the use of the cards can be observed where that is wanted."""
     settings = context.settings
-    if settings.observe_use == "true" and not settings.simulated_gpus:
+    if settings.observe_use and not settings.simulated_gpus:
         # Imported here: a simulation does not load pynvml.
         from tensorfusion_dra.discovery.nvml import processes  # noqa: PLC0415
 

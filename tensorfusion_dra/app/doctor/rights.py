@@ -27,7 +27,7 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
     The account is the pod's own, else that of the DaemonSet, else the user of the kubeconfig. With
     the DaemonSet's account its settings count, too.
     """
-    settings = {name: str(getattr(context.settings, name)) for name in _DECISIVE}
+    settings = {name: str(getattr(context.settings, name)).lower() for name in _DECISIVE}
     account = None
     if not context.in_pod:
         for installed in objects.installed(context)[:1]:

@@ -24,7 +24,7 @@ _CONTAINERD: Final = (
     "/var/snap/microk8s/current/args/containerd.toml",
     "/etc/containerd/config.toml",
 )
-_MOST_FILES: Final = 64
+_MAX_FILES: Final = 64
 _CRI: Final = "io.containerd.grpc.v1.cri"
 _CRI_FROM_2_0: Final = "io.containerd.cri.v1.runtime"
 _SECTIONS: Final = (_CRI_FROM_2_0, _CRI)
@@ -61,32 +61,30 @@ def cdi(context: Context) -> Iterator[Finding]:
 
 
 def _settings(context: Context, runtime_version: str) -> CdiSettings | None:
-    """Return the CDI settings in the runtime's files; None if there is no file."""
+    """Return the CDI settings in the runtime's files; None if there is no file.
+
+    They are read in the order in which containerd loads them: breadth first, each once.
+    """
     name, release = release_of(runtime_version)
     if name != "containerd":
         return None
     named = context.runtime_config
-    for path in [named] if named else [context.on_host(path) for path in _CONTAINERD]:
-        if path.is_file():
-            imported = _with_imports(path, context)
-            return containerd_settings(imported, release=release or (2, 0))
-    return None
-
-
-def _with_imports(main: Path, context: Context) -> Iterator[Document]:
-    """Yield the files in the order in which containerd loads them: breadth first, each once."""
-    pending, loaded = [main], set[Path]()
-    while pending and len(loaded) < _MOST_FILES:
+    every = [named] if named else [context.on_host(path) for path in _CONTAINERD]
+    pending = [path for path in every if path.is_file()][:1]
+    if not pending:
+        return None
+    loaded: dict[Path, dict[str, Any]] = {}
+    while pending and len(loaded) < _MAX_FILES:
         path = pending.pop(0)
         if path in loaded or not path.is_file():
             continue
-        loaded.add(path)
-        document = _read(path)
-        yield str(path), document
-        for pattern in map(str, as_list(document.get("imports"))):
+        loaded[path] = _read(path)
+        for pattern in map(str, as_list(loaded[path].get("imports"))):
             imported = context.on_host(pattern) if pattern[:1] == "/" else path.parent / pattern
             is_pattern = "*" in imported.name
             pending += sorted(imported.parent.glob(imported.name)) if is_pattern else [imported]
+    documents = [(str(path), document) for path, document in loaded.items()]
+    return containerd_settings(documents, release=release or (2, 0))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -145,8 +143,20 @@ def findings(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> It
             cure="check that it reads CDI specs: a pod with a claim must have TF_GPU_MEMORY_LIMIT "
             "in its environment",
         )
-    if settings is not None:
-        yield from _folders(settings, cdi_dir)
+    if settings is None:
+        return
+    folders = _DEFAULT_FOLDERS if settings.folders is None else settings.folders
+    subject = "cdi_spec_dirs of the container runtime"
+    if _real(cdi_dir) in map(_real, folders):
+        yield ok(subject, f"{', '.join(folders)}; this driver writes to {cdi_dir}")
+    else:
+        yield problem(
+            subject,
+            f"{', '.join(folders) or 'none'}, in {settings.path}",
+            expected=f"a list with {cdi_dir}, where this driver writes",
+            cure=f"add {cdi_dir} to cdi_spec_dirs and restart the runtime, or start the node "
+            "plugin with --cdi-dir",
+        )
 
 
 def release_of(reported: str) -> tuple[str, tuple[int, int] | None]:
@@ -189,21 +199,6 @@ def _containerd(
             expected="enable_cdi = true: without it containers start without GPU and limits",
             cure=f'put enable_cdi = true under [plugins."{section}"] in {settings.path} and '
             "restart containerd",
-        )
-
-
-def _folders(settings: CdiSettings, cdi_dir: str) -> Iterator[Finding]:
-    folders = _DEFAULT_FOLDERS if settings.folders is None else settings.folders
-    subject = "cdi_spec_dirs of the container runtime"
-    if _real(cdi_dir) in map(_real, folders):
-        yield ok(subject, f"{', '.join(folders)}; this driver writes to {cdi_dir}")
-    else:
-        yield problem(
-            subject,
-            f"{', '.join(folders) or 'none'}, in {settings.path}",
-            expected=f"a list with {cdi_dir}, where this driver writes",
-            cure=f"add {cdi_dir} to cdi_spec_dirs and restart the runtime, or start the node "
-            "plugin with --cdi-dir",
         )
 
 

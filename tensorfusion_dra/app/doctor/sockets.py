@@ -1,8 +1,7 @@
 """Checks of the plugin's sockets, by the means that the kubelet has."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Final
@@ -16,54 +15,41 @@ from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.state import unix_sockets
 
 _PROBE_SECONDS: Final = 5.0
-_LONGEST_ANSWER: Final = 4096
+_MAX_ANSWER_BYTES: Final = 4096
 _LOOK_FOR_REGISTRATION: Final = (
     "check the kubelet's log for the plugin's registration: journalctl -u kubelet | grep "
     + names.DRIVER
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Socket:
-    """State of a socket.
-
-    Attributes:
-        is_ours: It is of this driver, by its name.
-        live: True if a process serves it; None if this process may not connect to it.
-    """
-
-    path: str
-    is_ours: bool = True
-    live: bool | None = True
-
-
 def serving(context: Context) -> Iterator[Finding]:
-    """Check which sockets in the registration folder are served."""
+    """Check which of this driver's sockets in the registration folder are served."""
     folder = context.settings.registry_folder
     try:
         os.scandir(folder).close()  # rglob() raises no error for a folder that it may not read
         files = sorted(path for path in folder.rglob("*") if path.is_socket())
     except OSError as error:
         raise RetryableError(f"{folder}: {error.strerror or error}") from error
-    found = [
-        Socket(
-            path=str(path),
-            is_ours=sockets.is_our_registration(path.name),
-            live=not unix_sockets.trouble(str(path)) if os.access(path, os.W_OK) else None,
-        )
-        for path in files
-    ]
-    yield from registrations(found)
+    yield from registrations(
+        {
+            str(path): not unix_sockets.trouble(str(path)) if os.access(path, os.W_OK) else None
+            for path in files
+            if sockets.is_our_registration(path.name)
+        }
+    )
 
 
-def registrations(found: Sequence[Socket]) -> Iterator[Finding]:
-    """Judge the sockets in the registration folder."""
-    ours = [socket for socket in found if socket.is_ours]
-    live = [socket for socket in ours if socket.live]
+def registrations(found: Mapping[str, bool | None]) -> Iterator[Finding]:
+    """Judge this driver's sockets in the registration folder.
+
+    Args:
+        found: By path, whether a process serves it; None if this process may not connect to it.
+    """
+    live = [path for path, is_live in found.items() if is_live]
     if not live:
         yield problem(
             "registration socket",
-            f"{len(ours)} of this driver, none of them served",
+            f"{len(found)} of this driver, none of them served",
             expected=f"one that is served: {names.DRIVER}-reg.sock",
             cure="start the node plugin on this node; if it runs, its log gives the reason why it "
             "does not serve",
@@ -71,35 +57,23 @@ def registrations(found: Sequence[Socket]) -> Iterator[Finding]:
     elif len(live) > 1:
         yield note(
             "registration socket",
-            f"{len(live)} served: {', '.join(socket.path for socket in live)}",
+            f"{len(live)} served: {', '.join(live)}",
             expected="one, or two during a rolling update",
         )
-    for socket in found:
-        yield from _judge(socket)
-
-
-def _judge(socket: Socket) -> Iterator[Finding]:
-    subject = f"socket {socket.path}"
-    if socket.live is None:
-        yield not_checked(
-            subject,
-            "no permission to connect to it",
-            cure="run this as root on the node",
-        )
-    elif socket.live:
-        yield ok(subject, "served" if socket.is_ours else "served by another plugin")
-    elif socket.is_ours:
-        yield warning(
-            subject,
-            "not served: its process died without removing it",
-            expected="no socket, or a served one: the kubelet keeps connecting to it",
-            cure="restart the node plugin of this node; it removes what its predecessor left",
-        )
-    else:
-        yield note(
-            subject,
-            "not served; it is another plugin's, and the kubelet keeps connecting to it",
-        )
+    for path, is_live in found.items():
+        subject = f"socket {path}"
+        if is_live is None:
+            cure = "run this as root on the node"
+            yield not_checked(subject, "no permission to connect to it", cure=cure)
+        elif is_live:
+            yield ok(subject, "served")
+        else:
+            yield warning(
+                subject,
+                "not served: its process died without removing it",
+                expected="no socket, or a served one: the kubelet keeps connecting to it",
+                cure="restart the node plugin of this node; it removes what its predecessor left",
+            )
 
 
 def registered(context: Context) -> Iterator[Finding]:
@@ -111,7 +85,7 @@ def registered(context: Context) -> Iterator[Finding]:
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
-        body = answer.read(_LONGEST_ANSWER).decode(errors="replace").strip()
+        body = answer.read(_MAX_ANSWER_BYTES).decode(errors="replace").strip()
     except (OSError, HTTPException) as error:
         raise RetryableError(f"http://127.0.0.1:{port}/readyz: {error}") from error
     finally:

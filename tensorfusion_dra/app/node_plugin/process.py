@@ -159,7 +159,7 @@ class NodePlugin:
         discovery = supervisor.enter(
             node_parts.discovery(settings, claims_of, check=replacement.check)
         )
-        self._card_events = discovery.events if settings.health_events == "true" else None
+        self._card_events = discovery.events if settings.health_events else None
         self.catalog = DeviceCatalog(
             discovery,
             None if node_parts.follows_gpupool(settings) else node_parts.node(settings),
@@ -228,7 +228,7 @@ class NodePlugin:
         )
         self._preparer = Preparer(
             claims_at_server=claims,
-            pods=pods if settings.read_pods == "true" else None,
+            pods=pods if settings.read_pods else None,
             ledger=self._ledger,
             files=files,
             cards=LocalCards(self.catalog, facts),
@@ -341,7 +341,7 @@ class NodePlugin:
             self._settle,
         )
         supervisor.run("enforcement", watch_limits)
-        if settings.observe_use == "true":
+        if settings.observe_use:
             supervisor.on_stop(self._use.stop)
             watch_use = partial(
                 self._use.run, self._status.report_changed, self._events(), self._enforcement.wake
@@ -415,7 +415,7 @@ class NodePlugin:
             version=version.current(),
         )
         pages = status_page.pages(settings.status_page_mode, observer.view)
-        if settings.metrics != "true":
+        if not settings.metrics:
             return pages
         written = partial(
             self._metrics.written, view=observer.view, most_shares=settings.shown_shares

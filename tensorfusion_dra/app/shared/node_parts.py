@@ -124,7 +124,7 @@ def node_enforcer(settings: Settings, every: Mapping[str, Enforcer] | None = Non
         named,
         {name: _node_paths(settings, each) for name, each in named.items() if is_real},
         is_auto=is_real and settings.enforcer == AUTO,
-        is_required=settings.require_enforcement == "true",
+        is_required=settings.require_enforcement,
         is_needed=is_real and is_limited,
         wait_seconds=settings.enforcer_wait_seconds,
         now=utc_now,
@@ -163,11 +163,11 @@ def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) 
             cdi_folders=(Path(settings.static_cdi_dir), Path(settings.cdi_dir)),
         ),
         rules=LendingRules(
-            overcommit_limits=settings.overcommit_limits == "true",
+            overcommit_limits=settings.overcommit_limits,
             enforcers=every,
         ),
         boot_id=host.boot_id(Path(settings.boot_id_file)),
-        describes_devices=settings.device_metadata == "true",
+        describes_devices=settings.device_metadata,
         metadata_folder=str(settings.data_folder / names.METADATA_FOLDER),
     )
 
@@ -242,7 +242,7 @@ def health_rules(settings: Settings) -> HealthRules:
 
 def follows_driver(settings: Settings) -> bool:
     """Return True if the Node's labels say when the NVIDIA driver is replaced."""
-    return settings.release_driver == "true" and not settings.simulated_gpus
+    return settings.release_driver and not settings.simulated_gpus
 
 
 def health_tracker(

@@ -10,7 +10,6 @@ from typing import Final
 
 from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import (
-    BOOLEANS,
     LOG_FORMATS,
     LOG_LEVELS,
     flag,
@@ -34,7 +33,7 @@ STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
 STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
 """YAML reads the bare words off and on as booleans."""
 
-_LONGEST_POOL: Final = 253
+_MAX_POOL_LENGTH: Final = 253
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
 _NAMES: Final = re.compile(r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?")
@@ -49,14 +48,6 @@ _FORMS: Final = {
     "enforcers": (_SOME_NAMES, "names with commas, as hami-core,mps"),
 }
 _CHOICES: Final = {
-    **dict.fromkeys(
-        (
-            *("device_metadata", "health_events", "require_enforcement", "overcommit_limits"),
-            *("observe_use", "release_driver"),
-            *("read_pods", "metrics", "metrics_shares"),
-        ),
-        BOOLEANS,
-    ),
     "pool_source": POOL_SOURCES,
     "qos": QOS_LEVELS,
     "health_taint": TAINTS,
@@ -144,8 +135,8 @@ class Settings:
     static_cdi_dir: str = setting(
         "/etc/cdi", "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit."
     )
-    device_metadata: str = setting(
-        "false",
+    device_metadata: bool = setting(
+        False,
         "Whether containers get files with the attributes of their devices (KEP-5304): true, "
         "false.",
     )
@@ -177,13 +168,13 @@ class Settings:
     nvml_wait_seconds: float = setting(
         30.0, "How long one reading of the GPUs may take before it counts as hung, in seconds."
     )
-    health_events: str = setting(
-        "true",
+    health_events: bool = setting(
+        True,
         "Whether to wait for the NVIDIA driver's reports (XIDs): true, false. This keeps healthy "
         "GPUs open, so that without release-driver the NVIDIA driver cannot be unloaded.",
     )
-    release_driver: str = setting(
-        "true",
+    release_driver: bool = setting(
+        True,
         "Whether to evict the GPUs' pods and close NVML while a label of the Node says that the "
         "NVIDIA driver is being replaced (docs/troubleshoot.md): true, false.",
     )
@@ -223,8 +214,8 @@ class Settings:
     enforcers: str = setting(
         DEFAULT_ORDER, "Enforcers of which auto takes the first that is on the node."
     )
-    require_enforcement: str = setting(
-        "false",
+    require_enforcement: bool = setting(
+        False,
         "Whether to refuse claims whose limits nothing on this node would enforce: true, false.",
     )
     enforcer_wait_seconds: float = setting(
@@ -232,8 +223,8 @@ class Settings:
         "How long pods wait at the scheduler for a node whose enforcer is missing, in seconds, "
         "before a taint sends them to other nodes (docs/limits.md); 0: they wait on the node.",
     )
-    observe_use: str = setting(
-        "false",
+    observe_use: bool = setting(
+        False,
         "Whether to see how much of its cards each share uses, for which the pod needs the "
         "host's PID namespace (docs/limits.md): true, false.",
     )
@@ -241,11 +232,12 @@ class Settings:
         "file",
         f"How containers load a limiter's library: {', '.join(Way)} (ld.so.preload, LD_PRELOAD).",
     )
-    overcommit_limits: str = setting(
-        "false", "Whether memory limits may add up to more than a card has: true, false."
+    overcommit_limits: bool = setting(
+        False,
+        "Whether memory limits may add up to more than a card has: true, false.",
     )
-    read_pods: str = setting(
-        "true",
+    read_pods: bool = setting(
+        True,
         "Whether to read limits from the annotations of pods whose claims name none: true, false.",
     )
     tensor_fusion_root: str = setting(
@@ -302,13 +294,14 @@ class Settings:
     log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
 
     # The metrics: where they are served, and how many series they have.
-    metrics: str = setting("true", "Whether to serve /metrics over plain HTTP: true, false.")
+    metrics: bool = setting(True, "Whether to serve /metrics over plain HTTP: true, false.")
     metrics_host: str = setting(
         "", "Address of metrics-port, if that is not 0; all addresses if empty."
     )
     metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.")
-    metrics_shares: str = setting(
-        "true", "Whether each share has metrics of its own, with its pod's name: true, false."
+    metrics_shares: bool = setting(
+        True,
+        "Whether each share has metrics of its own, with its pod's name: true, false.",
     )
     metrics_most_shares: int = setting(
         1000, "Shares that have metrics of their own; those beyond are only counted."
@@ -317,7 +310,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, (form, expected) in _FORMS.items():
             value = getattr(self, name)
-            is_long = form is _SUBDOMAIN and len(value) > _LONGEST_POOL
+            is_long = form is _SUBDOMAIN and len(value) > _MAX_POOL_LENGTH
             if is_long or form.fullmatch(value) is None:
                 raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
         setting_sources.check_choices(self, _CHOICES)
@@ -327,13 +320,13 @@ class Settings:
                 raise InputError(f"{flag(name)}: found {path!r}, expected an absolute path")
         setting_sources.check_ranges(self, _RANGES)
         size = len(f"{self.gpupool}/{self.node_name}")
-        if size > _LONGEST_POOL:
+        if size > _MAX_POOL_LENGTH:
             raise InputError(
-                f"gpupool/node-name: {size} characters, expected at most {_LONGEST_POOL}"
+                f"gpupool/node-name: {size} characters, expected at most {_MAX_POOL_LENGTH}"
             )
         for name in self.candidates:
             enforcer_kinds.check(name)
-        if self.enforcer == NoEnforcer.name and self.require_enforcement == "true":
+        if self.enforcer == NoEnforcer.name and self.require_enforcement:
             raise InputError("require-enforcement: found true and enforcer none, expected false")
         if self.enforcer == AUTO and NoEnforcer.name in self.candidates:
             raise InputError("enforcers: found none, expected enforcers; or set enforcer=none")
@@ -400,7 +393,7 @@ class Settings:
     @property
     def shown_shares(self) -> int:
         """Return the number of shares that have metrics of their own."""
-        return self.metrics_most_shares if self.metrics_shares == "true" else 0
+        return self.metrics_most_shares if self.metrics_shares else 0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
 
 
-def setting(default: str | float | int, about: str, *, env: str = "") -> Any:
+def setting(default: str | float | int | bool, about: str, *, env: str = "") -> Any:
     """Return a field of a settings class.
 
     Args:
@@ -29,7 +29,7 @@ def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
     """Add one flag for each field of a settings class, and --config."""
     parser.add_argument("--config", metavar="FILE", help="YAML file with settings by flag name.")
     for item in fields(kind):
-        default = f" Default: {item.default}." if item.default != "" else ""
+        default = f" Default: {default_text(item)}." if item.default != "" else ""
         parser.add_argument(
             f"--{flag(item.name)}",
             metavar=item.name.rsplit("_", maxsplit=1)[-1].upper(),
@@ -57,10 +57,14 @@ def values(
         if getattr(flags, item.name) is not None:
             found[item.name] = getattr(flags, item.name)
     for item in fields(kind):
-        if not isinstance(item.default, str) and item.name in found:
-            number = float if isinstance(item.default, float) else int
-            found[item.name] = _number(item.name, found[item.name], number)
+        if item.name in found and not isinstance(item.default, str):
+            found[item.name] = _parsed(item.name, str(found[item.name]), type(item.default))
     return found
+
+
+def default_text(item: "Field[Any]") -> str:
+    """Return the default as it is written in the sources."""
+    return str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
 
 
 def variable(item: "Field[Any]") -> str:
@@ -120,9 +124,14 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     return found
 
 
-def _number(name: str, value: object, kind: type[int] | type[float]) -> float:
+def _parsed(name: str, value: str, kind: type[Any]) -> Any:
+    if kind is bool:
+        if value not in BOOLEANS:
+            expected = f"one of {', '.join(BOOLEANS)}"
+            raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
+        return value == "true"
     try:
-        return kind(str(value))
+        return kind(value)
     except ValueError as error:
         expected = "a whole number" if kind is int else "a number"
         raise InputError(f"{flag(name)}: found {value!r}, expected {expected}") from error

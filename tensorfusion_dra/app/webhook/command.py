@@ -1,101 +1,15 @@
-"""The verb `webhook`: create claims for pods and fill claims from annotations, at admission.
-
-Its settings have the same sources as the node plugin's.
-"""
+"""The verb `webhook`: create claims for pods and fill claims from annotations, at admission."""
 
 import argparse
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
 
-from tensorfusion_dra.app.shared import enforcer_kinds, logging, setting_sources
-from tensorfusion_dra.app.shared.setting_sources import BOOLEANS, LOG_FORMATS, LOG_LEVELS, setting
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
-
-_RANGES: Final = {
-    "port": (0, 65535),
-    "health_port": (0, 65535),
-    "metrics_port": (0, 65535),
-    "drain_seconds": (0, 600),
-}
-_CHOICES: Final = {
-    "metrics": BOOLEANS,
-    "virtual_capacity": BOOLEANS,
-    "log_level": LOG_LEVELS,
-    "log_format": LOG_FORMATS,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebhookSettings:
-    """All settings of the webhook; a setting's flag is its name with dashes."""
-
-    host: str = setting("", "Address to serve AdmissionReviews on; all addresses if empty.")
-    port: int = setting(9443, "Port for AdmissionReviews over HTTPS.")
-    tls_cert_file: str = setting("/tls/tls.crt", "PEM file of the certificate and its chain.")
-    tls_key_file: str = setting("/tls/tls.key", "PEM file of the certificate's private key.")
-    client_ca_file: str = setting(
-        "",
-        "PEM file of CA certificates. Only clients with a certificate that one of them signed may "
-        "post reviews; all clients if empty.",
-    )
-    health_host: str = setting(
-        "", "Address to serve /healthz and /readyz on over plain HTTP; all addresses if empty."
-    )
-    health_port: int = setting(8081, "Port for /healthz and /readyz.")
-    metrics: str = setting("true", "Whether to serve /metrics over plain HTTP: true, false.")
-    metrics_host: str = setting(
-        "", "Address of metrics-port, if that is not 0; all addresses if empty."
-    )
-    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.")
-    kubeconfig: str = setting(
-        "", "File with access to the API server; the pod's service account if empty."
-    )
-    scheduler_name: str = setting(
-        "default-scheduler",
-        f"Scheduler that replaces {names.TENSOR_FUSION_SCHEDULER}, which allocates no claims, in "
-        "pods with a share; empty leaves it.",
-    )
-    virtual_capacity: str = setting(
-        "false",
-        "Whether claims request virtual_tflops and virtual_vram in clusters without GPUPool "
-        "objects, for node plugins whose settings oversubscribe: true, false.",
-    )
-    enforcer: str = setting(
-        AUTO,
-        "Enforcer of the limits, as in the node plugins' setting: "
-        f"{', '.join((AUTO, *enforcer_kinds.OWN))}, or one of another package. Isolation hard is "
-        "refused if the enforcer has none; with auto the nodes decide.",
-    )
-    drain_seconds: float = setting(
-        5.0,
-        "How long requests are still accepted after SIGTERM or SIGINT, in seconds, "
-        "because the API server learns of the stop later.",
-    )
-    log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
-    log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
-
-    def __post_init__(self) -> None:
-        setting_sources.check_ranges(self, _RANGES)
-        setting_sources.check_choices(self, _CHOICES)
-        if self.enforcer != AUTO:
-            enforcer_kinds.check(self.enforcer)
+from tensorfusion_dra.app.shared import logging, setting_sources
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag for each setting, and --config."""
     setting_sources.add_flags(parser, WebhookSettings)
-
-
-def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> WebhookSettings:
-    """Return the settings from flags, environment and file.
-
-    Raises:
-        InputError: A setting is unknown, unreadable or out of its range.
-    """
-    return WebhookSettings(**setting_sources.values(WebhookSettings, flags, environment))
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -104,7 +18,7 @@ def run(flags: argparse.Namespace) -> int:
     Raises:
         InputError: A setting, or a file that the settings name, cannot be used.
     """
-    settings = from_flags(flags, os.environ)
+    settings = WebhookSettings(**setting_sources.values(WebhookSettings, flags, os.environ))
     # Logging is configured before the imports, so that their first log line has the right format.
     logging.configure(level=settings.log_level, form=settings.log_format)
     from tensorfusion_dra.app.webhook import process  # noqa: PLC0415

@@ -15,7 +15,7 @@ from tensorfusion_dra.app.shared import (
     version,
 )
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
-from tensorfusion_dra.app.webhook.command import WebhookSettings
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
@@ -27,7 +27,7 @@ from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.admission import AdmissionRules
 from tensorfusion_dra.webhook.certificates import Certificates
 from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
@@ -81,13 +81,13 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
     pools, templates, quotas = objects.values()
-    admission = Admission(
+    admission = AdmissionRules(
         pools=pools,
         templates=templates,
         pods=Pods(api),
         slices=PublishedSlices(api),
         scheduler=settings.scheduler_name,
-        virtual=settings.virtual_capacity == "true",
+        virtual=settings.virtual_capacity,
         enforces_hard=settings.enforcer == AUTO or enforcer_kinds.enforces_hard(settings.enforcer),
         names_containers=settings.enforcer in {AUTO, TensorFusion.name},
     )
@@ -108,7 +108,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)
     supervisor.run("server", server.run)
     pages: Mapping[str, Page] = {}
-    if settings.metrics == "true":
+    if settings.metrics:
         pages = health_endpoint.metrics_page(
             partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
             supervisor,

@@ -390,7 +390,7 @@ def _smaller(
             texts.append(f"{given_as} {shown(amount)}")
         is_only = len(list(placement.wanted_devices(trial.waiting))) == 1
         of_request = "" if is_only else f" in request {wanted.name}"
-        is_whole = is_annotated and pod_request.parse(annotated, []).whole
+        is_whole = is_annotated and pod_request.parse(annotated).whole
         instead = " instead of whole cards" if is_whole else ""
         node = candidate.node["metadata"]["name"]
         yield f"Request less{of_request}: {', '.join(texts)}{instead} fits now on {node}."

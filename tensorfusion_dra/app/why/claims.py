@@ -27,7 +27,7 @@ from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
-from tensorfusion_dra.webhook.admission import Admission
+from tensorfusion_dra.webhook.admission import AdmissionRules
 
 Document = Mapping[str, Any]
 
@@ -220,7 +220,7 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
             cure="wait until it is gone and create it again",
         )
         found.findings.append(going)
-    if not pod_request.parse(review.annotations_of(found.pod), []).whole:
+    if not pod_request.parse(review.annotations_of(found.pod)).whole:
         found.findings += dropped_amounts(found.pod, claim)
     found.findings += _unbound(claim)
     found.stored.append(claim)
@@ -304,7 +304,7 @@ def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -
     them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
     """
     ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
-    admission = Admission(
+    admission = AdmissionRules(
         pools=_Listed(observed.pools),
         templates=_Listed(observed.pool_templates),
         pods=_Listed([pod]),

@@ -117,7 +117,7 @@ def _undefined(_: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class FieldMapping:
     """One word of a dialect.
 
     Attributes:
@@ -152,75 +152,75 @@ _KSERVE: Final = "serving.kserve.io/exp-dra-"
 KSERVE_CLASS: Final = f"{_KSERVE}device-class"
 KSERVE_SELECTOR: Final = f"{_KSERVE}cel-selector"
 
-WORDS: Final[Mapping[Dialect, tuple[Word, ...]]] = {
+WORDS: Final[Mapping[Dialect, tuple[FieldMapping, ...]]] = {
     # Project-HAMi/HAMi: charts/hami/values.yaml, pkg/device/nvidia/device.go (MutateAdmission,
     # GenerateResourceRequests), pkg/device/devices.go (CheckType, CheckUUID), pkg/util/types.go.
     # Memory is in MiB of each card (memoryFactor 1), cores are percent, 0 is unset, and gpumem
     # takes precedence over gpumem-percentage. Without nvidia.com/gpu it is one card.
     Dialect.HAMI: (
-        Word(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
-        Word(_RESOURCE, "nvidia.com/gpumem", _VRAM, _mib),
-        Word(_RESOURCE, "nvidia.com/gpumem-percentage", _VRAM_PERCENT, _percent),
-        Word(_RESOURCE, "nvidia.com/gpucores", _COMPUTE, _percent),
-        Word(_RESOURCE, "nvidia.com/priority", note=_LIMITER),
-        Word(_ANNOTATION, "nvidia.com/use-gputype", _FILTER, _TYPE),
-        Word(_ANNOTATION, "nvidia.com/nouse-gputype", _FILTER, _NO_TYPE),
-        Word(_ANNOTATION, "nvidia.com/use-gpuuuid", _FILTER, _UUID),
-        Word(_ANNOTATION, "nvidia.com/nouse-gpuuuid", _FILTER, _NO_UUID),
-        Word(_ANNOTATION, "nvidia.com/vgpu-mode", note=_LIMITER),
-        Word(_ANNOTATION, "nvidia.com/numa-bind", note=_PLACING),
-        Word(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
-        Word(_ANNOTATION, "hami.io/gpu-scheduler-policy", note=_PLACING),
-        Word(_SCHEDULER, "hami-scheduler", _DEFAULT_SCHEDULER),
+        FieldMapping(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
+        FieldMapping(_RESOURCE, "nvidia.com/gpumem", _VRAM, _mib),
+        FieldMapping(_RESOURCE, "nvidia.com/gpumem-percentage", _VRAM_PERCENT, _percent),
+        FieldMapping(_RESOURCE, "nvidia.com/gpucores", _COMPUTE, _percent),
+        FieldMapping(_RESOURCE, "nvidia.com/priority", note=_LIMITER),
+        FieldMapping(_ANNOTATION, "nvidia.com/use-gputype", _FILTER, _TYPE),
+        FieldMapping(_ANNOTATION, "nvidia.com/nouse-gputype", _FILTER, _NO_TYPE),
+        FieldMapping(_ANNOTATION, "nvidia.com/use-gpuuuid", _FILTER, _UUID),
+        FieldMapping(_ANNOTATION, "nvidia.com/nouse-gpuuuid", _FILTER, _NO_UUID),
+        FieldMapping(_ANNOTATION, "nvidia.com/vgpu-mode", note=_LIMITER),
+        FieldMapping(_ANNOTATION, "nvidia.com/numa-bind", note=_PLACING),
+        FieldMapping(_ANNOTATION, "hami.io/node-scheduler-policy", note=_PLACING),
+        FieldMapping(_ANNOTATION, "hami.io/gpu-scheduler-policy", note=_PLACING),
+        FieldMapping(_SCHEDULER, "hami-scheduler", _DEFAULT_SCHEDULER),
     ),
     # coldzerofear/vgpu-manager: pkg/util/consts.go, pkg/webhook/pod/mutate/pod_mutate.go (without
     # a number it is 1, without cores and memory the card is whole), pkg/device/allocator (without
     # memory all memory), pkg/util/util.go (matchDeviceSelector). Memory is in MiB of each card
     # (deviceMemoryFactor 1).
     Dialect.VGPU_MANAGER: (
-        Word(_RESOURCE, "nvidia.com/vgpu-number", _COUNT, _whole),
-        Word(_RESOURCE, "nvidia.com/vgpu-memory", _VRAM, _mib),
-        Word(_RESOURCE, "nvidia.com/vgpu-cores", _COMPUTE, _percent),
-        Word(_ANNOTATION, "nvidia.com/include-gpu-type", _FILTER, _TYPE),
-        Word(_ANNOTATION, "nvidia.com/exclude-gpu-type", _FILTER, _NO_TYPE),
-        Word(_ANNOTATION, "nvidia.com/include-gpu-uuid", _FILTER, _UUID),
-        Word(_ANNOTATION, "nvidia.com/exclude-gpu-uuid", _FILTER, _NO_UUID),
-        Word(_ANNOTATION, "nvidia.com/vgpu-compute-policy", note=_LIMITER),
-        Word(_ANNOTATION, "nvidia.com/node-scheduler-policy", note=_PLACING),
-        Word(_ANNOTATION, "nvidia.com/device-scheduler-policy", note=_PLACING),
-        Word(_ANNOTATION, "nvidia.com/device-topology-mode", note=_PLACING),
-        Word(_SCHEDULER, "vgpu-scheduler", _DEFAULT_SCHEDULER),
+        FieldMapping(_RESOURCE, "nvidia.com/vgpu-number", _COUNT, _whole),
+        FieldMapping(_RESOURCE, "nvidia.com/vgpu-memory", _VRAM, _mib),
+        FieldMapping(_RESOURCE, "nvidia.com/vgpu-cores", _COMPUTE, _percent),
+        FieldMapping(_ANNOTATION, "nvidia.com/include-gpu-type", _FILTER, _TYPE),
+        FieldMapping(_ANNOTATION, "nvidia.com/exclude-gpu-type", _FILTER, _NO_TYPE),
+        FieldMapping(_ANNOTATION, "nvidia.com/include-gpu-uuid", _FILTER, _UUID),
+        FieldMapping(_ANNOTATION, "nvidia.com/exclude-gpu-uuid", _FILTER, _NO_UUID),
+        FieldMapping(_ANNOTATION, "nvidia.com/vgpu-compute-policy", note=_LIMITER),
+        FieldMapping(_ANNOTATION, "nvidia.com/node-scheduler-policy", note=_PLACING),
+        FieldMapping(_ANNOTATION, "nvidia.com/device-scheduler-policy", note=_PLACING),
+        FieldMapping(_ANNOTATION, "nvidia.com/device-topology-mode", note=_PLACING),
+        FieldMapping(_SCHEDULER, "vgpu-scheduler", _DEFAULT_SCHEDULER),
     ),
     # kai-scheduler/KAI-Scheduler: pkg/common/constants, docs/gpu-sharing (memory in MiB; for the
     # first container by default), gpu_request_validator.go (a fraction is between 0 and 1).
     Dialect.KAI: (
-        Word(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
-        Word(_ANNOTATION, "gpu-fraction", _VRAM_PERCENT, _fraction),
-        Word(_ANNOTATION, "gpu-memory", _VRAM, _mib),
-        Word(_ANNOTATION, "gpu-fraction-num-devices", _COUNT, _whole),
-        Word(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
-        Word(_ANNOTATION, "mps", note=_LIMITER),
-        Word(Kind.LABEL, "kai.scheduler/queue", note="only KAI's scheduler has queues"),
-        Word(_SCHEDULER, "kai-scheduler", note=_KAI_PLACES),
+        FieldMapping(_RESOURCE, names.NVIDIA_GPU, _COUNT, _whole),
+        FieldMapping(_ANNOTATION, "gpu-fraction", _VRAM_PERCENT, _fraction),
+        FieldMapping(_ANNOTATION, "gpu-memory", _VRAM, _mib),
+        FieldMapping(_ANNOTATION, "gpu-fraction-num-devices", _COUNT, _whole),
+        FieldMapping(_ANNOTATION, "gpu-fraction-container-name", _INJECT),
+        FieldMapping(_ANNOTATION, "mps", note=_LIMITER),
+        FieldMapping(Kind.LABEL, "kai.scheduler/queue", note="only KAI's scheduler has queues"),
+        FieldMapping(_SCHEDULER, "kai-scheduler", note=_KAI_PLACES),
     ),
     # kai-scheduler/gpu-fractioning: README, fractiond/internal/annotations (memory as quantities;
     # one of request and limit is the other as well; compute by turns or by MPS, without amounts).
     Dialect.GPU_FRACTIONING: (
-        Word(_ANNOTATION, f"{_OF}gpu-memory.request", _VRAM),
-        Word(_ANNOTATION, f"{_OF}gpu-memory.limit", names.ANNOTATION_VRAM_LIMIT),
-        Word(_ANNOTATION, f"{_OF}gpu-compute.request", _COMPUTE, _undefined),
-        Word(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
-        Word(_ANNOTATION, f"{_OF}gpu-compute.mode", note=_LIMITER),
-        Word(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
+        FieldMapping(_ANNOTATION, f"{_OF}gpu-memory.request", _VRAM),
+        FieldMapping(_ANNOTATION, f"{_OF}gpu-memory.limit", names.ANNOTATION_VRAM_LIMIT),
+        FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.request", _COMPUTE, _undefined),
+        FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.limit", _COMPUTE, _undefined),
+        FieldMapping(_ANNOTATION, f"{_OF}gpu-compute.mode", note=_LIMITER),
+        FieldMapping(_ANNOTATION, f"{_OF}gpus.devices", note=_PLACING),
     ),
     # kserve/kserve: the samples of managed DRA, pkg/constants (whole devices; for the first
     # container by default; device-count was gpu-count before).
     Dialect.KSERVE: (
-        Word(_ANNOTATION, KSERVE_CLASS, names.ANNOTATION_DEDICATED_GPU, lambda _: "true"),
-        Word(_ANNOTATION, f"{_KSERVE}device-count", _COUNT, _whole),
-        Word(_ANNOTATION, f"{_KSERVE}gpu-count", _COUNT, _whole),
-        Word(_ANNOTATION, KSERVE_SELECTOR, _FILTER, _selectors),
-        Word(_ANNOTATION, f"{_KSERVE}container-name", _INJECT),
+        FieldMapping(_ANNOTATION, KSERVE_CLASS, names.ANNOTATION_DEDICATED_GPU, lambda _: "true"),
+        FieldMapping(_ANNOTATION, f"{_KSERVE}device-count", _COUNT, _whole),
+        FieldMapping(_ANNOTATION, f"{_KSERVE}gpu-count", _COUNT, _whole),
+        FieldMapping(_ANNOTATION, KSERVE_SELECTOR, _FILTER, _selectors),
+        FieldMapping(_ANNOTATION, f"{_KSERVE}container-name", _INJECT),
     ),
 }
 _PREFIXES: Final[Mapping[Dialect, tuple[str, ...]]] = {
@@ -237,7 +237,7 @@ _MEMORY: Final = frozenset({_VRAM, _VRAM_PERCENT, names.ANNOTATION_VRAM_LIMIT})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """A word in a pod, or an unknown name that begins like one.
 
     Attributes:
@@ -267,13 +267,13 @@ class Translation:
 
     Attributes:
         annotations: Tensor Fusion's annotations for the pod; empty if its words ask for no GPU.
-        found: Every word, and every unknown name that begins like one.
+        matches: Every word, and every unknown name that begins like one.
         notes: What follows from the words together.
         error: Why they cannot be said together; "" if they can.
     """
 
     annotations: Amounts = field(default_factory=dict)
-    found: list[Found] = field(default_factory=list)
+    matches: list[Match] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     error: str = ""
 
@@ -291,17 +291,17 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
     result, asked = Translation(), dict[str, Amounts]()
     for kind, container, path, owner, field_name, key in _entries(pod):
         text = str(owner[field_name][key])
-        here = partial(Found, owner, field_name, key, path)
+        here = partial(Match, owner, field_name, key, path)
         found = _word(text if kind is Kind.SCHEDULER else key, kind, dialects)
         if found is None:
             if key.startswith(tuple(prefix for each in dialects for prefix in _PREFIXES[each])):
-                result.found.append(here("is no known word, so it stays"))
+                result.matches.append(here("is no known word, so it stays"))
             continue
         word, named = found
         try:
             value = word.read(text)
         except (ValueError, DriverError) as error:
-            result.found.append(here(str(error), is_refused=True))
+            result.matches.append(here(str(error), is_refused=True))
             continue
         becomes = f"becomes {word.becomes}: {value}" if value else "is unset"
         if kind is Kind.SCHEDULER:
@@ -313,7 +313,7 @@ def translate(pod: Mapping[str, Any], dialects: Collection[Dialect]) -> Translat
             amounts[word.becomes] = value
         text = becomes if word.becomes else f"has no effect: {word.note}"
         is_removed = bool(word.becomes) or kind is Kind.RESOURCE
-        result.found.append(here(text, is_removed=is_removed))
+        result.matches.append(here(text, is_removed=is_removed))
     _combine(result, pod, asked)
     return result
 
@@ -340,7 +340,7 @@ def _entries(pod: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str, Json, str
         yield Kind.SCHEDULER, "", "spec.schedulerName", pod, "spec", "schedulerName"
 
 
-def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[Word, str] | None:
+def _word(name: str, kind: Kind, dialects: Iterable[Dialect]) -> tuple[FieldMapping, str] | None:
     """Return a word, and the container that its name has; None if it is unknown."""
     for word in (word for each in dialects for word in WORDS[each]):
         pattern = re.escape(word.name).replace(r"\*", "([a-z0-9-]+)")
@@ -362,7 +362,7 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     if of_pod:
         asked[first] = {**of_pod, **asked.get(first, {})}
     if not asked:
-        result.found = [found for found in result.found if found.is_refused]
+        result.matches = [found for found in result.matches if found.is_refused]
         return
     together = [name for name in asked if not inits.get(name)]
     amounts, *others = asked.values()
@@ -389,7 +389,7 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
 
 def apply(pod: Json, translation: Translation) -> None:
     """Replace the words in the pod that was translated; what it has in our words already stays."""
-    for found in translation.found:
+    for found in translation.matches:
         if found.is_removed:
             found.holder.pop(found.key, None)
     metadata = pod.setdefault("metadata", {})

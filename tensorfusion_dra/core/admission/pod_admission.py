@@ -2,7 +2,7 @@
 
 import copy
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from tensorfusion_dra.core.admission import pod_containers, pod_request
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -33,190 +34,7 @@ _AMOUNTS: Final = (
 )
 _NEAR: Final = 0.92
 """Similarity of an annotation of which two letters are wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Source of a pod's share.
-
-    Attributes:
-        pool: GPUPool of the pod; "" for none.
-        template: Name of the ResourceClaimTemplate, in the pod's namespace.
-        scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
-        is_one_of_several: True if nodes publish several pools, so that a pod has a choice.
-        names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
-    """
-
-    pool: str
-    template: str
-    scheduler: str
-    names_containers: bool = False
-    is_one_of_several: bool = False
-
-
-def errors(pod: Mapping[str, Any], wanted: PodRequest, *, takes_hard: bool) -> Iterator[FieldError]:
-    """Yield every reason for which the pod cannot have its share.
-
-    Args:
-        takes_hard: True if the pod may choose hard isolation.
-    """
-    metadata = as_map(pod.get("metadata"))
-    yield from _misspelled(as_map(metadata.get("annotations")))
-    labels = as_map(metadata.get("labels"))
-    if labels.get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
-        yield FieldError(
-            f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
-            Reason.FORBIDDEN,
-            "found true, so Tensor Fusion's own webhook and scheduler give the pod a GPU as well, "
-            f"expected only one of the two: remove the label, or set "
-            f"{names.ANNOTATION_DRA_ENABLED} to false",
-        )
-    yield from _limit_errors(wanted)
-    if wanted.share.isolation is Isolation.HARD and not takes_hard:
-        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
-        yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
-    every = [name_of(container) for _, container in pod_containers.with_paths(pod)]
-    for name in wanted.containers:
-        if name not in every:
-            text = f"found {name!r}, expected one of {', '.join(every)}"
-            where = pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER)
-            yield FieldError(where, Reason.INVALID, text)
-    chosen = sharing(pod, wanted)
-    for path, container in pod_containers.with_paths(pod):
-        if name_of(container) not in chosen:
-            continue
-        yield from _partial_use(path, container, wanted)
-        for index, variable in enumerate(as_list(container.get("env"))):
-            switch = name_of(variable)
-            if switch in REFUSED_ENV:
-                text = f"found {switch}, expected no switch that turns the limiter off"
-                yield FieldError(f"{path}.env[{index}].name", Reason.FORBIDDEN, text)
-
-
-def _misspelled(annotations: Mapping[str, object]) -> Iterator[FieldError]:
-    """Yield an error for each annotation that is an amount but for one or two letters.
-
-    A warning would not do: it goes to the controller that creates the pod, and the pod would get
-    all of what it left out.
-    """
-    for annotation in annotations:
-        close = difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR)
-        if close and annotation not in _AMOUNTS:
-            text = f"found an unknown annotation; did you mean {close[0]}?"
-            yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
-
-
-def _limit_errors(wanted: PodRequest) -> Iterator[FieldError]:
-    """Yield an error for each limit below its request: no node would prepare such a claim."""
-    limits = (
-        (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
-        (names.ANNOTATION_VRAM_LIMIT, wanted.share.vram_limit, wanted.vram),
-        (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, wanted.percent_limit, wanted.percent),
-    )
-    for annotation, limit, request in limits:
-        if limit and request and limit < request:
-            text = f"found {limit}, expected at least the request of {request}"
-            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
-
-
-def _partial_use(path: str, container: Json, wanted: PodRequest) -> Iterator[FieldError]:
-    """Yield an error for each use of a single request: the container would get only one GPU."""
-    uses = as_list(as_map(container.get("resources")).get("claims"))
-    for index, use in enumerate(map(as_map, uses)):
-        if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
-            where = f"{path}.resources.claims[{index}].request"
-            text = (
-                f"found {str(use['request'])[:80]!r}, expected none: each of the {wanted.count} "
-                "GPUs has its own request; a container gets all of them only by the claim's name"
-            )
-            yield FieldError(where, Reason.INVALID, text)
-
-
-def sharing(pod: Mapping[str, Any], wanted: PodRequest) -> frozenset[str]:
-    """Return the names of the containers that get the share.
-
-    If the pod names some, these do. Otherwise all its containers do, and those init containers that
-    request whole GPUs: most init containers only prepare something, but one that needs a GPU must
-    find it.
-    """
-    if wanted.containers:
-        return frozenset(wanted.containers)
-    return frozenset(
-        name_of(container)
-        for path, container in pod_containers.with_paths(pod)
-        if path.startswith("spec.containers") or _requests_whole_gpus(container)
-    )
-
-
-def _requests_whole_gpus(container: Mapping[str, Any]) -> bool:
-    """Return True if the container requests or limits NVIDIA's extended resource."""
-    resources = as_map(container.get("resources"))
-    return any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in ("requests", "limits"))
-
-
-def admitted(pod: Mapping[str, Any], wanted: PodRequest, placement: Placement) -> Json:
-    """Return the pod with its claim, which its containers use, and canonical annotations.
-
-    A pod that was admitted before is returned unchanged.
-    """
-    result = copy.deepcopy(dict(pod))
-    chosen = sharing(pod, wanted)
-    annotations = _made(_made(result, "metadata"), "annotations")
-    annotations.update(_canonical(pod, wanted, placement, chosen))
-    spec = _made(result, "spec")
-    if placement.scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
-        spec["schedulerName"] = placement.scheduler
-    _add_named(
-        spec,
-        "resourceClaims",
-        {"name": names.POD_CLAIM, "resourceClaimTemplateName": placement.template},
-    )
-    for _, container in pod_containers.with_paths(result):
-        if _requests_whole_gpus(container):
-            for kind in ("requests", "limits"):
-                _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
-        if name_of(container) in chosen:
-            _add_named(_made(container, "resources"), "claims", {"name": names.POD_CLAIM})
-            if placement.names_containers:
-                name = {"name": names.ENV_CONTAINER_NAME, "value": name_of(container)}
-                _add_named(container, "env", name)
-    return result
-
-
-def _canonical(
-    pod: Mapping[str, Any], wanted: PodRequest, placement: Placement, chosen: frozenset[str]
-) -> dict[str, str]:
-    """Return the annotations in the spelling that the hypervisor and the node read."""
-    order = [name_of(container) for _, container in pod_containers.with_paths(pod)]
-    share = wanted.share
-    canonical = {
-        names.ANNOTATION_DRA_ENABLED: "true",
-        names.ANNOTATION_GPU_COUNT: str(wanted.count),
-        names.ANNOTATION_GPUPOOL: placement.pool,
-        names.ANNOTATION_INJECT_CONTAINER: ",".join(name for name in order if name in chosen),
-        names.ANNOTATION_TFLOPS_REQUEST: str(wanted.tflops or ""),
-        names.ANNOTATION_VRAM_REQUEST: str(wanted.vram or ""),
-        names.ANNOTATION_TFLOPS_LIMIT: str(share.tflops_limit or ""),
-        names.ANNOTATION_VRAM_LIMIT: str(share.vram_limit or ""),
-    }
-    return {annotation: text for annotation, text in canonical.items() if text}
-
-
-def _add_named(holder: Json, field: str, entry: Json) -> None:
-    """Append the entry to the list in a field, unless the list has an entry of its name."""
-    listed = as_list(holder.get(field))
-    if not any(name_of(existing) == entry["name"] for existing in listed):
-        holder[field] = [*listed, entry]
-
-
-def _made(holder: Json, field: str) -> Json:
-    """Return the object in a field for modification; create it if there is none."""
-    found = holder.get(field)
-    if not isinstance(found, dict):
-        found = holder[field] = {}
-    return found
-
-
+_AMOUNTS_OF: Final = ("requests", "limits")
 KNOWN_ANNOTATIONS: Final = frozenset(
     {
         *REQUESTING_ANNOTATIONS,
@@ -249,16 +67,240 @@ OTHERS: Final = frozenset(
 """Annotations that Tensor Fusion's own components write and read; they need no warning."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Source of a pod's share.
+
+    Attributes:
+        pool: GPUPool of the pod; "" for none.
+        template: Name of the ResourceClaimTemplate, in the pod's namespace.
+        scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        is_one_of_several: True if nodes publish several pools, so that a pod has a choice.
+        names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
+    """
+
+    pool: str
+    template: str
+    scheduler: str
+    names_containers: bool = False
+    is_one_of_several: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container of the pod, as far as the pod's share concerns it.
+
+    Attributes:
+        path: In the pod.
+        env: Names of its variables.
+        claims: Its uses of claims.
+        takes_gpus: True if it requests or limits NVIDIA's extended resource.
+        has_share: True if it gets the share. If the pod names containers, these get it. Otherwise
+            all do but the init containers, of which only those do that request whole GPUs: most
+            only prepare something, but one that needs a GPU must find it.
+    """
+
+    path: str
+    name: str
+    env: tuple[str, ...]
+    claims: tuple[Mapping[str, object], ...]
+    takes_gpus: bool
+    is_privileged: bool
+    has_share: bool
+
+    def errors(self, wanted: PodRequest) -> Iterator[FieldError]:
+        """Yield why it cannot have the share."""
+        for index, use in enumerate(self.claims):
+            # By a single request the container would get only one GPU.
+            if wanted.count > 1 and use.get("name") == names.POD_CLAIM and use.get("request"):
+                where = f"{self.path}.resources.claims[{index}].request"
+                text = (
+                    f"found {str(use['request'])[:80]!r}, expected none: each of the "
+                    f"{wanted.count} GPUs has its own request; a container gets all of them only "
+                    "by the claim's name"
+                )
+                yield FieldError(where, Reason.INVALID, text)
+        for index, switch in enumerate(self.env):
+            if switch in REFUSED_ENV:
+                text = f"found {switch}, expected no switch that turns the limiter off"
+                where = f"{self.path}.env[{index}].name"
+                yield FieldError(where, Reason.FORBIDDEN, text)
+
+
+def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[Container, ...]:
+    """Return the pod's containers, init containers first."""
+    found = []
+    for path, container in pod_containers.with_paths(pod):
+        name, resources = name_of(container), as_map(container.get("resources"))
+        takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
+        is_chosen = takes_gpus or path.startswith("spec.containers")
+        found.append(
+            Container(
+                path=path,
+                name=name,
+                env=tuple(map(name_of, as_list(container.get("env")))),
+                claims=tuple(map(as_map, as_list(resources.get("claims")))),
+                takes_gpus=takes_gpus,
+                is_privileged=as_map(container.get("securityContext")).get("privileged") is True,
+                has_share=name in wanted.containers if wanted.containers else is_chosen,
+            )
+        )
+    return tuple(found)
+
+
+def errors(
+    pod: Mapping[str, Any],
+    wanted: PodRequest,
+    every: Sequence[Container],
+    *,
+    takes_hard: bool,
+) -> Iterator[FieldError]:
+    """Yield every reason for which the pod cannot have its share.
+
+    An annotation that is an amount but for one or two letters is an error: a warning goes to the
+    controller that creates the pod, and the pod would get all of what it left out. So is a limit
+    below its request, since no node would prepare such a claim.
+
+    Args:
+        every: The pod's containers.
+        takes_hard: True if the pod may choose hard isolation.
+    """
+    metadata = as_map(pod.get("metadata"))
+    for annotation in as_map(metadata.get("annotations")):
+        close = difflib.get_close_matches(annotation, _AMOUNTS, n=1, cutoff=_NEAR)
+        if close and annotation not in _AMOUNTS:
+            text = f"found an unknown annotation; did you mean {close[0]}?"
+            yield FieldError(pod_request.path_of(annotation), Reason.NOT_SUPPORTED, text)
+    if as_map(metadata.get("labels")).get(names.LABEL_TENSOR_FUSION_ENABLED) == "true":
+        yield FieldError(
+            f"metadata.labels[{names.LABEL_TENSOR_FUSION_ENABLED}]",
+            Reason.FORBIDDEN,
+            "found true, so Tensor Fusion's own webhook and scheduler give the pod a GPU as well, "
+            f"expected only one of the two: remove the label, or set "
+            f"{names.ANNOTATION_DRA_ENABLED} to false",
+        )
+    for annotation, limit, request in (
+        (names.ANNOTATION_TFLOPS_LIMIT, wanted.share.tflops_limit, wanted.tflops),
+        (names.ANNOTATION_VRAM_LIMIT, wanted.share.vram_limit, wanted.vram),
+        (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, wanted.percent_limit, wanted.percent),
+    ):
+        if limit and request and limit < request:
+            text = f"found {limit}, expected at least the request of {request}"
+            yield FieldError(pod_request.path_of(annotation), Reason.INVALID, text)
+    if wanted.share.isolation is Isolation.HARD and not takes_hard:
+        where = pod_request.path_of(names.ANNOTATION_ISOLATION)
+        yield FieldError(where, Reason.FORBIDDEN, f"found hard, expected {isolation.HARD_NEEDS}")
+    known = [container.name for container in every]
+    for name in wanted.containers:
+        if name not in known:
+            text = f"found {name!r}, expected one of {', '.join(known)}"
+            where = pod_request.path_of(names.ANNOTATION_INJECT_CONTAINER)
+            yield FieldError(where, Reason.INVALID, text)
+    for container in every:
+        if container.has_share:
+            yield from container.errors(wanted)
+
+
+def admitted(
+    pod: Mapping[str, Any], wanted: PodRequest, every: Sequence[Container], placement: Placement
+) -> Json:
+    """Return the pod with its claim, which its containers use, and canonical annotations.
+
+    The annotations are in the spelling that the hypervisor and the node read. A pod that was
+    admitted before is returned unchanged.
+    """
+    result = copy.deepcopy(dict(pod))
+    share = wanted.share
+    canonical = {
+        names.ANNOTATION_DRA_ENABLED: "true",
+        names.ANNOTATION_GPU_COUNT: str(wanted.count),
+        names.ANNOTATION_GPUPOOL: placement.pool,
+        names.ANNOTATION_INJECT_CONTAINER: ",".join(each.name for each in every if each.has_share),
+        names.ANNOTATION_TFLOPS_REQUEST: str(wanted.tflops or ""),
+        names.ANNOTATION_VRAM_REQUEST: str(wanted.vram or ""),
+        names.ANNOTATION_TFLOPS_LIMIT: str(share.tflops_limit or ""),
+        names.ANNOTATION_VRAM_LIMIT: str(share.vram_limit or ""),
+    }
+    annotations = _made(_made(result, "metadata"), "annotations")
+    annotations.update({annotation: text for annotation, text in canonical.items() if text})
+    spec = _made(result, "spec")
+    if placement.scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
+        spec["schedulerName"] = placement.scheduler
+    claim = {"name": names.POD_CLAIM}
+    template = {"resourceClaimTemplateName": placement.template}
+    _add_named(spec, "resourceClaims", {**claim, **template})
+    found = pod_containers.with_paths(result)
+    for known, (_, container) in zip(every, found, strict=True):
+        if known.takes_gpus:
+            for kind in _AMOUNTS_OF:
+                _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
+        if known.has_share:
+            _add_named(_made(container, "resources"), "claims", claim)
+            if placement.names_containers:
+                name = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
+                _add_named(container, "env", name)
+    return result
+
+
+def _add_named(holder: Json, field: str, entry: Json) -> None:
+    """Append the entry to the list in a field, unless the list has an entry of its name."""
+    listed = as_list(holder.get(field))
+    if not any(name_of(existing) == entry["name"] for existing in listed):
+        holder[field] = [*listed, entry]
+
+
+def _made(holder: Json, field: str) -> Json:
+    """Return the object in a field for modification; create it if there is none."""
+    found = holder.get(field)
+    if not isinstance(found, dict):
+        found = holder[field] = {}
+    return found
+
+
 def warnings(
-    pod: Mapping[str, Any], annotations: Mapping[str, str], wanted: PodRequest, placement: Placement
-) -> list[str]:
-    """Return the warnings, one line each; the API server truncates them at 256 characters."""
-    return [
-        *_of_names(annotations),
-        *_of_amounts(wanted),
-        *_of_placement(pod, wanted, placement),
-        *_of_containers(pod, sharing(pod, wanted)),
-    ]
+    pod: Mapping[str, Any],
+    wanted: PodRequest,
+    every: Sequence[Container],
+    placement: Placement,
+) -> Iterator[str]:
+    """Yield the warnings, one line each; the API server truncates them at 256 characters."""
+    yield from _of_names(review.annotations_of(pod))
+    yield from _of_amounts(wanted)
+    spec = as_map(pod.get("spec"))
+    if placement.is_one_of_several and not placement.pool and not wanted.expression:
+        yield f"{names.ANNOTATION_GPUPOOL}: not set, so GPUs of every pool match"
+    if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
+        yield (
+            f"spec.schedulerName: in DRA mode {placement.scheduler} places the pod, "
+            f"not {names.TENSOR_FUSION_SCHEDULER}"
+            if placement.scheduler
+            else f"spec.schedulerName: {names.TENSOR_FUSION_SCHEDULER} must be a scheduler that "
+            "allocates claims; otherwise the pod stays Pending"
+        )
+    if spec.get("nodeName"):
+        yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
+    for entry in map(as_map, as_list(spec.get("resourceClaims"))):
+        template = entry.get("resourceClaimTemplateName")
+        if name_of(entry) == names.POD_CLAIM and template != placement.template:
+            found = template or entry.get("resourceClaimName")
+            yield (
+                f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of "
+                f"{placement.template}"
+            )
+    for container in every:
+        if not container.has_share:
+            if container.takes_gpus:
+                yield (
+                    f"container {container.name}: {names.NVIDIA_GPU} was removed; it gets no share"
+                )
+            continue
+        if container.is_privileged:
+            yield f"container {container.name}: is privileged, so it sees every GPU of its node"
+        if names.ENV_LD_PRELOAD in container.env:
+            yield (
+                f"container {container.name}: on nodes with the setting preload=env the limiter's "
+                f"{names.ENV_LD_PRELOAD} replaces its own"
+            )
 
 
 def _of_names(annotations: Mapping[str, str]) -> Iterator[str]:
@@ -291,46 +333,3 @@ def _of_amounts(wanted: PodRequest) -> Iterator[str]:
             yield f"{annotation}: not set, so the pod takes all {what} of its GPUs"
     if wanted.vram and wanted.vram.nano < MIB * NANO:
         yield f"{names.ANNOTATION_VRAM_REQUEST}: {wanted.vram} bytes; did you mean {wanted.vram}Gi?"
-
-
-def _of_placement(
-    pod: Mapping[str, Any], wanted: PodRequest, placement: Placement
-) -> Iterator[str]:
-    spec = as_map(pod.get("spec"))
-    if placement.is_one_of_several and not placement.pool and not wanted.expression:
-        yield f"{names.ANNOTATION_GPUPOOL}: not set, so GPUs of every pool match"
-    if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
-        yield (
-            f"spec.schedulerName: in DRA mode {placement.scheduler} places the pod, "
-            f"not {names.TENSOR_FUSION_SCHEDULER}"
-            if placement.scheduler
-            else f"spec.schedulerName: {names.TENSOR_FUSION_SCHEDULER} must be a scheduler that "
-            "allocates claims; otherwise the pod stays Pending"
-        )
-    if spec.get("nodeName"):
-        yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
-    for entry in map(as_map, as_list(spec.get("resourceClaims"))):
-        template = entry.get("resourceClaimTemplateName")
-        if name_of(entry) == names.POD_CLAIM and template != placement.template:
-            found = template or entry.get("resourceClaimName")
-            yield (
-                f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of "
-                f"{placement.template}"
-            )
-
-
-def _of_containers(pod: Mapping[str, Any], chosen: frozenset[str]) -> Iterator[str]:
-    for _, container in pod_containers.with_paths(pod):
-        name = name_of(container)
-        if name not in chosen:
-            if _requests_whole_gpus(container):
-                yield f"container {name}: {names.NVIDIA_GPU} was removed; it gets no share"
-            continue
-        if as_map(container.get("securityContext")).get("privileged") is True:
-            yield f"container {name}: is privileged, so it sees every GPU of its node"
-        env = {name_of(each) for each in as_list(container.get("env"))}
-        if names.ENV_LD_PRELOAD in env:
-            yield (
-                f"container {name}: on nodes with the setting preload=env the limiter's "
-                f"{names.ENV_LD_PRELOAD} replaces its own"
-            )

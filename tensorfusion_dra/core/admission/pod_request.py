@@ -1,21 +1,19 @@
 """Parsing of a pod's annotations into a request (user guide, section 4)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
-from tensorfusion_dra.core.claims import isolation, share_policy
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ShareParameters
-from tensorfusion_dra.core.devices import device, gpupool
+from tensorfusion_dra.core.devices import device
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import name_rules, quantity, review
+from tensorfusion_dra.core.errors import DriverError, InputError
+from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
-from tensorfusion_dra.core.kubernetes.field_reader import Fields
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -23,100 +21,7 @@ Item = Mapping[str, Any]
 Card = tuple[Quantity, Quantity, str]
 """Memory, TFLOPS and model of a published GPU."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraPool:
-    """A GPUPool's settings for its pods.
-
-    Attributes:
-        name: Name of the GPUPool; "" for pods without one.
-        enabled: True if its pods use DRA unless their annotations say otherwise.
-        template: Name of their ResourceClaimTemplate.
-        isolations: Isolation modes that the pool may set for its nodes.
-    """
-
-    name: str = ""
-    enabled: bool = False
-    template: str = names.CLAIM_TEMPLATE
-    isolations: frozenset[Isolation] = frozenset()
-
-
-def choose(pools: Sequence[Item], name: str) -> Item | None:
-    """Return the pool of this name, or the default pool if the name is "".
-
-    Return None if there are no GPUPools; the pools of nodes then come from their settings.
-
-    Raises:
-        InputError: No pool has this name; or none is named, and not exactly one is the default.
-    """
-    if not pools:
-        return None
-    if name:
-        try:
-            return gpupool.named(pools, name)
-        except InputError as error:
-            known = ", ".join(sorted(map(_name, pools))[:10])
-            raise InputError(f"found {name!r}, expected a GPUPool such as {known}") from error
-    default = [
-        pool
-        for pool in pools
-        if review.annotations_of(pool).get(names.ANNOTATION_DEFAULT_POOL) == "true"
-    ]
-    if len(default) == 1:
-        return default[0]
-    if default:
-        found = ", ".join(sorted(map(_name, default)))
-        raise InputError(f"found no name and the defaults {found}, expected one default GPUPool")
-    raise InputError("found no name and no default GPUPool, expected the name of a GPUPool")
-
-
-def is_by_settings(name: str, pools: Sequence[Item], published: AbstractSet[str]) -> bool:
-    """Return True if a pod's nodes are in their pools by settings, whatever GPUPools there are.
-
-    Pods have to get devices as nodes publish them. Example: node plugins with pool-source=settings
-    publish `default`, and the cluster has the default GPUPool `prod` for Tensor Fusion's own
-    scheduler. Then a pod may name `default`, and a pod that names none gets GPUs of every pool. A
-    GPUPool that no node publishes may still get nodes, so a pod that names one waits.
-
-    Args:
-        name: The pool that the pod names; "" for none.
-        pools: The cluster's GPUPools.
-        published: The GPUPools that nodes publish.
-    """
-    known = set(map(_name, pools))
-    if name:
-        return name not in known and name in published
-    return bool(published) and published.isdisjoint(known)
-
-
-def parse_pool(pool: Item, templates: Iterable[Item]) -> DraPool:
-    """Return a GPUPool's settings for its pods.
-
-    The pool's own draConfig takes precedence over the SchedulingConfigTemplate that it names. The
-    CRDs of Tensor Fusion have neither field, so the API server drops them; those of the chart
-    have both.
-    """
-    spec = as_map(pool.get("spec"))
-    own = as_map(spec.get("draConfig"))
-    shared: Mapping[str, object] = {}
-    for template in templates:
-        if _name(template) == spec.get("schedulingConfigTemplate"):
-            shared = as_map(as_map(template.get("spec")).get("dra"))
-    enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
-    name = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
-    return DraPool(
-        name=_name(pool),
-        enabled=enabled is True,
-        template=str(name or names.CLAIM_TEMPLATE),
-        isolations=isolation.pool_modes(pool),
-    )
-
-
-def _name(item: Item) -> str:
-    return str(item["metadata"]["name"])
-
-
-MOST_GPUS: Final = 32
+MAX_GPUS: Final = 32
 """Maximum number of devices in a claim (AllocationResultsMaxSize of resource.k8s.io/v1)."""
 
 REQUESTING_ANNOTATIONS: Final = (
@@ -149,12 +54,103 @@ _NO_PARAMETERS: Final = ShareParameters()
 _COUNT: Final = re.compile(r"0*[0-9]{1,4}")
 _HUNDRED: Final = Quantity.whole(100)
 _BOOLEANS: Final = {"true": True, "false": False}
-_CURE: Final = "or an amount instead of a percentage"
+_REMEDY: Final = "or an amount instead of a percentage"
 LIKE_MEMORY: Final = "memory"
 """Value of compute-percent-request: the part of each card's compute that the pod's memory is of the
 card's memory, rounded up to whole percent."""
-_MOST_MODELS: Final = 8
+_MAX_MODELS: Final = 8
 """Maximum number of alternatives of a request (FirstAvailableDeviceRequestMaxSize)."""
+_OF_SHARE: Final = ("tflops_limit", "vram_limit", "isolation", "qos")
+
+
+def _boolean(text: str) -> bool:
+    if text not in _BOOLEANS:
+        raise ValueError(f"found {text[:80]!r}, expected true or false")
+    return _BOOLEANS[text]
+
+
+def _amount(text: str) -> Quantity | None:
+    """Parse an amount; 0 is unset, because Tensor Fusion writes it if a pod names none."""
+    amount = quantity.parse(text)
+    if amount.nano < 0:
+        raise ValueError(f"found {amount}, expected more than 0")
+    return amount if amount.nano else None
+
+
+def _percent_or_memory(text: str) -> Quantity | str | None:
+    return text if text == LIKE_MEMORY else _percent(text)
+
+
+def _percent(text: str) -> Quantity | None:
+    """Parse a percentage; 0 is unset, as for amounts."""
+    amount = quantity.parse(text)
+    if not 0 <= amount.nano <= _HUNDRED.nano:
+        raise ValueError(f"found {amount}, expected more than 0 and at most 100")
+    return amount if amount.nano else None
+
+
+def _count(text: str) -> int:
+    if _COUNT.fullmatch(text) is None or not 1 <= int(text) <= MAX_GPUS:
+        raise ValueError(f"found {text[:80]!r}, expected 1 to {MAX_GPUS}")
+    return int(text)
+
+
+def _models(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(model.strip() for model in text.split(",")))
+    if not all(found) or len(found) > _MAX_MODELS:
+        raise ValueError(
+            f"found {text[:80]!r}, expected a model such as A100, or up to {_MAX_MODELS} of them, "
+            "separated by commas"
+        )
+    syntax.quoted(text)  # raises for text that no selector can contain
+    return found
+
+
+def _pool(text: str) -> str:
+    for error in name_rules.subdomain("", text):
+        raise ValueError(f"found {text[:80]!r}, expected the name of a GPUPool ({error.reason})")
+    return text
+
+
+def _expression(text: str) -> str:
+    """Return an expression untranslated: each claim translates it again.
+
+    Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
+    """
+    if text.strip():
+        dialect.translate(text)
+    return text.strip() and text
+
+
+def _containers(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(found):
+        raise ValueError(f"found {text[:80]!r}, expected names of containers, separated by commas")
+    return found
+
+
+# The order of errors. Of a pod's annotations, those that name a share are read by the node as well.
+_READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
+    "enabled": (names.ANNOTATION_DRA_ENABLED, _boolean, None),
+    "tflops": (names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
+    "vram": (names.ANNOTATION_VRAM_REQUEST, _amount, None),
+    "percent": (names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent_or_memory, None),
+    "percent_limit": (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
+    "vram_percent": (names.ANNOTATION_VRAM_PERCENT_REQUEST, _percent, None),
+    "whole": (names.ANNOTATION_DEDICATED_GPU, _boolean, False),
+    "count": (names.ANNOTATION_GPU_COUNT, _count, 1),
+    "models": (names.ANNOTATION_GPU_MODEL, _models, ()),
+    "pool": (names.ANNOTATION_GPUPOOL, _pool, ""),
+    "expression": (names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
+    "selector": (names.ANNOTATION_CEL_FILTER, _expression, ""),
+    "containers": (names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
+    "tflops_limit": (names.ANNOTATION_TFLOPS_LIMIT, share_policy.limit_or_none, None),
+    "vram_limit": (names.ANNOTATION_VRAM_LIMIT, share_policy.limit_or_none, None),
+    "isolation": (names.ANNOTATION_ISOLATION, share_policy.isolation, None),
+    "qos": (names.ANNOTATION_QOS, share_policy.qos, None),
+    "must_be_enforced": (names.ANNOTATION_REQUIRE_ENFORCEMENT, _boolean, False),
+}
+"""Annotation, its parser, and the value without it, by field of the request or of its share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +175,7 @@ class PodRequest:
         containers: Names of the containers that get the share; empty leaves that to the webhook.
         share: Limits, isolation and level of service.
         must_be_enforced: True to get only GPUs of nodes that enforce what the pod limits.
+        errors: What is wrong with the annotations.
     """
 
     enabled: bool | None = None
@@ -197,6 +194,7 @@ class PodRequest:
     containers: tuple[str, ...] = ()
     share: ShareParameters = _NO_PARAMETERS
     must_be_enforced: bool = False
+    errors: tuple[FieldError, ...] = ()
 
     @property
     def has_percentages(self) -> bool:
@@ -227,134 +225,47 @@ def path_of(annotation: str) -> str:
     return f"{_PATH}[{annotation}]"
 
 
-def parse(pod_annotations: Mapping[str, str], errors: list[FieldError]) -> PodRequest:
-    """Parse a pod's annotations into its request; append all errors to the list.
+def parse(pod_annotations: Mapping[str, str]) -> PodRequest:
+    """Parse a pod's annotations into its request, with all their errors.
 
     A malformed annotation counts as unset. As in Tensor Fusion, TFLOPS take precedence over
     percentages, a limit without a request is the request as well, and isolation `shared` gives
     whole GPUs, whatever the amounts.
     """
-    fields = Fields(pod_annotations, path=_PATH, errors=errors)
-    is_like_memory = pod_annotations.get(names.ANNOTATION_COMPUTE_PERCENT_REQUEST) == LIKE_MEMORY
-    request = PodRequest(
-        # A malformed value counts as true, so that its error is reported.
-        enabled=fields.read(
-            names.ANNOTATION_DRA_ENABLED,
-            _boolean,
-            True if names.ANNOTATION_DRA_ENABLED in pod_annotations else None,
-        ),
-        tflops=fields.read(names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
-        vram=fields.read(names.ANNOTATION_VRAM_REQUEST, _amount, None),
-        percent=None
-        if is_like_memory
-        else fields.read(names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent, None),
-        percent_limit=fields.read(names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
-        vram_percent=fields.read(names.ANNOTATION_VRAM_PERCENT_REQUEST, _percent, None),
-        like_memory=is_like_memory,
-        whole=fields.read(names.ANNOTATION_DEDICATED_GPU, _boolean, default=False),
-        count=fields.read(names.ANNOTATION_GPU_COUNT, _count, 1),
-        models=fields.read(names.ANNOTATION_GPU_MODEL, _models, ()),
-        pool=fields.read(names.ANNOTATION_GPUPOOL, _pool, ""),
-        expression=fields.read(names.ANNOTATION_CEL_EXPRESSION, _expression, ""),
-        selector=fields.read(names.ANNOTATION_CEL_FILTER, _expression, ""),
-        containers=fields.read(names.ANNOTATION_INJECT_CONTAINER, _containers, ()),
-        share=share_policy.read_annotations(fields),
-        must_be_enforced=fields.read(names.ANNOTATION_REQUIRE_ENFORCEMENT, _boolean, default=False),
-    )
-    request = _completed(request)
+    found: dict[str, Any] = {}
+    errors: list[FieldError] = []
+    for field, (annotation, read, default) in _READERS.items():
+        found[field] = default
+        if annotation in pod_annotations:
+            try:
+                found[field] = read(pod_annotations[annotation])
+            except (ValueError, DriverError) as error:
+                errors.append(FieldError(path_of(annotation), Reason.INVALID, str(error)))
     malformed = {error.path for error in errors}
+    if path_of(names.ANNOTATION_DRA_ENABLED) in malformed:
+        found["enabled"] = True  # so that its error is reported
+    share = ShareParameters(**{field: found.pop(field) for field in _OF_SHARE})
+    is_like_memory = found["percent"] == LIKE_MEMORY
+    percent = None if is_like_memory else found["percent"]
+    if found["whole"] or share.isolation is Isolation.SHARED:
+        share = replace(share, tflops_limit=None, vram_limit=None)
+        found |= {"whole": True, "percent": None, "percent_limit": None, "vram_percent": None}
+    else:
+        tflops, vram = found["tflops"] or share.tflops_limit, found["vram"]
+        vram_percent = None if vram else found["vram_percent"]
+        vram = vram or (None if vram_percent else share.vram_limit)
+        found["like_memory"] = is_like_memory and not tflops and bool(vram or vram_percent)
+        percent = percent or (None if found["like_memory"] else found["percent_limit"])
+        found |= {"tflops": tflops, "vram": vram, "vram_percent": vram_percent}
+        found["percent"] = None if tflops else percent
+        found["percent_limit"] = None if share.tflops_limit else found["percent_limit"]
+    request = PodRequest(**found, share=share)
     amounts_malformed = not malformed.isdisjoint(map(path_of, _IMPLYING_AMOUNTS))
     if requests_gpu(pod_annotations) and not (request.has_amounts or amounts_malformed):
         tflops, vram = names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST
         text = f"found no amount, expected {tflops}, {vram} or both"
-        where = path_of(tflops)
-        errors.append(FieldError(where, Reason.REQUIRED, text))
-    return request
-
-
-def _completed(request: PodRequest) -> PodRequest:
-    """Return the request with the values that follow from its other values."""
-    share = request.share
-    none = replace(request, percent=None, percent_limit=None, vram_percent=None, like_memory=False)
-    if request.whole or share.isolation is Isolation.SHARED:
-        unlimited = replace(share, tflops_limit=None, vram_limit=None)
-        return replace(none, whole=True, share=unlimited)
-    tflops = request.tflops or share.tflops_limit
-    vram_percent = None if request.vram else request.vram_percent
-    vram = request.vram or (None if vram_percent else share.vram_limit)
-    is_like_memory = request.like_memory and not tflops and bool(vram or vram_percent)
-    percent = request.percent or (None if is_like_memory else request.percent_limit)
-    return replace(
-        none,
-        tflops=tflops,
-        vram=vram,
-        percent=None if tflops else percent,
-        percent_limit=None if share.tflops_limit else request.percent_limit,
-        vram_percent=vram_percent,
-        like_memory=is_like_memory,
-    )
-
-
-def _boolean(text: str) -> bool:
-    if text not in _BOOLEANS:
-        raise ValueError(f"found {text[:80]!r}, expected true or false")
-    return _BOOLEANS[text]
-
-
-def _amount(text: str) -> Quantity | None:
-    """Parse an amount; 0 is unset, because Tensor Fusion writes it if a pod names none."""
-    amount = quantity.parse(text)
-    if amount.nano < 0:
-        raise ValueError(f"found {amount}, expected more than 0")
-    return amount if amount.nano else None
-
-
-def _percent(text: str) -> Quantity | None:
-    """Parse a percentage; 0 is unset, as for amounts."""
-    amount = quantity.parse(text)
-    if not 0 <= amount.nano <= _HUNDRED.nano:
-        raise ValueError(f"found {amount}, expected more than 0 and at most 100")
-    return amount if amount.nano else None
-
-
-def _count(text: str) -> int:
-    if _COUNT.fullmatch(text) is None or not 1 <= int(text) <= MOST_GPUS:
-        raise ValueError(f"found {text[:80]!r}, expected 1 to {MOST_GPUS}")
-    return int(text)
-
-
-def _models(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(model.strip() for model in text.split(",")))
-    if not all(found) or len(found) > _MOST_MODELS:
-        raise ValueError(
-            f"found {text[:80]!r}, expected a model such as A100, or up to {_MOST_MODELS} of them, "
-            "separated by commas"
-        )
-    syntax.quoted(text)  # raises for text that no selector can contain
-    return found
-
-
-def _pool(text: str) -> str:
-    for error in name_rules.subdomain("", text):
-        raise ValueError(f"found {text[:80]!r}, expected the name of a GPUPool ({error.reason})")
-    return text
-
-
-def _expression(text: str) -> str:
-    """Return an expression untranslated: each claim translates it again.
-
-    Its types are the library's to check (`scheduling.cel_evaluation`), when the pod is created.
-    """
-    if text.strip():
-        dialect.translate(text)
-    return text.strip() and text
-
-
-def _containers(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(found):
-        raise ValueError(f"found {text[:80]!r}, expected names of containers, separated by commas")
-    return found
+        errors.append(FieldError(path_of(tflops), Reason.REQUIRED, text))
+    return replace(request, errors=tuple(errors))
 
 
 def alternatives(
@@ -387,7 +298,7 @@ def alternatives(
     cards = sorted(_cards(slices, pool="" if wanted.expression else pool))
     models = wanted.models
     if wanted.like_memory and wanted.vram and not models:
-        models = tuple(dict.fromkeys(model for _, _, model in cards))[:_MOST_MODELS]
+        models = tuple(dict.fromkeys(model for _, _, model in cards))[:_MAX_MODELS]
     found = []
     for model in models or ("",):
         own = [card for card in cards if not model or card[2] == device.shortened(model)]
@@ -396,7 +307,7 @@ def alternatives(
     if not found:
         raise InputError(
             f"found no published GPU {' or '.join(models) or 'of any model'} in "
-            f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_CURE}"
+            f"{f'pool {pool}' if pool else 'any pool'}, expected one, {_REMEDY}"
         )
     return tuple(found)
 
@@ -439,7 +350,7 @@ def _only(found: Mapping[Quantity, str]) -> Quantity:
     if len(found) > 1:
         shown = ", ".join(found[amount] for amount in sorted(found)[:5])
         raise InputError(
-            f"found {shown}, expected one kind of GPU ({names.ANNOTATION_GPU_MODEL}), {_CURE}"
+            f"found {shown}, expected one kind of GPU ({names.ANNOTATION_GPU_MODEL}), {_REMEDY}"
         )
     return next(iter(found))
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission.pod_request import MOST_GPUS
+from tensorfusion_dra.core.admission.pod_request import MAX_GPUS
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
@@ -124,7 +124,7 @@ def _cards(claim: Item) -> Iterator[tuple[str, Amounts, int]]:
         options = []
         for each in map(as_map, [request.get("exactly"), *as_list(request.get("firstAvailable"))]):
             if each.get("deviceClassName") == names.DEVICE_CLASS and not each.get("adminAccess"):
-                found = MOST_GPUS if each.get("allocationMode") == "All" else each.get("count")
+                found = MAX_GPUS if each.get("allocationMode") == "All" else each.get("count")
                 count = found if is_whole_number(found) else 1
                 options.append(
                     (_amounts(as_map(each.get("capacity")).get("requests"), count), count)

@@ -118,23 +118,15 @@ def of_annotations(annotations: Mapping[str, str]) -> ShareParameters:
         ParameterError: Some annotations are malformed; the text lists all errors.
     """
     fields = Fields(annotations)
-    parsed = read_annotations(fields)
+    parsed = ShareParameters(
+        tflops_limit=fields.read(names.ANNOTATION_TFLOPS_LIMIT, limit_or_none, None),
+        vram_limit=fields.read(names.ANNOTATION_VRAM_LIMIT, limit_or_none, None),
+        isolation=fields.read(names.ANNOTATION_ISOLATION, isolation, None),
+        qos=fields.read(names.ANNOTATION_QOS, qos, None),
+    )
     if fields.errors:
         raise ParameterError(fields.errors)
     return parsed
-
-
-def read_annotations(annotations: Fields) -> ShareParameters:
-    """Read the annotations of a share; the errors are left in the reader.
-
-    A limit of 0 counts as absent: Tensor Fusion writes it for pods without a limit.
-    """
-    return ShareParameters(
-        tflops_limit=annotations.read(names.ANNOTATION_TFLOPS_LIMIT, _limit_or_none, None),
-        vram_limit=annotations.read(names.ANNOTATION_VRAM_LIMIT, _limit_or_none, None),
-        isolation=annotations.read(names.ANNOTATION_ISOLATION, isolation, None),
-        qos=annotations.read(names.ANNOTATION_QOS, qos, None),
-    )
 
 
 def smallest(several: Iterable[ShareParameters]) -> ShareParameters:
@@ -177,7 +169,12 @@ def _limit(found: object) -> Quantity:
     return amount
 
 
-def _limit_or_none(text: str) -> Quantity | None:
+def limit_or_none(text: str) -> Quantity | None:
+    """Return an annotated limit; 0 counts as absent, since Tensor Fusion writes it for no limit.
+
+    Raises:
+        ValueError, QuantityError: It is no amount, or below 0.
+    """
     amount = quantity.parse(text)
     if amount.nano < 0:
         raise ValueError(f"found {amount}, expected 0 or more")

@@ -68,6 +68,11 @@ class Review:
         return f"{self.namespace}/{name}" if self.namespace else str(name)
 
     @property
+    def is_creation(self) -> bool:
+        """True if the object itself is new, not one of its subresources."""
+        return self.operation == "CREATE" and not self.subresource
+
+    @property
     def annotations(self) -> dict[str, str]:
         """Annotations of the object."""
         return annotations_of(self.document)

@@ -7,7 +7,6 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,12 +15,10 @@ import pytest
 from tensorfusion_dra.app.doctor import folders, gpus, limits, records, runtime, sockets
 from tensorfusion_dra.app.doctor.folders import Folder, Use
 from tensorfusion_dra.app.doctor.runtime import Document
-from tensorfusion_dra.app.doctor.sockets import Socket
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
-from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.nvml import processes
@@ -29,7 +26,6 @@ from tensorfusion_dra.state.ledger_file import VERSION
 from tensorfusion_dra.state.ledger_reading import LedgerFacts
 from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
-from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
 from tests.support.builders.prepared_claims import limit
 from tests.support.canned_api import served
@@ -141,7 +137,7 @@ def test_host_paths_in_a_spec_are_checked_under_the_host_root(
     assert fresh.level is Level.OK
 
 
-def test_registration_sockets_are_ours_foreign_or_dead(folder: Path) -> None:
+def test_only_our_registration_sockets_are_judged(folder: Path) -> None:
     here = context(folder)
     registry = here.settings.registry_folder
     registry.mkdir(parents=True)
@@ -153,8 +149,7 @@ def test_registration_sockets_are_ours_foreign_or_dead(folder: Path) -> None:
 
         found = list(sockets.serving(here))
 
-    assert of(found, str(ours)).level is Level.OK
-    assert of(found, "gpu.example.com").level is Level.NOTE
+    findings.check(found, [(Level.OK, str(ours))])
 
 
 @pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])
@@ -181,52 +176,32 @@ def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
         list(sockets.registered(context(folder, in_pod=True, health_port=port)))
 
 
-REGISTRY = Use(what="registration folder", missing_cure="--kubelet-root")
-DATA = Use(what="data folder", may_be_made=True, keeps=True)
-SHARED = Use(what="hypervisor's folder", propagated=True)
+DATA = Use(what="data folder")
 READ = Use(what="devices", written=False)
 TENANTS = Use(what="folder that containers write to", of_containers=True)
 
 
 @pytest.mark.parametrize(
-    ("use", "facts", "level", "text"),
+    ("use", "facts", "expected"),
     [
-        (REGISTRY, {"filesystem": "ext4"}, Level.OK, "mode 0755, on ext4"),
-        (DATA, {"filesystem": "ext4", "mode": 0o700}, Level.OK, ""),
-        (REGISTRY, {"exists": False}, Level.PROBLEM, "--kubelet-root"),
-        (DATA, {"exists": False}, Level.OK, "not created yet"),
-        (DATA, {"is_folder": False}, Level.PROBLEM, "not a folder"),
-        (REGISTRY, {"filesystem": "overlay", "in_pod": True}, Level.PROBLEM, "the container's own"),
-        # On the host itself overlay is the root file system of some systems.
-        (REGISTRY, {"filesystem": "overlay"}, Level.OK, ""),
-        (DATA, {"filesystem": "tmpfs"}, Level.WARNING, "empty after a reboot"),
-        (DATA, {"filesystem": "nfs4"}, Level.WARNING, "a local disk"),
-        (REGISTRY, {"filesystem": "tmpfs"}, Level.OK, ""),
-        (SHARED, {"shared": False}, Level.WARNING, "a private mount"),
-        (SHARED, {"shared": False, "in_pod": True}, Level.OK, ""),
-        (SHARED, {"shared": True}, Level.OK, ""),
-        (TENANTS, {"mount_point": "/run"}, Level.WARNING, "a container can fill that"),
-        (TENANTS, {"mount_point": "/r", "filesystem": "tmpfs"}, Level.OK, ""),
-        (TENANTS, {"mount_point": "/r", "free_bytes": 0}, Level.PROBLEM, "free"),
-        (REGISTRY, {"shared": False}, Level.OK, ""),
-        (DATA, {"read_only": True, "writable": False}, Level.PROBLEM, "mounted read-only"),
-        (DATA, {"writable": False}, Level.COULD_NOT_LOOK, "not writable by the user"),
-        (DATA, {"free_bytes": 2**20}, Level.PROBLEM, "1 MiB free"),
-        (READ, {"read_only": True}, Level.OK, ""),
-        (REGISTRY, {"mode": 0o777}, Level.WARNING, "mode 0777: every user"),
-        (REGISTRY, {"mode": 0o1777}, Level.OK, ""),
-        (REGISTRY, {"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
+        (DATA, {"mode": 0o700}, []),
+        (DATA, {"is_of_container": True}, [(Level.PROBLEM, "the container's own")]),
+        (TENANTS, {"is_mount": False}, [(Level.WARNING, "a container can fill its")]),
+        (TENANTS, {"is_mount": True}, []),
+        (TENANTS, {"is_mount": True, "free_bytes": 0}, [(Level.PROBLEM, "free")]),
+        (DATA, {"read_only": True, "writable": False}, [(Level.PROBLEM, "mounted read-only")]),
+        (DATA, {"writable": False}, [(Level.COULD_NOT_LOOK, "not writable by the user")]),
+        (DATA, {"free_bytes": 2**20}, [(Level.PROBLEM, "1 MiB free")]),
+        (READ, {"read_only": True}, []),
+        (DATA, {"mode": 0o777}, [(Level.WARNING, "mode 0777: every user")]),
+        (DATA, {"mode": 0o1777}, []),
     ],
 )
-def test_folders(use: Use, facts: dict[str, Any], level: Level, text: str) -> None:
-    in_pod = bool(facts.get("in_pod"))
-    folder = Folder(path="/r", **{key: value for key, value in facts.items() if key != "in_pod"})
-
-    findings.check(folders.findings(folder, use, in_pod=in_pod), [(level, text)])
+def test_faults_of_a_folder(use: Use, facts: dict[str, Any], expected: list[Expected]) -> None:
+    findings.check(folders.faults(Folder(path="/r", **facts), use), expected)
 
 
 OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"
-FOREIGN = "/plugins_registry/gpu.nvidia.com-reg.sock"
 NONE_SERVED = (Level.PROBLEM, "none of them served")
 OK = (Level.OK, "")
 
@@ -234,28 +209,17 @@ OK = (Level.OK, "")
 @pytest.mark.parametrize(
     ("listed", "expected"),
     [
-        ([Socket(path=OURS)], [OK]),
+        ({OURS: True}, [OK]),
+        ({}, [NONE_SERVED]),
+        ({OURS: False}, [NONE_SERVED, (Level.WARNING, "its process died")]),
         (
-            [Socket(path=OURS), Socket(path=FOREIGN, is_ours=False)],
-            [OK, (Level.OK, "by another plugin")],
-        ),
-        ([], [NONE_SERVED]),
-        ([Socket(path=OURS, live=False)], [NONE_SERVED, (Level.WARNING, "its process died")]),
-        (
-            [Socket(path=OURS), Socket(path=FOREIGN, is_ours=False, live=False)],
-            [OK, (Level.NOTE, "another plugin's")],
-        ),
-        (
-            [Socket(path=OURS), Socket(path=OURS.replace("-reg", "-5a5a5a5a-reg"))],
+            {OURS: True, OURS.replace("-reg", "-5a5a5a5a-reg"): True},
             [(Level.NOTE, "two during a rolling update"), OK, OK],
         ),
-        (
-            [Socket(path=OURS, live=None)],
-            [NONE_SERVED, (Level.COULD_NOT_LOOK, "no permission")],
-        ),
+        ({OURS: None}, [NONE_SERVED, (Level.COULD_NOT_LOOK, "no permission")]),
     ],
 )
-def test_sockets_by_owner_and_life(listed: list[Socket], expected: list[Expected]) -> None:
+def test_sockets_by_life(listed: dict[str, bool | None], expected: list[Expected]) -> None:
     findings.check(sockets.registrations(listed), expected)
 
 
@@ -546,40 +510,6 @@ def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
     assert [finding.level for finding in found] == levels
 
 
-def slice_with_attributes(driver: str, **attributes: str) -> dict[str, Any]:
-    device = {
-        "name": "gpu-0",
-        "attributes": {name: {"string": text} for name, text in attributes.items()},
-    }
-    return {"spec": {"driver": driver, "devices": [device]}}
-
-
-OUR_SLICE = slice_with_attributes(
-    "tensor-fusion.ai.dra-driver", uuid=CARD.uuid, **{"resource.kubernetes.io/pciBusID": BUS}
-)
-
-
-@pytest.mark.parametrize(
-    ("item", "level"),
-    [
-        (slice_with_attributes("gpu.nvidia.com", uuid=CARD.uuid), Level.WARNING),
-        (slice_with_attributes("gpu.nvidia.com", uuid=CARD.uuid.lower()), Level.WARNING),
-        (
-            slice_with_attributes("gpu.nvidia.com", **{"resource.kubernetes.io/pciBusID": BUS}),
-            Level.WARNING,
-        ),
-        (slice_with_attributes("gpu.nvidia.com", uuid="GPU-other"), Level.OK),
-        (slice_with_attributes("nic.example.com", model=BUS), Level.OK),
-        (slice_with_attributes("nic.example.com"), Level.OK),
-        (OUR_SLICE, Level.OK),
-    ],
-)
-def test_another_driver_with_the_same_card_is_found_by_uuid_or_pci_address(
-    item: dict[str, Any], level: Level
-) -> None:
-    findings.check(gpus.other_slices("node-01", [OUR_SLICE, item]), [(level, "")])
-
-
 def put_limiter(folder: Path) -> Path:
     file = folder / "tensor-fusion" / "libcuda_limiter.so"
     file.parent.mkdir()
@@ -630,7 +560,7 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
 
 
 def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = context(folder, simulated_gpus="", observe_use="true")
+    own = context(folder, simulated_gpus="", observe_use=True)
     proc = folder / "proc"
     (proc / "self/ns").mkdir(parents=True)
     link = proc / "self/ns/pid"
@@ -644,7 +574,7 @@ def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyP
     assert [each.level for each in found] == [Level.OK, Level.PROBLEM]
     assert "found pid:[4026532221]" in found[1].found
     assert [*limits.use(context(folder, simulated_gpus=""))] == []
-    assert [*limits.use(context(folder, observe_use="true"))] == []
+    assert [*limits.use(context(folder, observe_use=True))] == []
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
@@ -659,7 +589,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
         hypervisor.listen()
         (alive,) = limits.alive(here)
     (dead,) = limits.alive(here)
-    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement=True))
 
     assert [without.level, alive.level, dead.level, required.level] == [
         *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
@@ -742,10 +672,7 @@ def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
 
 
 def test_a_card_that_a_device_plugin_gives_away_as_well_is_a_warning() -> None:
-    user = OtherUser(name="nvidia-device-plugin", holds=False, since=datetime.now(UTC))
-    free, used = published_devices(gpu(), gpu(1), users={gpu(1).uuid: user})
-
     findings.check(
-        gpus.used_by_others([free, used]),
+        gpus.used_by_others([("gpu-0", ""), ("gpu-1", "nvidia-device-plugin")]),
         [(Level.WARNING, "nvidia-device-plugin gives it to containers as well")],
     )

@@ -120,7 +120,8 @@ def test_help_lists_each_flag_with_its_default_and_variable() -> None:
         help_text = re.search(rf"{flag} [A-Z]+ (.*?)Variable: (\w+)\.", text)
         assert help_text is not None
         assert help_text[2] == setting_sources.variable(item)
-        assert item.default == "" or f"Default: {item.default}." in help_text[1]
+        default = setting_sources.default_text(item)
+        assert not default or f"Default: {default}." in help_text[1]
 
 
 @pytest.mark.parametrize("text", ["12.5", "12", "1e1"])
@@ -340,7 +341,7 @@ def test_candidates_and_the_bridge_to_the_hypervisor_follow_from_the_enforcer(
         ({"enforcers": "mps,mpss"}, "enforcer: found 'mpss', expected one of"),
         ({"enforcers": "mps,none"}, "enforcers: found none, expected"),
         (
-            {"enforcer": "none", "require_enforcement": "true"},
+            {"enforcer": "none", "require_enforcement": True},
             "require-enforcement: found true and enforcer none, expected false",
         ),
         (

@@ -36,7 +36,7 @@ TWO: Any = {**AMOUNTS, "gpu_count": "2"}
 
 
 def filled(found: Json, *, pool: str = "prod", virtual: bool = False, **annotations: str) -> Json:
-    wanted = pod_request.parse(pod_annotations(**annotations), [])
+    wanted = pod_request.parse(pod_annotations(**annotations))
     alternatives = pod_request.alternatives(wanted, [], pool=pool)
     return claim_admission.filled(found, alternatives, pool=pool, virtual=virtual)
 

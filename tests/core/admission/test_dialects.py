@@ -129,7 +129,7 @@ EVERY = [(dialect, word) for dialect, words in WORDS.items() for word in words]
     ("dialect", "word"), EVERY, ids=[f"{dialect}-{word.name}" for dialect, word in EVERY]
 )
 def test_each_word_becomes_its_annotation_or_is_named(
-    dialect: Dialect, word: dialects.Word
+    dialect: Dialect, word: dialects.FieldMapping
 ) -> None:
     text, value = SAMPLES.get(word.name, ("x", ""))
 
@@ -138,7 +138,7 @@ def test_each_word_becomes_its_annotation_or_is_named(
 
     found = one(dialect, word.kind, key, word.name if is_scheduler else text)
 
-    (own,) = (each for each in found.found if each.key == key)
+    (own,) = (each for each in found.matches if each.key == key)
     if word.name in UNDEFINED:
         assert own.is_refused
         assert own.text.startswith("no release defines it")
@@ -181,7 +181,7 @@ def test_each_word_becomes_its_annotation_or_is_named(
 def test_texts_that_no_annotation_can_have_are_refused(
     dialect: Dialect, kind: Kind, word: str, text: str, expected: str
 ) -> None:
-    refused = [found for found in one(dialect, kind, word, text).found if found.is_refused]
+    refused = [found for found in one(dialect, kind, word, text).matches if found.is_refused]
 
     assert [found.key for found in refused] == [word]
     assert refused[0].text.startswith(expected)
@@ -329,7 +329,7 @@ def test_translation_is_done_once_and_leaves_what_it_does_not_know() -> None:
 
     dialects.apply(document, found)
 
-    unknown = {each.key for each in found.found if "no known word" in each.text}
+    unknown = {each.key for each in found.matches if "no known word" in each.text}
     assert unknown == {"nvidia.com/gpumems", "hami.io/future"}
     (main,) = document["spec"]["containers"]
     assert main["resources"]["limits"] == {"nvidia.com/gpumems": 5, "cpu": "1"}

@@ -23,15 +23,19 @@ ASKED = pod_annotations(
 
 
 def parsed_request(found: Json) -> PodRequest:
-    return pod_request.parse(found["metadata"]["annotations"], [])
+    return pod_request.parse(found["metadata"]["annotations"])
 
 
 def admitted_pod(found: Json, placement: Placement = PLACE) -> Json:
-    return pod_admission.admitted(found, parsed_request(found), placement)
+    wanted = parsed_request(found)
+    containers = pod_admission.containers(found, wanted)
+    return pod_admission.admitted(found, wanted, containers, placement)
 
 
 def refused(found: Json) -> list[str]:
-    errors = pod_admission.errors(found, parsed_request(found), takes_hard=False)
+    wanted = parsed_request(found)
+    containers = pod_admission.containers(found, wanted)
+    errors = pod_admission.errors(found, wanted, containers, takes_hard=False)
     return [str(error) for error in errors]
 
 
@@ -260,7 +264,7 @@ def test_no_annotation_with_a_meaning_resembles_an_amount() -> None:
     }
     annotations = dict.fromkeys(others, "1")
 
-    errors = pod_admission.errors(pod_document(annotations), PodRequest(), takes_hard=True)
+    errors = pod_admission.errors(pod_document(annotations), PodRequest(), (), takes_hard=True)
 
     assert [str(error) for error in errors if "did you mean" in str(error)] == []
 
@@ -464,8 +468,9 @@ WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
 
 def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
-    annotations = found["metadata"]["annotations"]
-    return pod_admission.warnings(found, annotations, pod_request.parse(annotations, []), placement)
+    wanted = parsed_request(found)
+    containers = pod_admission.containers(found, wanted)
+    return [*pod_admission.warnings(found, wanted, containers, placement)]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What a pod requests by annotations: amounts, percent of compute, and its pool."""
 
-from typing import Any
-
 import pytest
 
 from tensorfusion_dra.core.admission import pod_request
@@ -10,9 +8,7 @@ from tensorfusion_dra.core.claims.share_policy import ShareParameters
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError
 from tests.support.admission import Json
-from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.pods import pod_annotations
 from tests.support.builders.slices import slice_of_models
 
@@ -20,16 +16,13 @@ AMOUNTS = {"tflops_request": "100", "vram_request": "16Gi"}
 
 
 def parsed_request(**annotations: str) -> PodRequest:
-    errors = list[FieldError]()
-    found = pod_request.parse(pod_annotations(**annotations), errors)
-    assert errors == []
+    found = pod_request.parse(pod_annotations(**annotations))
+    assert not found.errors
     return found
 
 
 def errors_of(**annotations: str) -> list[str]:
-    errors = list[FieldError]()
-    pod_request.parse(pod_annotations(**annotations), errors)
-    return [str(error) for error in errors]
+    return [str(error) for error in pod_request.parse(pod_annotations(**annotations)).errors]
 
 
 def test_quick_start_requests_a_part_of_one_gpu() -> None:
@@ -155,10 +148,10 @@ def test_pod_without_an_amount_is_refused() -> None:
 
 
 def test_malformed_dra_enabled_counts_as_true_so_that_its_error_is_reported() -> None:
-    errors = list[FieldError]()
+    found = pod_request.parse(pod_annotations(dra_enabled="True", **AMOUNTS))
 
-    assert pod_request.parse(pod_annotations(dra_enabled="True", **AMOUNTS), errors).enabled is True
-    assert len(errors) == 1
+    assert found.enabled is True
+    assert len(found.errors) == 1
 
 
 @pytest.mark.parametrize(
@@ -187,7 +180,7 @@ def resolved(*slices: Json, pool: str = "default", **annotations: str) -> PodReq
 
 
 def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[PodRequest, ...]:
-    wanted = pod_request.parse(pod_annotations(**annotations), [])
+    wanted = pod_request.parse(pod_annotations(**annotations))
     return pod_request.alternatives(wanted, slices, pool=pool)
 
 
@@ -381,112 +374,4 @@ def test_limit_in_percent_without_a_request_is_the_request_as_well(
 def test_tflops_and_whole_gpus_take_precedence_over_percentages(
     annotations: dict[str, str],
 ) -> None:
-    assert not pod_request.parse(pod_annotations(**annotations), []).has_percentages
-
-
-def scheduling_template(name: str, **dra: Any) -> Json:
-    return {"metadata": {"name": name}, "spec": {"dra": dra}}
-
-
-@pytest.mark.parametrize(
-    ("spec", "templates", "enabled"),
-    [
-        ({}, [], False),
-        ({"schedulingConfigTemplate": "on"}, [scheduling_template("on", enable=True)], True),
-        ({"schedulingConfigTemplate": "on"}, [scheduling_template("other", enable=True)], False),
-        ({"schedulingConfigTemplate": "off"}, [scheduling_template("off", enable=False)], False),
-        ({"draConfig": {"enable": True}}, [], True),
-        (
-            {"schedulingConfigTemplate": "on", "draConfig": {"enable": False}},
-            [scheduling_template("on", enable=True)],
-            False,
-        ),
-        (
-            {"schedulingConfigTemplate": "off", "draConfig": {"enable": True}},
-            [scheduling_template("off", enable=False)],
-            True,
-        ),
-        (
-            {"schedulingConfigTemplate": "on", "draConfig": {"resourceClaimTemplateName": "x"}},
-            [scheduling_template("on", enable=True)],
-            True,
-        ),
-    ],
-)
-def test_pools_own_setting_overrides_its_template(
-    spec: Json, templates: list[Json], *, enabled: bool
-) -> None:
-    assert pod_request.parse_pool(gpupool_document("prod", **spec), templates).enabled is enabled
-
-
-@pytest.mark.parametrize(
-    ("spec", "templates", "name"),
-    [
-        ({}, [], "tensor-fusion-gpu-template"),
-        (
-            {"schedulingConfigTemplate": "t"},
-            [scheduling_template("t", resourceClaimTemplateName="theirs")],
-            "theirs",
-        ),
-        (
-            {
-                "schedulingConfigTemplate": "t",
-                "draConfig": {"resourceClaimTemplateName": "own"},
-            },
-            [scheduling_template("t", resourceClaimTemplateName="theirs")],
-            "own",
-        ),
-    ],
-)
-def test_claim_template_is_the_pools_or_the_default_one(
-    spec: Json, templates: list[Json], name: str
-) -> None:
-    assert pod_request.parse_pool(gpupool_document("prod", **spec), templates).template == name
-
-
-def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
-    pools = [gpupool_document("a"), gpupool_document("b", default=True)]
-
-    assert pod_request.choose(pools, "a") is pools[0]
-    assert pod_request.choose(pools, "") is pools[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "published", "is_by_settings"),
-    [
-        # Nodes publish what their settings name.
-        ("default", {"default"}, True),
-        ("", {"default"}, True),
-        # The GPUPool may get nodes.
-        ("a", {"default"}, False),
-        ("nowhere", {"default"}, False),
-        # Some nodes follow their GPUPool, so pods without a name get the default one.
-        ("default", {"default", "a"}, True),
-        ("", {"default", "a"}, False),
-        ("", {"a"}, False),
-        ("", set(), False),
-    ],
-)
-def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
-    name: str, published: set[str], is_by_settings: bool
-) -> None:
-    pools = [gpupool_document("a"), gpupool_document("b")]
-
-    assert pod_request.is_by_settings(name, pools, published) is is_by_settings
-
-
-@pytest.mark.parametrize(
-    ("pools", "name", "error"),
-    [
-        ([gpupool_document("a")], "b", "found 'b', expected a GPUPool such as a"),
-        ([gpupool_document("a")], "", "found no name and no default GPUPool"),
-        (
-            [gpupool_document("b", default=True), gpupool_document("a", default=True)],
-            "",
-            "found no name and the defaults a, b, expected one default GPUPool",
-        ),
-    ],
-)
-def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
-    with pytest.raises(InputError, match=error):
-        pod_request.choose(pools, name)
+    assert not pod_request.parse(pod_annotations(**annotations)).has_percentages
