@@ -23,8 +23,8 @@ from benchmark.node import BareNode
 from benchmark.target import Claims
 from dra_simulator.node.plugin import Plugin
 
-CLIENT: Final = "tensorfusion_dra.cluster.login"
-"""The module whose import loads the Kubernetes client, after the kubelet can call."""
+CLIENT: Final = "kubernetes"
+"""The package that reads the kubeconfig, after the kubelet can call. A pod loads none."""
 
 _PACKAGE: Final = "tensorfusion_dra"
 _AT_A_TIME: Final = (1, 8, 64)

@@ -126,7 +126,7 @@ class Api:
     def connect(self) -> Connections:
         """Log in at the first call, and return the login.
 
-        Not before, because the libraries take a while to load.
+        Not before, because a kubeconfig takes a while to load.
 
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.

@@ -135,8 +135,7 @@ class ClusterLists:
         Raises:
             RetryableError: The API server did not answer.
         """
-        read = partial(self.items, path, **query)
-        return self._readable(read, f"{what} (no right to list them)")
+        return self._readable(partial(self.items, path, **query), f"{what} (no right to list them)")
 
     def _readable(self, read: Callable[[], Found | None], note: str) -> Found | None:
         try:

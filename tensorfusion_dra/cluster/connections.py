@@ -257,9 +257,8 @@ class Connections:
             RetryableError: The token cannot be read or renewed.
             ValueError: The request cannot be written.
         """
-        target = f"{self._prefix}{path}"
-        if query:
-            target = f"{target}?{urlencode(query, quote_via=quote)}"
+        parameters = f"?{urlencode(query, quote_via=quote)}" if query else ""
+        target = f"{self._prefix}{path}{parameters}"
         deadline = Deadline(seconds)
         all_headers = {
             **self._headers,

@@ -2,7 +2,7 @@
 
 In a pod, the token and the CA are two files. A kubeconfig may name plugins, identity providers,
 certificates and proxies, so the Kubernetes client library reads it, and renews its tokens. That
-library takes 20 MB of memory and a fifth of a second to load.
+library takes 20 MB of memory and a fifth of a second to load. The image does without it.
 """
 
 import os
@@ -34,14 +34,11 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
     """
     if kubeconfig is None:
         return of_service_account(user_agent=user_agent)
-    # Read to the last one, so that a file that is too large is found.
-    for _ in kubeconfig_texts(kubeconfig):
-        pass
+    list(kubeconfig_texts(kubeconfig))  # finds a file that is too large
     # Imported here, because a login in a pod does without them.
     try:
+        import kubernetes  # noqa: PLC0415
         import yaml  # noqa: PLC0415
-        from kubernetes import client  # noqa: PLC0415
-        from kubernetes import config as untyped_config  # noqa: PLC0415
     except ModuleNotFoundError as error:
         text = (
             f"found no Python package {error.name}, expected it for a kubeconfig (pip install "
@@ -49,12 +46,11 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
             "service account is used"
         )
         raise InputError(f"kubeconfig {kubeconfig}: {text}") from error
-    config: Any = untyped_config
-
+    config: Any = kubernetes.config
     # On a damaged file the library raises not only its own errors, but any that its code runs into.
     accidents = (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
     failures = (config.ConfigException, yaml.YAMLError, OSError, ValueError, *accidents)
-    settings: Any = client.Configuration()
+    settings: Any = kubernetes.client.Configuration()
 
     def read() -> str | None:
         try:
@@ -67,7 +63,9 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
         config.load_kube_config(
             config_file=str(kubeconfig), client_configuration=settings, persist_config=False
         )
-        is_direct = client.rest.should_bypass_proxies(settings.host, settings.no_proxy or "")
+        is_direct = kubernetes.client.rest.should_bypass_proxies(
+            settings.host, settings.no_proxy or ""
+        )
         connect = partial(
             Connection,
             settings.host,
@@ -121,7 +119,7 @@ def _tls_context(
     *,
     is_verified: bool = True,
 ) -> ssl.SSLContext:
-    """Return a TLS context of these files; without an authority, with the system's.
+    """Return a new TLS context of these files; without an authority, with the system's.
 
     Raises:
         OSError: A file cannot be read, or certificate and key do not belong together.

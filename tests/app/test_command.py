@@ -236,16 +236,17 @@ def script(capsys: Capture, shell: str) -> str:
 @pytest.mark.parametrize(
     ("module", "libraries", "needed"),
     [
-        ("top", ["grpc", "cel_expr_python", "kubernetes", "pynvml"], []),
-        ("why.diagnosis", ["grpc", "kubernetes", "pynvml", "sqlite3"], []),
+        ("top", ["grpc", "cel_expr_python", "kubernetes", "urllib3", "pynvml"], []),
+        ("why.diagnosis", ["grpc", "kubernetes", "urllib3", "pynvml", "sqlite3"], []),
+        ("doctor.checks", ["kubernetes", "urllib3"], []),
         (
-            "webhook.process, kubernetes.client",
-            ["grpc", "pynvml", "sqlite3", "google.protobuf", "ssl"],
+            "webhook.process",
+            ["grpc", "kubernetes", "urllib3", "pynvml", "sqlite3", "google.protobuf", "ssl"],
             ["ssl"],
         ),
         (
             "node_plugin.process, tensorfusion_dra.cli",
-            ["kubernetes", "urllib3", "pynvml", "yaml", "tomllib", "grpc"],
+            ["kubernetes", "urllib3", "requests", "pynvml", "yaml", "tomllib", "grpc"],
             ["grpc"],
         ),
     ],

@@ -145,10 +145,11 @@ def test_every_list_of_packages_that_is_installed_reaches_the_build() -> None:
         assert f"!{name}" in SENT
 
 
-def test_list_has_every_package_that_the_image_needs() -> None:
+def test_list_has_every_package_that_a_pod_needs_and_none_that_reads_kubeconfigs() -> None:
     run = set(re.findall(r"^([a-z0-9-]+)==", RUN.read_text(), re.MULTILINE))
 
-    assert required(PYPROJECT["dependencies"]) <= run
+    assert required(PYPROJECT["dependencies"]) - run == {"kubernetes"}
+    assert not {"kubernetes", "urllib3", "requests", "aiohttp", "pydantic"} & run
     assert required(PYPROJECT["optional-dependencies"]["cel"]) <= run
 
 

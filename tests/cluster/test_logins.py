@@ -157,7 +157,7 @@ from tensorfusion_dra.cluster import login
 os.environ |= {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 folder = pathlib.Path(sys.argv[1])
 assert login.of_service_account(user_agent="a", folder=folder).credentials.header(wait_seconds=1)
-assert not {"kubernetes", "pydantic", "requests", "yaml"} & set(sys.modules)
+assert not {"kubernetes", "pydantic", "requests", "urllib3", "yaml"} & set(sys.modules)
 """
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "ca.crt").write_text("any")

@@ -60,8 +60,9 @@ class ScriptedApi(Api):
         self, *_args: Any, query: Mapping[str, str], on_open: Any = None, **_more: Any
     ) -> Iterator[dict[str, Any]]:
         self.watches.append(self._time.seconds)
+        events = self._events(int(query["resourceVersion"]))
         on_open(None)
-        for seconds, version in self._events(int(query["resourceVersion"])):
+        for seconds, version in events:
             self._time.passed(seconds)
             yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}}
 

@@ -1,8 +1,8 @@
 """Run the node plugin and record whether its sockets accept connections when libraries load.
 
 ``python import_witness.py RECORD FOLDER node-plugin FLAGS`` appends one JSON line to RECORD when
-the Kubernetes client or the module that loads it is first looked for: its name, and the sockets
-below FOLDER that accept a connection at that moment. The import waits meanwhile, so the moment does
+the Kubernetes client is first looked for: its name, and the sockets below FOLDER that accept a
+connection at that moment. The import waits meanwhile, so the moment does
 not depend on how busy the machine is.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
-CLIENT = ("kubernetes", "urllib3", "tensorfusion_dra.cluster.login")
+CLIENT = ("kubernetes", "urllib3")
 
 
 class Witness(MetaPathFinder):

@@ -2,7 +2,7 @@
 
 The order matters to the kubelet and to pods: the ledger is recovered before any call arrives, the
 DRA socket serves before the kubelet can find it, and the parts that need the API server start only
-after the kubelet can, because loading the client takes longer than everything before it.
+after the kubelet can, because a kubeconfig takes longer to load than everything before it.
 """
 
 import os

@@ -9,7 +9,7 @@ import pytest
 from dra_simulator.api.faults import Refuse
 from dra_simulator.rest import CLAIMS, CLASSES, EVENTS, MUTATING_WEBHOOKS, PODS, TEMPLATES
 from tensorfusion_dra.core import names
-from tests.support import image_packages, markdown, objects
+from tests.support import image_packages, markdown, objects, pod_login
 from tests.support.builders.pods import pod_annotations
 from tests.support.gpu_cluster import ANNOTATED, Cluster, request, template
 from tests.support.objects import Json
@@ -397,16 +397,16 @@ def test_event_about_a_claim_that_could_not_be_created(cluster: Cluster, capsys:
     assert "mine: not created: exceeded quota: team. Otherwise it fits now" in found["answer"]
 
 
-def test_why_runs_with_the_packages_of_the_image(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _packages_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder := tmp_path / "absent").mkdir()
     image_packages.require(folder, monkeypatch)
-    cluster.add_pod("a", request())
-    arguments = ["why", "a", "--kubeconfig", str(cluster.kubeconfig)]
+    monkeypatch.setenv("HOME", str(tmp_path))  # without a kubeconfig
 
-    ended = subprocess.run(
-        [sys.executable, "-m", "tensorfusion_dra", *arguments],
+
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
         cwd=markdown.ROOT,
         capture_output=True,
         text=True,
@@ -414,8 +414,40 @@ def test_why_runs_with_the_packages_of_the_image(
         check=False,
     )
 
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "default/a fits now on node-01 (gpu-" in ended.stdout
+
+@pytest.mark.usefixtures("_packages_of_the_image")
+@pytest.mark.parametrize(
+    ("verb", "shown"),
+    [
+        ("why a", "default/a fits now on node-01 (gpu-"),
+        ("top", "node-01"),
+        ("teardown-check", "Nothing would hang"),
+    ],
+)
+def test_verbs_run_in_a_pod_with_the_packages_of_the_image(
+    cluster: Cluster, tmp_path: Path, verb: str, shown: str
+) -> None:
+    cluster.add_pod("a", request())
+
+    done = ended(
+        *(pod_login.__file__, str(tmp_path), *verb.split()),
+        *("--kubeconfig", str(cluster.kubeconfig)),
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shown in done.stdout
+
+
+@pytest.mark.usefixtures("_packages_of_the_image")
+def test_kubeconfig_in_the_image_is_refused_with_what_to_do(cluster: Cluster) -> None:
+    done = ended("-m", "tensorfusion_dra", "top", "--kubeconfig", str(cluster.kubeconfig))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"tensorfusion-dra: kubeconfig {cluster.kubeconfig}: found no Python package kubernetes, "
+        "expected it for a kubeconfig (pip install tensorfusion-dra); the image has none: leave "
+        "--kubeconfig out there, and the pod's service account is used\n"
+    )
 
 
 @pytest.mark.parametrize("verb", ["why", "top", "teardown-check"])
