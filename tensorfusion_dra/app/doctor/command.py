@@ -11,16 +11,13 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor import (
     checks,
+    cluster,
     folders,
     gpus,
-    kubernetes,
     limits,
-    objects,
     records,
-    rights,
     runtime,
     sockets,
-    webhook,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
@@ -36,11 +33,11 @@ _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 
 CHECKS: Final = (
-    Check(theme="kubernetes", run=kubernetes.version, needs_api=True),
-    Check(theme="kubernetes", run=kubernetes.slice_gates, needs_api=True),
-    Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
+    Check(theme="kubernetes", run=cluster.version, needs_api=True),
+    Check(theme="kubernetes", run=cluster.slice_gates, needs_api=True),
+    Check(theme="kubernetes", run=cluster.allocations, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=cluster.multi_gpu, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=cluster.nodes, needs_api=True),
     Check(theme="container runtime", run=runtime.cdi, needs_api=True),
     Check(theme="folders", run=folders.folders, places=_NODE),
     Check(theme="sockets", run=sockets.serving, places=_NODE),
@@ -52,15 +49,14 @@ CHECKS: Final = (
     Check(theme="limits", run=limits.address, places=_NODE),
     Check(theme="limits", run=limits.use, places=_NODE),
     Check(theme="limits", run=limits.claims, places=_NODE),
-    Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
-    Check(theme="slices", run=objects.slices, needs_api=True),
-    Check(theme="device class", run=objects.device_class, needs_api=True),
-    Check(theme="claim template", run=objects.templates, needs_api=True),
-    Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
-    Check(theme="GPU pools", run=objects.crds, needs_api=True, places=_WORKSTATION),
-    Check(theme="rights", run=rights.of_node_plugin, needs_api=True),
-    Check(theme="webhook", run=rights.of_webhook, needs_api=True, places=_WORKSTATION),
-    Check(theme="webhook", run=webhook.reachable, needs_api=True),
+    Check(theme="node plugin", run=cluster.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="slices", run=cluster.published_slices, needs_api=True),
+    Check(theme="device class", run=cluster.device_class, needs_api=True),
+    Check(theme="claim template", run=cluster.templates, needs_api=True),
+    Check(theme="GPU pools", run=cluster.known_pools, needs_api=True, places=_WORKSTATION),
+    Check(theme="rights", run=cluster.of_node_plugin, needs_api=True),
+    Check(theme="webhook", run=cluster.of_webhook, needs_api=True, places=_WORKSTATION),
+    Check(theme="webhook", run=cluster.reachable, needs_api=True),
     Check(theme="records", run=records.records, places=_NODE),
 )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import webhook
+from tensorfusion_dra.app.doctor import cluster
 from tensorfusion_dra.app.shared import kubectl, logging
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
@@ -64,7 +64,7 @@ def run(flags: argparse.Namespace) -> int:
     claims = lists.claims()
     found = _users(claims, _pods(lists, claims))
     listed = [
-        lists.readable_items(path, path.rpartition("/")[2]) for path in webhook.CONFIGURATIONS
+        lists.readable_items(path, path.rpartition("/")[2]) for path in cluster.CONFIGURATIONS
     ]
     called = [name for found in listed for name in objects.webhooks(found or ())]
     findings = list(_notes(claims, called))
