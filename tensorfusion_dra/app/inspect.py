@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tensorfusion_dra.app.shared import (
     logging,
     node_parts,
@@ -105,13 +103,9 @@ def run(flags: argparse.Namespace) -> int:
             found, troubles = read(settings, discovery)
     if flags.as_template and flags.model:
         troubles += _guesses(settings)
-    if flags.form == "json":
-        text = json.dumps(found, indent=2)
-    elif flags.form == "yaml" or flags.as_template:
-        text = yaml.safe_dump(found, sort_keys=False).rstrip()
-    else:
-        text = "\n".join(_provider_lines(found) if flags.providers else _lines(found))
-    sys.stdout.write(text + "\n")
+    form = "yaml" if flags.as_template and flags.form == "table" else flags.form
+    lines = _provider_lines if flags.providers else _lines
+    sys.stdout.write(streams.formatted(form, found, lines(found)))
     for trouble in troubles:
         sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
     bad = {ProviderState.FAILED.value, ProviderState.LATE.value}

@@ -1,6 +1,5 @@
 """Which devices a selector selects, and what excludes each other device."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,12 +80,8 @@ def run(
     )
     term = terms.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
-    if form == "json":
-        text = json.dumps(_document(expression, term, results), indent=2)
-    else:
-        shown = expression if expression != selector else ""
-        text = "\n".join(_lines(shown, term, results, requests))
-    sys.stdout.write(text + "\n")
+    lines = _lines(expression if expression != selector else "", term, results, requests)
+    sys.stdout.write(streams.formatted(form, _document(expression, term, results), lines))
     return 0 if any(item.matches for item in results) else 1
 
 

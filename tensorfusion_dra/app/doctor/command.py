@@ -1,7 +1,6 @@
 """The verb `doctor`: check everything that the driver depends on, and change nothing."""
 
 import argparse
-import json
 import os
 import sys
 from collections import Counter
@@ -102,19 +101,15 @@ def run(flags: argparse.Namespace) -> int:
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
     worst = findings.worst(found for _, found in results)
-    if flags.form == "json":
-        document = {
-            "version": version.current(),
-            "place": here.place.value,
-            "node": settings.node_name if here.place is Place.NODE else None,
-            "worst": worst.value,
-            "exitCode": EXIT_CODES[worst],
-            "findings": [{"theme": theme, **found.as_json()} for theme, found in results],
-        }
-        text = json.dumps(document, indent=2)
-    else:
-        text = "\n".join(_report(results, here))
-    sys.stdout.write(text + "\n")
+    document = {
+        "version": version.current(),
+        "place": here.place.value,
+        "node": settings.node_name if here.place is Place.NODE else None,
+        "worst": worst.value,
+        "exitCode": EXIT_CODES[worst],
+        "findings": [{"theme": theme, **found.as_json()} for theme, found in results],
+    }
+    sys.stdout.write(streams.formatted(flags.form, document, _report(results, here)))
     return EXIT_CODES[worst]
 
 

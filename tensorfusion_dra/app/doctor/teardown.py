@@ -5,14 +5,13 @@ stays in Terminating, and its claim keeps its finalizer. A claim that no pod use
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import cluster
-from tensorfusion_dra.app.shared import kubectl, logging
+from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
@@ -68,17 +67,13 @@ def run(flags: argparse.Namespace) -> int:
     ]
     called = [name for found in listed for name in objects.webhooks(found or ())]
     findings = list(_notes(claims, called))
-    if flags.form == "json":
-        document = {
-            "wouldHang": found,
-            "findings": [finding.as_json() for finding in findings],
-            "unchecked": list(lists.unreadable),
-        }
-        text = json.dumps(document, indent=2)
-    else:
-        lines = _lines(found, findings, lists.unreadable)
-        text = "\n".join(map(printable.one_line, lines))
-    sys.stdout.write(text + "\n")
+    document = {
+        "wouldHang": found,
+        "findings": [finding.as_json() for finding in findings],
+        "unchecked": list(lists.unreadable),
+    }
+    lines = map(printable.one_line, _lines(found, findings, lists.unreadable))
+    sys.stdout.write(streams.formatted(flags.form, document, lines))
     return 1 if found else 0
 
 

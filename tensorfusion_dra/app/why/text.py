@@ -70,7 +70,45 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
         "answer": found.answer,
         "helps": list(found.helps),
         "findings": [finding.as_json() for finding in found.findings],
-        "nodes": [_node_document(outcome) for outcome in found.outcomes],
+        "nodes": [
+            {
+                "name": outcome.name,
+                "fits": outcome.fits,
+                "reason": "" if outcome.fits else outcome.refusal or outcome.error,
+                "devices": [str(device) for device in outcome.picked or ()],
+                "pools": list(outcome.troubles),
+                "cards": [
+                    {
+                        "pool": card.device.id.pool,
+                        "device": card.device.id.device,
+                        "requests": {
+                            request: None
+                            if rejection is None
+                            else {
+                                "cause": rejection.cause.value,
+                                "subject": rejection.subject,
+                                "text": rejection.text,
+                            }
+                            for request, rejection in card.rejections.items()
+                        },
+                        "note": card.note,
+                        "holders": [
+                            {
+                                "namespace": each.namespace,
+                                "claim": each.claim,
+                                "pods": list(each.consumers),
+                                "amounts": None
+                                if each.amounts is None
+                                else {name: str(found) for name, found in each.amounts.items()},
+                            }
+                            for each in card.holders
+                        ],
+                    }
+                    for card in outcome.cards
+                ],
+            }
+            for outcome in found.outcomes
+        ],
         "unchecked": list(found.unchecked),
         "release": found.release,
     }
@@ -160,43 +198,3 @@ def _holders_text(card: Card) -> str:
         text = answers.amounts(holder) if amount is None else streams.shown(amount)
         shares.append(f"{holder.text} ({text})")
     return printable.first(shares, _SHOWN_HOLDERS)
-
-
-def _node_document(outcome: NodeOutcome) -> Mapping[str, Any]:
-    return {
-        "name": outcome.name,
-        "fits": outcome.fits,
-        "reason": "" if outcome.fits else outcome.refusal or outcome.error,
-        "devices": [str(device) for device in outcome.picked or ()],
-        "pools": list(outcome.troubles),
-        "cards": [_card_document(card) for card in outcome.cards],
-    }
-
-
-def _card_document(card: Card) -> Mapping[str, Any]:
-    return {
-        "pool": card.device.id.pool,
-        "device": card.device.id.device,
-        "requests": {
-            request: None
-            if rejection is None
-            else {
-                "cause": rejection.cause.value,
-                "subject": rejection.subject,
-                "text": rejection.text,
-            }
-            for request, rejection in card.rejections.items()
-        },
-        "note": card.note,
-        "holders": [
-            {
-                "namespace": each.namespace,
-                "claim": each.claim,
-                "pods": list(each.consumers),
-                "amounts": None
-                if each.amounts is None
-                else {name: str(found) for name, found in each.amounts.items()},
-            }
-            for each in card.holders
-        ],
-    }
