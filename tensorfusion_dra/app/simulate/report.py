@@ -51,7 +51,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class AdmissionReport:
     """Result of a pod's admission.
 
     Attributes:
@@ -109,7 +109,7 @@ class Report:
     cdi_file: str
     cdi_spec: Mapping[str, Any] | None
     left: tuple[FreeCapacity, ...]
-    admissions: tuple[Admission, ...]
+    admissions: tuple[AdmissionReport, ...]
     left_behind: tuple[str, ...]
     kept_in: str
     seconds: Mapping[str, float]
@@ -249,7 +249,7 @@ def _slices(report: Report) -> list[str]:
     return lines
 
 
-def _request_of_claim(admission: Admission) -> list[str]:
+def _request_of_claim(admission: AdmissionReport) -> list[str]:
     if not admission.claim:
         return []
     times = f", {admission.requests} times" if admission.requests > 1 else ""
@@ -331,7 +331,7 @@ def _reasons(waiting: Mapping[str, Sequence[str]]) -> list[str]:
     return lines
 
 
-def _admissions(admissions: Iterable[Admission]) -> list[str]:
+def _admissions(admissions: Iterable[AdmissionReport]) -> list[str]:
     rows: list[tuple[object, ...]] = []
     for admission in admissions:
         if admission.refused:

@@ -11,40 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import Final, Protocol, TextIO
+from typing import Final, Protocol
 
 from dra_simulator.rest import PODS, Json
 from tensorfusion_dra.app.simulate import report
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, PATIENCE_SECONDS, SimulatedCluster
-from tensorfusion_dra.app.simulate.command import Options, ShareRequest
+from tensorfusion_dra.app.simulate.options import Options, ShareRequest
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
-from tensorfusion_dra.app.simulate.report import Admission, Report
+from tensorfusion_dra.app.simulate.progress import Progress
+from tensorfusion_dra.app.simulate.report import AdmissionReport, Report
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
-_CLEAR: Final = "\r\x1b[K"
-
-
-class Progress:
-    """A line on the stream that shows the current step; nothing if that is not a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: Final = stream
-        self._live: Final = stream.isatty()
-        self._shown = ""
-
-    def show(self, text: str) -> None:
-        """Replace the line by this text."""
-        if self._live and text != self._shown:
-            self._shown = text
-            self._stream.write(f"{_CLEAR}{text} ...")
-            self._stream.flush()
-
-    def clear(self) -> None:
-        """Remove the line, so that other output can be written."""
-        if self._live and self._shown:
-            self._shown = ""
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+_INTERRUPTED: Final = 128 + SIGINT
+"""The exit code that shells report for Ctrl-C."""
+_TURN_SECONDS: Final = 1.0
 
 
 class Workload(Protocol):
@@ -59,7 +39,7 @@ class Workload(Protocol):
     def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
         """Return what a pod requests of each GPU, by capacity; empty for whole GPUs."""
 
-    def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
+    def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return the results of the webhook; empty without a webhook."""
 
 
@@ -88,14 +68,9 @@ class GeneratedPods:
         """Return the quantities of the pod's request."""
         return self._pods[pod].amounts
 
-    def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
+    def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return nothing: no webhook is involved."""
         return ()
-
-
-_INTERRUPTED: Final = 128 + SIGINT
-"""The exit code that shells report for Ctrl-C."""
-_TURN_SECONDS: Final = 1.0
 
 
 def run(options: Options, *, form: str) -> int:
