@@ -23,8 +23,8 @@ from tensorfusion_dra.scheduling.usage import Holder
 _FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
-_LEAST_SECONDS: Final = 1.0
-_MOST_SECONDS: Final = 86_400.0
+_MIN_SECONDS: Final = 1.0
+_MAX_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
@@ -87,9 +87,9 @@ def run(flags: argparse.Namespace) -> int:
         InputError: A flag cannot be used, or the slices are malformed.
         RetryableError: The API server did not answer, or a right is missing.
     """
-    if not _LEAST_SECONDS <= flags.seconds <= _MOST_SECONDS:
+    if not _MIN_SECONDS <= flags.seconds <= _MAX_SECONDS:
         raise InputError(
-            f"seconds: found {flags.seconds:g}, expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+            f"seconds: found {flags.seconds:g}, expected {_MIN_SECONDS:g} to {_MAX_SECONDS:g}"
         )
     logging.configure(level="critical", form="console")
     lists = ClusterLists(kubectl.api(flags.kubeconfig))

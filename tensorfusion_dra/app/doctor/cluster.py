@@ -10,10 +10,10 @@ from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import kubernetes as platform
-from tensorfusion_dra.core.doctor import objects, rights
+from tensorfusion_dra.core.doctor import objects, permissions
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.doctor.objects import Source
-from tensorfusion_dra.core.doctor.rights import Answer, Right
+from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
 from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -30,7 +30,7 @@ _DECISIVE: Final = frozenset(
         *("release_driver", "simulated_gpus"),
     }
 )
-"""Settings on which rights depend."""
+"""Settings on which permissions depend."""
 CONFIGURATIONS: Final = tuple(
     f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
     for kind in ("mutating", "validating")
@@ -196,7 +196,7 @@ def known_pools(context: Context) -> Iterator[Finding]:
 
 
 def of_node_plugin(context: Context) -> Iterator[Finding]:
-    """Check each right that a node plugin with these settings uses.
+    """Check each permission that a node plugin with these settings uses.
 
     The account is the pod's own, else that of the DaemonSet, else the user of the kubeconfig. With
     the DaemonSet's account its settings count, too.
@@ -223,32 +223,32 @@ def of_node_plugin(context: Context) -> Iterator[Finding]:
             "found no DaemonSet of this driver; those of the kubeconfig's user are checked",
             cure="install the DaemonSet, or run this in a pod with the node plugin's account",
         )
-    wanted = rights.of_node_plugin(
+    wanted = permissions.of_node_plugin(
         pool_source=settings["pool_source"],
         read_pods=settings["read_pods"] == "true",
         marks_pods=bool(settings["hypervisor_sockets"]),
         lists_claims=settings["enforcer_wait_seconds"].strip("0.") != "",
         releases_driver=settings["release_driver"] == "true" and not settings["simulated_gpus"],
     )
-    yield from rights.findings(subject, _answers(context, wanted, account))
+    yield from permissions.findings(subject, _answers(context, wanted, account))
 
 
 def of_webhook(context: Context) -> Iterator[Finding]:
-    """Check each right that the webhook uses, if it is installed."""
+    """Check each permission that the webhook uses, if it is installed."""
     for workload in context.cluster.items(_DEPLOYMENTS, labelSelector=_WEBHOOK)[:1]:
         account = _account(workload)
-        answers = _answers(context, rights.of_webhook(), account)
-        yield from rights.findings(f"service account {'/'.join(account)}", answers)
+        answers = _answers(context, permissions.of_webhook(), account)
+        yield from permissions.findings(f"service account {'/'.join(account)}", answers)
 
 
 def _answers(
-    context: Context, wanted: Iterable[Right], account: tuple[str, str] | None
-) -> list[Answer]:
+    context: Context, wanted: Iterable[Permission], account: tuple[str, str] | None
+) -> list[AccessAnswer]:
     minor = context.cluster.minor_version
     return [
-        context.cluster.review_access(right, service_account=account)
-        for right in wanted
-        if minor is None or minor >= right.since_minor
+        context.cluster.review_access(permission, service_account=account)
+        for permission in wanted
+        if minor is None or minor >= permission.since_minor
     ]
 
 

@@ -19,7 +19,7 @@ from tensorfusion_dra.app.simulate.cluster import NAMESPACE, PATIENCE_SECONDS, S
 from tensorfusion_dra.app.simulate.options import Options, ShareRequest
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tensorfusion_dra.app.simulate.progress import Progress
-from tensorfusion_dra.app.simulate.report import AdmissionReport, Report
+from tensorfusion_dra.app.simulate.report import AdmissionReport, SimulationReport
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _INTERRUPTED: Final = 128 + SIGINT
@@ -27,7 +27,7 @@ _INTERRUPTED: Final = 128 + SIGINT
 _TURN_SECONDS: Final = 1.0
 
 
-class Workload(Protocol):
+class PodSource(Protocol):
     """Interface of a source of pods; all pods are in the namespace default."""
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
@@ -127,7 +127,7 @@ def _uninterrupted() -> Iterator[None]:
 
 def _run_and_print(
     cluster: SimulatedCluster,
-    workload: Workload,
+    workload: PodSource,
     options: Options,
     progress: Progress,
     *,
@@ -148,7 +148,7 @@ def _run_and_print(
     return 1 if result.left_behind else 0
 
 
-def _workload(options: Options) -> Workload:
+def _workload(options: Options) -> PodSource:
     if options.file is None:
         return GeneratedPods(options)
     # Imported here, because only this module needs the library for certificates.
@@ -160,8 +160,8 @@ def _workload(options: Options) -> Workload:
 
 
 def _simulate(
-    cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
-) -> Report:
+    cluster: SimulatedCluster, workload: PodSource, options: Options, progress: Progress
+) -> SimulationReport:
     started = time.monotonic()
     _start(cluster, workload, options, progress)
     ready = time.monotonic()
@@ -189,7 +189,7 @@ def _simulate(
 
 
 def _start(
-    cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
+    cluster: SimulatedCluster, workload: PodSource, options: Options, progress: Progress
 ) -> None:
     """Start the cluster with one node plugin; return once the node's slices are published."""
     progress.show("starting API server, scheduler, kubelet and node plugin")
@@ -208,11 +208,13 @@ def _start(
     cluster.until("publication", lambda: bool(cluster.slices()))
 
 
-def _result(cluster: SimulatedCluster, workload: Workload, settled: Mapping[str, Json]) -> Report:
+def _result(
+    cluster: SimulatedCluster, workload: PodSource, settled: Mapping[str, Json]
+) -> SimulationReport:
     """Return the report of the settled pods, without teardown and times."""
     cdi_file, cdi_spec = report.first_spec(cluster, list(settled.values()))
     slices = tuple(cluster.slices())
-    return Report(
+    return SimulationReport(
         node=cluster.node_name,
         pool=slices[0]["spec"]["pool"]["name"],
         slices=slices,
@@ -285,7 +287,7 @@ def _print_details(error: WaitError) -> None:
 
 
 def _wait_for_interrupt(
-    cluster: SimulatedCluster, result: Report, signals: Sequence[object]
+    cluster: SimulatedCluster, result: SimulationReport, signals: Sequence[object]
 ) -> None:
     named = f" {result.pods[0].name}" if result.pods else "s"
     with contextlib.suppress(KeyboardInterrupt):

@@ -9,9 +9,9 @@ from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.scheduling.placement import Card, Cause, NodeOutcome, Rejection
+from tensorfusion_dra.scheduling.placement import Cause, NodeOutcome, Rejection, TriedCard
 
-_MOST_NODES: Final = 8
+_MAX_NODES: Final = 8
 """Of more nodes, only groups are shown."""
 _SHOWN_NAMES: Final = 2
 _SHOWN_HOLDERS: Final = 4
@@ -49,7 +49,7 @@ def _lines(found: Diagnosis, short: Mapping[str, str]) -> Iterator[str]:
     tried = [outcome for outcome in found.outcomes if not outcome.error]
     if any(not outcome.fits for outcome in tried):
         yield ""
-        rows = _grouped(tried) if len(tried) > _MOST_NODES else _each(tried, short)
+        rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, short)
         yield from table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
     if found.unchecked:
         yield ""
@@ -155,7 +155,7 @@ def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
         yield name, str(cards or ""), why, ""
 
 
-def _kind(card: Card) -> str:
+def _kind(card: TriedCard) -> str:
     rejection = answers.nearest(card)
     return "fit alone" if rejection is None else answers.cause_text(rejection)
 
@@ -168,7 +168,7 @@ def _node_text(outcome: NodeOutcome) -> str:
     return reason or "has no device of the requested class"
 
 
-def _card_text(card: Card) -> str:
+def _card_text(card: TriedCard) -> str:
     """Return why a card is rejected, for each request if they differ."""
     texts = {
         request: _rejection_text(rejection) if rejection else "fits alone"
@@ -187,7 +187,7 @@ def _rejection_text(rejection: Rejection) -> str:
     return streams.with_points(rejection.text)
 
 
-def _holders_text(card: Card) -> str:
+def _holders_text(card: TriedCard) -> str:
     """Return the tenants of a card, if they are why it is rejected, with what they have of it."""
     rejection = answers.nearest(card)
     if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):

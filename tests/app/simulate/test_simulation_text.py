@@ -9,8 +9,8 @@ from tensorfusion_dra.app.simulate.report import (
     AdmissionReport,
     FreeCapacity,
     Pod,
-    Report,
     Share,
+    SimulationReport,
     as_text,
 )
 
@@ -37,7 +37,9 @@ def waiting(name: str, reason: str) -> Pod:
     return Pod(name=name, asks={}, phase="Pending", waits_for=reason)
 
 
-def report(*pods: Pod, admissions: tuple[AdmissionReport, ...] = (), **changed: Any) -> Report:
+def report(
+    *pods: Pod, admissions: tuple[AdmissionReport, ...] = (), **changed: Any
+) -> SimulationReport:
     devices = [
         {"name": name, "attributes": {"product_name": {"string": "Tesla T4"}}}
         for name in (FIRST, SECOND)
@@ -63,10 +65,10 @@ def report(*pods: Pod, admissions: tuple[AdmissionReport, ...] = (), **changed: 
         "kept_in": "",
         "seconds": {"start": 1.0, "all": 1.5},
     }
-    return Report(**{**facts, **changed})
+    return SimulationReport(**{**facts, **changed})
 
 
-def screen(found: Report) -> str:
+def screen(found: SimulationReport) -> str:
     return as_text(found, verbose=False)
 
 
@@ -117,7 +119,7 @@ TAKEN = f"tensor-fusion.ai.dra-driver/{POOL}/{FIRST}: tflops 271200m of 312 take
         "what was left behind",
     ],
 )
-def test_screen_shows(found: Report, lines: list[str]) -> None:
+def test_screen_shows(found: SimulationReport, lines: list[str]) -> None:
     shown = screen(found)
 
     assert [line for line in lines if line not in shown] == []
