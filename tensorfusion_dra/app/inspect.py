@@ -101,8 +101,16 @@ def run(flags: argparse.Namespace) -> int:
             if flags.as_template:
                 read = _template
             found, troubles = read(settings, discovery)
-    if flags.as_template and flags.model:
-        troubles += _guesses(settings)
+    if flags.as_template and flags.model:  # a model alone does not say everything of its node
+        if settings.enforcer == AUTO:
+            troubles.append(
+                f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
+                f"shows {settings.candidates[0]}"
+            )
+        if settings.oversubscription and settings.oversubscription.expands_memory:
+            troubles.append(
+                "the template expands memory by that of this host; take it on a node of the pool"
+            )
     form = "yaml" if flags.as_template and flags.form == "table" else flags.form
     lines = _provider_lines if flags.providers else _lines
     sys.stdout.write(streams.formatted(form, found, lines(found)))
@@ -211,17 +219,6 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
         "kind": "ResourceSliceList",
         "items": [{"apiVersion": "resource.k8s.io/v1", **item} for item in items],
     }, [*_pool_troubles(settings), *catalog.host_size_errors, *left_out]
-
-
-def _guesses(settings: Settings) -> Iterator[str]:
-    """Yield what a model alone does not say of its node."""
-    if settings.enforcer == AUTO:
-        yield (
-            f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
-            f"shows {settings.candidates[0]}"
-        )
-    if settings.oversubscription and settings.oversubscription.expands_memory:
-        yield "the template expands memory by that of this host; take it on a node of the pool"
 
 
 def _lines(found: Json) -> Iterator[str]:

@@ -127,7 +127,7 @@ def watch(page: Callable[[], str], *, wait: Callable[[], bool], is_screen: bool)
 
 
 def _cards(lists: ClusterLists) -> list[_Card]:
-    """Return the cluster's cards.
+    """Return the cluster's cards, sorted by node and name; those that are gone are last.
 
     Raises:
         InputError: A slice or claim is malformed.
@@ -137,45 +137,36 @@ def _cards(lists: ClusterLists) -> list[_Card]:
     rules = lists.taint_rules()
     claims = lists.claims()
     try:
-        return _sorted_cards(devices.with_rules(rules, slices), claims)
+        parsed = [devices.slice_of(each) for each in devices.with_rules(rules, slices)]
+        used, held = usage.of_claims(claims), usage.holders(claims)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "
             "claims as the API server shows them"
         ) from error
-
-
-def _sorted_cards(
-    slices: Sequence[Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]
-) -> list[_Card]:
-    """Return the cards, sorted by node and name; those that are gone are last."""
-    parsed = [devices.slice_of(each) for each in slices]
     node_of = {device.id: item.node_name for item in parsed for device in item.devices}
-    used, held = usage.of_claims(claims), usage.holders(claims)
     published = {device.id: device for device in devices.newest(parsed)}
     gone = sorted(each for each in held if each.driver == names.DRIVER and each not in published)
     ordered = sorted(published, key=lambda device: (node_of[device], device))
-    found = []
-    for identity in [*ordered, *gone]:
-        device = published.get(identity) or Device(id=identity)
-        taken = used.taken(identity)
-        is_whole = used.is_exclusive(identity)
-        amounts = {
-            name: _Amount(
-                total=entry.value,
-                taken=entry.value if is_whole else taken.get(name, Quantity(0)),
-            )
-            for name, entry in device.capacity.items()
-        }
-        card = _Card(
-            node=node_of[identity] if identity in published else "",
+    return [
+        _Card(
+            node=node_of.get(identity, "") if identity in published else "",
             device=device,
             is_published=identity in published,
-            amounts=amounts,
+            amounts={
+                name: _Amount(
+                    total=entry.value,
+                    taken=entry.value
+                    if used.is_exclusive(identity)
+                    else used.taken(identity).get(name, Quantity(0)),
+                )
+                for name, entry in device.capacity.items()
+            },
             holders=tuple(held.get(identity, ())),
         )
-        found.append(card)
-    return found
+        for identity in [*ordered, *gone]
+        for device in [published.get(identity) or Device(id=identity)]
+    ]
 
 
 def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str, Any]]:

@@ -5,7 +5,6 @@ In a pod without a kubeconfig it is that of the pod's service account.
 
 import argparse
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,13 @@ def namespace(kubeconfig: str | None) -> str:
     """
     contexts: dict[str, Any] = {}
     current = ""
-    for text in _texts(kubeconfig):
+    texts: list[bytes] = []
+    with suppress(InputError):
+        # Imported here: most commands parse their flags without it.
+        from tensorfusion_dra.cluster import login  # noqa: PLC0415
+
+        texts += login.kubeconfig_texts(Path(_path(kubeconfig)))
+    for text in texts:
         try:
             read = yaml.safe_load(text)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
@@ -59,14 +64,6 @@ def namespace(kubeconfig: str | None) -> str:
     context = contexts.get(current)
     found = context.get("namespace") if isinstance(context, dict) else None
     return str(found or "default")
-
-
-def _texts(kubeconfig: str | None) -> Iterator[bytes]:
-    with suppress(InputError):
-        # Imported here: most commands parse their flags without it.
-        from tensorfusion_dra.cluster import login  # noqa: PLC0415
-
-        yield from login.kubeconfig_texts(Path(_path(kubeconfig)))
 
 
 def _path(kubeconfig: str | None) -> str:

@@ -436,10 +436,16 @@ def _in_the_way(
 
     Of the same number, those of the card with the most free.
     """
+
+    def size(holder: Holder) -> int:
+        # A small share sorts before a large one; exclusive ones are last.
+        found = [2**200] if holder.amounts is None else [a.nano for a in holder.amounts.values()]
+        return max(found, default=0)
+
     best: tuple[Holder, ...] = ()
     text = ""
     for candidate in candidates:
-        held = sorted((each for each in candidate.card.holders if not each.is_admin), key=_size)
+        held = sorted((each for each in candidate.card.holders if not each.is_admin), key=size)
         several = [tuple(reversed(held[-count:])) for count in range(2, len(held) + 1)]
         for gone in [*((holder,) for holder in held), *several]:
             if best and len(gone) >= len(best):
@@ -452,13 +458,6 @@ def _in_the_way(
                 text = f"Wait for {them} on {where}: without {without} the pod fits there."
     if text:
         yield text
-
-
-def _size(holder: Holder) -> int:
-    """Return a number by which a small share sorts before a large one; exclusive ones are last."""
-    if holder.amounts is None:
-        return 2**200
-    return max((amount.nano for amount in holder.amounts.values()), default=0)
 
 
 def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
