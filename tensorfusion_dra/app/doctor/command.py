@@ -5,6 +5,8 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -140,22 +142,24 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
     )
 
 
-def _report(results: Sequence[tuple[str, Finding]], context: Context) -> Iterator[str]:
-    """Yield the lines of the report as text."""
-    yield f"{version.NAME} {version.current()}"
-    if context.place is Place.NODE:
-        yield f"On node {context.settings.node_name}"
-    else:
-        yield "On a workstation: run this on a node as well, for the checks of the node itself"
-    heading = ""
-    for theme, found in results:
-        if theme != heading:
-            heading = theme
-            yield from ("", theme)
-        yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
-        for name, text in (("expected", found.expected), ("cure", found.cure)):
-            if text:
-                yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
-    yield ""
+def _report(results: Sequence[tuple[str, Finding]], context: Context) -> list[str]:
+    """Return the lines of the report as text."""
+    where = f"On node {context.settings.node_name}"
+    if context.place is not Place.NODE:
+        where = "On a workstation: run this on a node as well, for the checks of the node itself"
     counts = Counter(found.level for _, found in results)
-    yield ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])
+    return streams.sections(
+        [f"{version.NAME} {version.current()}", where],
+        *(
+            [theme, *(line for _, found in group for line in _lines(found))]
+            for theme, group in groupby(results, key=itemgetter(0))
+        ),
+        [", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])],
+    )
+
+
+def _lines(found: Finding) -> Iterator[str]:
+    yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
+    for name, text in (("expected", found.expected), ("cure", found.cure)):
+        if text:
+            yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"

@@ -89,29 +89,28 @@ def _pods(lists: ClusterLists, claims: Sequence[Document]) -> list[dict[str, Any
 
 def _lines(
     found: Sequence[User], findings: Sequence[Finding], unreadable: Sequence[str]
-) -> Iterator[str]:
-    if not found:
-        yield "Nothing would hang: no pod uses a claim of this driver."
-    else:
-        nodes = len({user["node"] for user in found})
-        subject = "1 pod" if len(found) == 1 else f"{len(found)} pods"
-        where = "1 node" if nodes == 1 else f"{nodes} nodes"
-        yield (
-            f"{subject} on {where} would hang in Terminating: without the driver their claims "
-            "cannot be given back."
-        )
-        yield "End them first, for example by scaling their workloads down, and run this again."
-        yield ""
-        heads = ("NODE", "POD", "STATE", "SINCE", "CLAIMS", "FINALIZERS")
-        yield from table([heads, *map(_row, found)], indent="")
-    for finding in findings:
-        yield ""
-        yield f"{finding.level.value}: {finding.subject}: {finding.found}"
-        if finding.cure:
-            yield f"  {finding.cure}"
-    if unreadable:
-        yield ""
-        yield f"Not checked: {', '.join(unreadable)}."
+) -> list[str]:
+    nodes = len({user["node"] for user in found})
+    subject = "1 pod" if len(found) == 1 else f"{len(found)} pods"
+    where = "1 node" if nodes == 1 else f"{nodes} nodes"
+    hanging = [
+        f"{subject} on {where} would hang in Terminating: without the driver their claims cannot "
+        "be given back.",
+        "End them first, for example by scaling their workloads down, and run this again.",
+    ]
+    heads = ("NODE", "POD", "STATE", "SINCE", "CLAIMS", "FINALIZERS")
+    return streams.sections(
+        hanging if found else ["Nothing would hang: no pod uses a claim of this driver."],
+        table([heads, *map(_row, found)], indent="") if found else (),
+        *(
+            [
+                f"{each.level.value}: {each.subject}: {each.found}",
+                *([f"  {each.cure}"] if each.cure else ()),
+            ]
+            for each in findings
+        ),
+        [f"Not checked: {', '.join(unreadable)}."] if unreadable else (),
+    )
 
 
 def _row(user: User) -> Sequence[str]:

@@ -87,6 +87,11 @@ def formatted(form: str, document: object, lines: Iterable[str]) -> str:
     return "\n".join([*lines, ""])
 
 
+def sections(*blocks: Sequence[str]) -> list[str]:
+    """Return the lines of the blocks, an empty line between them; empty blocks are left out."""
+    return [line for block in filter(None, blocks) for line in ("", *block)][1:]
+
+
 def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
     """Return the rows as lines in which every column is as wide as its widest cell."""
     texts = [[str(cell) for cell in row] for row in rows]

@@ -19,7 +19,7 @@ _SHOWN_HELPS: Final = 6
 
 
 def lines(found: Diagnosis) -> Iterator[str]:
-    """Yield the lines of a diagnosis, with short names of cards.
+    """Return the lines of a diagnosis, with short names of cards.
 
     Characters that a terminal would execute are escaped.
     """
@@ -27,39 +27,33 @@ def lines(found: Diagnosis) -> Iterator[str]:
         [card.device.id.device for each in found.outcomes for card in each.cards]
         + [device.device for each in found.outcomes for device in each.picked or ()]
     )
-    return map(printable.one_line, _lines(found, short))
-
-
-def _lines(found: Diagnosis, short: Mapping[str, str]) -> Iterator[str]:
-    yield _cut(found.answer, short)
-    if found.helps:
-        yield ""
-        yield "What helps"
-        yield from (f"  - {_cut(text, short)}" for text in found.helps[:_SHOWN_HELPS])
+    helps = found.helps[:_SHOWN_HELPS]
     others = [
-        each for each in found.findings if f"{each.subject}: {each.found}" not in found.answer
-    ]
-    if others:
-        yield ""
-        yield "Also found"
-        for finding in others:
-            yield f"  {finding.level.value}: {finding.subject}: {finding.found}"
-            if finding.cure and finding.cure not in found.helps[:_SHOWN_HELPS]:
-                yield f"    cure: {finding.cure}"
-    tried = [outcome for outcome in found.outcomes if not outcome.error]
-    if any(not outcome.fits for outcome in tried):
-        yield ""
-        rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, short)
-        yield from table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
-    if found.unchecked:
-        yield ""
-        yield f"Not checked: {', '.join(found.unchecked)}."
-    if found.outcomes:
-        yield ""
-        yield (
-            f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, "
-            "volumes and affinity between pods are not checked here."
+        line
+        for each in found.findings
+        if f"{each.subject}: {each.found}" not in found.answer
+        for line in (
+            f"  {each.level.value}: {each.subject}: {each.found}",
+            f"    cure: {each.cure}" if each.cure and each.cure not in helps else "",
         )
+        if line
+    ]
+    tried = [outcome for outcome in found.outcomes if not outcome.error]
+    rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, short)
+    nodes = table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    release = (
+        f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, volumes "
+        "and affinity between pods are not checked here."
+    )
+    text = streams.sections(
+        [_cut(found.answer, short)],
+        ["What helps", *(f"  - {_cut(text, short)}" for text in helps)] if helps else (),
+        ["Also found", *others] if others else (),
+        nodes if any(not outcome.fits for outcome in tried) else (),
+        [f"Not checked: {', '.join(found.unchecked)}."] if found.unchecked else (),
+        [release] if found.outcomes else (),
+    )
+    return map(printable.one_line, text)
 
 
 def document(found: Diagnosis) -> Mapping[str, Any]:
