@@ -9,13 +9,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from tensorfusion_dra.app.shared import (
     logging,
@@ -108,15 +106,21 @@ def run(flags: argparse.Namespace) -> int:
             if flags.as_template:
                 read = _template
             found, troubles = read(settings, discovery)
-    if flags.as_template and flags.model:
-        troubles += _guesses(settings)
-    if flags.form == "json":
-        text = json.dumps(found, indent=2)
-    elif flags.form == "yaml" or flags.as_template:
-        text = yaml.safe_dump(found, sort_keys=False).rstrip()
-    else:
-        text = "\n".join(_provider_lines(found) if flags.providers else _lines(found))
-    sys.stdout.write(text + "\n")
+    if flags.as_template and flags.model:  # a model alone does not say everything of its node
+        if settings.enforcer == AUTO:
+            troubles.append(
+                f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
+                f"shows {settings.candidates[0]}"
+            )
+        if settings.oversubscription and settings.oversubscription.expands_memory:
+            troubles.append(
+                "the template expands memory by that of this host; take it on a node of the pool"
+            )
+    form = "yaml" if flags.as_template and flags.form == "table" else flags.form
+    lines: Iterable[str] = ()
+    if form == "table":
+        lines = _provider_lines(found) if flags.providers else _lines(found)
+    sys.stdout.write(streams.formatted(form, found, lines))
     for trouble in troubles:
         sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
     bad = {ProviderState.FAILED.value, ProviderState.LATE.value}
@@ -224,36 +228,32 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
     }, [*_pool_troubles(settings), *catalog.host_size_errors, *left_out]
 
 
-def _guesses(settings: Settings) -> Iterator[str]:
-    """Yield what a model alone does not say of its node."""
-    if settings.enforcer == AUTO:
-        yield (
-            f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
-            f"shows {settings.candidates[0]}"
-        )
-    if settings.oversubscription and settings.oversubscription.expands_memory:
-        yield "the template expands memory by that of this host; take it on a node of the pool"
-
-
-def _lines(found: Json) -> Iterator[str]:
-    yield f"Node {found['node']['name']}, pool {found['node']['pool']}"
-    yield from ("", "GPUs")
-    yield from table([_CARD_COLUMNS, *map(_card_row, found["cards"])])
-    for card in found["cards"]:
-        if not card["health"]["healthy"]:
-            health = card["health"]
-            yield f"  unhealthy since {health['since']}: {card['uuid']}: {health['message']}"
-    for item in found["leftOut"]:
-        yield f"  left out: {item['subject']}: {item['reason']}"
-    yield from ("", "Prepared claims")
-    yield from table([_SHARE_COLUMNS, *map(_share_row, found["shares"])])
-    for share in found["shares"]:
-        verdict = share["enforcement"]
-        if verdict["state"] != State.ENFORCED:
-            claim = f"{share['namespace']}/{share['claim']}"
-            yield f"  {verdict['state']}: {claim} on {share['device']}: {verdict['message']}"
-    yield from ("", "CDI specs")
-    yield from (f"  {path}" for path in found["cdiSpecs"])
+def _lines(found: Json) -> list[str]:
+    unhealthy = [card for card in found["cards"] if not card["health"]["healthy"]]
+    advisory = [each for each in found["shares"] if each["enforcement"]["state"] != State.ENFORCED]
+    return streams.sections(
+        [f"Node {found['node']['name']}, pool {found['node']['pool']}"],
+        [
+            "GPUs",
+            *table([_CARD_COLUMNS, *map(_card_row, found["cards"])]),
+            *(
+                f"  unhealthy since {card['health']['since']}: {card['uuid']}: "
+                f"{card['health']['message']}"
+                for card in unhealthy
+            ),
+            *(f"  left out: {item['subject']}: {item['reason']}" for item in found["leftOut"]),
+        ],
+        [
+            "Prepared claims",
+            *table([_SHARE_COLUMNS, *map(_share_row, found["shares"])]),
+            *(
+                f"  {share['enforcement']['state']}: {share['namespace']}/{share['claim']} on "
+                f"{share['device']}: {share['enforcement']['message']}"
+                for share in advisory
+            ),
+        ],
+        ["CDI specs", *(f"  {path}" for path in found["cdiSpecs"])],
+    )
 
 
 def _card_row(card: Json) -> tuple[object, ...]:

@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 _POLL_SECONDS: Final = 0.5
 _CLIENT_SECONDS: Final = 2.0
-_MOST_BYTES: Final = 1 << 16
+_MAX_BYTES: Final = 1 << 16
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def run(flags: argparse.Namespace) -> int:
     supervisor = Supervisor()
     supervisor.stop_on_signals()
     with supervisor:
-        server = Server(limits, folder)
+        server = LimitsServer(limits, folder)
         log.info("serving", path=str(folder))
         supervisor.run("memory-limits", lambda: server.run(supervisor))
         cause = supervisor.wait()
@@ -72,8 +72,8 @@ def run(flags: argparse.Namespace) -> int:
     return 1 if cause else 0
 
 
-class Server:
-    """Server of a socket and a pipe, in one thread."""
+class LimitsServer:
+    """LimitsServer of a socket and a pipe, in one thread."""
 
     def __init__(self, limits: MemoryLimits, folder: Path) -> None:
         """Bind the socket in place of that of an earlier process, and open the pipe.
@@ -115,13 +115,13 @@ class Server:
                         self._serve(connection)
                 if self._pipe in ready:
                     # Lines are whole: the kernel does not split a write of less than a page.
-                    for line in os.read(self._pipe, _MOST_BYTES).decode().splitlines():
+                    for line in os.read(self._pipe, _MAX_BYTES).decode().splitlines():
                         self._serve_hook(line)
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(_CLIENT_SECONDS)
         with connection.makefile("rw", encoding="utf-8") as stream:
-            line = stream.readline(_MOST_BYTES)
+            line = stream.readline(_MAX_BYTES)
             if not line:
                 return  # the node plugin only tried whether a process listens
             answer: dict[str, Any] = {}

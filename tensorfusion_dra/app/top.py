@@ -1,14 +1,11 @@
 """The verb `top`: show the cluster's GPUs, what is free, and who has the rest."""
 
 import argparse
-import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-
-import yaml
 
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.app.shared.streams import shown, table
@@ -26,8 +23,8 @@ from tensorfusion_dra.scheduling.usage import Holder
 _FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
 _ALWAYS: Final = tuple(f"requests.{name}" for name in _COLUMNS)
-_LEAST_SECONDS: Final = 1.0
-_MOST_SECONDS: Final = 86_400.0
+_MIN_SECONDS: Final = 1.0
+_MAX_SECONDS: Final = 86_400.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
@@ -90,9 +87,9 @@ def run(flags: argparse.Namespace) -> int:
         InputError: A flag cannot be used, or the slices are malformed.
         RetryableError: The API server did not answer, or a right is missing.
     """
-    if not _LEAST_SECONDS <= flags.seconds <= _MOST_SECONDS:
+    if not _MIN_SECONDS <= flags.seconds <= _MAX_SECONDS:
         raise InputError(
-            f"seconds: found {flags.seconds:g}, expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+            f"seconds: found {flags.seconds:g}, expected {_MIN_SECONDS:g} to {_MAX_SECONDS:g}"
         )
     logging.configure(level="critical", form="console")
     lists = ClusterLists(kubectl.api(flags.kubeconfig))
@@ -130,7 +127,7 @@ def watch(page: Callable[[], str], *, wait: Callable[[], bool], is_screen: bool)
 
 
 def _cards(lists: ClusterLists) -> list[_Card]:
-    """Return the cluster's cards.
+    """Return the cluster's cards, sorted by node and name; those that are gone are last.
 
     Raises:
         InputError: A slice or claim is malformed.
@@ -140,45 +137,36 @@ def _cards(lists: ClusterLists) -> list[_Card]:
     rules = lists.taint_rules()
     claims = lists.claims()
     try:
-        return _sorted_cards(devices.with_rules(rules, slices), claims)
+        parsed = [devices.slice_of(each) for each in devices.with_rules(rules, slices)]
+        used, held = usage.of_claims(claims), usage.holders(claims)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "
             "claims as the API server shows them"
         ) from error
-
-
-def _sorted_cards(
-    slices: Sequence[Mapping[str, Any]], claims: Sequence[Mapping[str, Any]]
-) -> list[_Card]:
-    """Return the cards, sorted by node and name; those that are gone are last."""
-    parsed = [devices.slice_of(each) for each in slices]
     node_of = {device.id: item.node_name for item in parsed for device in item.devices}
-    used, held = usage.of_claims(claims), usage.holders(claims)
     published = {device.id: device for device in devices.newest(parsed)}
     gone = sorted(each for each in held if each.driver == names.DRIVER and each not in published)
     ordered = sorted(published, key=lambda device: (node_of[device], device))
-    found = []
-    for identity in [*ordered, *gone]:
-        device = published.get(identity) or Device(id=identity)
-        taken = used.taken(identity)
-        is_whole = used.is_exclusive(identity)
-        amounts = {
-            name: _Amount(
-                total=entry.value,
-                taken=entry.value if is_whole else taken.get(name, Quantity(0)),
-            )
-            for name, entry in device.capacity.items()
-        }
-        card = _Card(
-            node=node_of[identity] if identity in published else "",
+    return [
+        _Card(
+            node=node_of.get(identity, "") if identity in published else "",
             device=device,
             is_published=identity in published,
-            amounts=amounts,
+            amounts={
+                name: _Amount(
+                    total=entry.value,
+                    taken=entry.value
+                    if used.is_exclusive(identity)
+                    else used.taken(identity).get(name, Quantity(0)),
+                )
+                for name, entry in device.capacity.items()
+            },
             holders=tuple(held.get(identity, ())),
         )
-        found.append(card)
-    return found
+        for identity in [*ordered, *gone]
+        for device in [published.get(identity) or Device(id=identity)]
+    ]
 
 
 def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str, Any]]:
@@ -208,17 +196,13 @@ def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str,
 
 
 def _text_of_namespaces(found: Sequence[Mapping[str, Any]], *, form: str) -> str:
-    if form == "json":
-        return json.dumps({"namespaces": found}, indent=2) + "\n"
-    if form == "yaml":
-        return str(yaml.safe_dump({"namespaces": found}, sort_keys=False))
     rows = [
         [each["namespace"], each["claims"], name, *(text or "-" for text in amount.values())]
         for each in found
         for name, amount in each["amounts"].items()
     ]
     heads = ["NAMESPACE", "CLAIMS", "AMOUNT", "USED", "QUOTA", "LEFT"]
-    return "".join(f"{line}\n" for line in table([heads, *rows], indent=""))
+    return streams.formatted(form, {"namespaces": found}, table([heads, *rows], indent=""))
 
 
 def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:
@@ -247,12 +231,9 @@ def _text(
         containers: Names of containers by their IDs; None to leave them out of tables.
     """
     cards = [card for card in found if not namespace or _shares(card, namespace)]
-    if form == "json":
-        return json.dumps(_document(cards, found, namespace), indent=2) + "\n"
-    if form == "yaml":
-        return str(yaml.safe_dump(_document(cards, found, namespace), sort_keys=False))
     lines = _lines(cards, found, namespace, is_wide=form == "wide", containers=containers)
-    return "".join(f"{printable.one_line(line)}\n" for line in lines)
+    document = _document(cards, found, namespace)
+    return streams.formatted(form, document, map(printable.one_line, lines))
 
 
 def _lines(
@@ -273,14 +254,35 @@ def _lines(
     yield ""
     short = streams.short_names(card.device.id.device for card in all_cards)
     heads = ["NODE", "GPU", "MODEL", "TFLOPS FREE", "VRAM FREE", "SHARES", "HEALTH"]
-    rows = [_card_row(card, short, is_wide=is_wide) for card in cards]
+    rows = [
+        [
+            card.node or "-",
+            short[card.device.id.device],
+            _attribute(card, names.ATTR_MODEL) or "-",
+            *(_divided(card, name) for name in _COLUMNS),
+            len(card.holders),
+            _health(card),
+            *((card.device.id.pool, _attribute(card, names.ATTR_UUID) or "-") if is_wide else ()),
+        ]
+        for card in cards
+    ]
     yield from table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
     shares = [(card, holder) for card in cards for holder in _shares(card, namespace)]
     if not shares:
         return
     yield ""
     heads = ["POD", "NODE", "GPU", "TFLOPS", "VRAM", "USED"]
-    rows = [_share_row(card, holder, short, is_wide=is_wide) for card, holder in shares]
+    rows = [
+        [
+            holder.text + (" (observes)" if holder.is_admin else ""),
+            card.node or "-",
+            short[card.device.id.device],
+            *(_consumed(card, holder, name) for name in _COLUMNS),
+            _used(holder),
+            *((holder.claim, holder.request) if is_wide else ()),
+        ]
+        for card, holder in shares
+    ]
     yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
     if containers is not None:
         used = sorted(
@@ -335,31 +337,6 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def _card_row(card: _Card, short: Mapping[str, str], *, is_wide: bool) -> list[object]:
-    return [
-        card.node or "-",
-        short[card.device.id.device],
-        _attribute(card, names.ATTR_MODEL) or "-",
-        *(_divided(card, name) for name in _COLUMNS),
-        len(card.holders),
-        _health(card),
-        *((card.device.id.pool, _attribute(card, names.ATTR_UUID) or "-") if is_wide else ()),
-    ]
-
-
-def _share_row(
-    card: _Card, holder: Holder, short: Mapping[str, str], *, is_wide: bool
-) -> list[object]:
-    return [
-        holder.text + (" (observes)" if holder.is_admin else ""),
-        card.node or "-",
-        short[card.device.id.device],
-        *(_consumed(card, holder, name) for name in _COLUMNS),
-        _used(holder),
-        *((holder.claim, holder.request) if is_wide else ()),
-    ]
-
-
 def _divided(card: _Card, name: str) -> str:
     """Return what is free of the capacity that tenants divide: the virtual one if there is one."""
     virtual = card.amounts.get(VIRTUAL_OF[name])
@@ -409,36 +386,37 @@ def _document(
     published = [card for card in all_cards if card.is_published]
     return {
         "free": {name: _amount(each) for name, each in _totals(published).items()},
-        "cards": [_card_document(card, namespace) for card in cards],
-    }
-
-
-def _card_document(card: _Card, namespace: str) -> Mapping[str, Any]:
-    return {
-        "node": card.node,
-        "pool": card.device.id.pool,
-        "device": card.device.id.device,
-        "uuid": _attribute(card, names.ATTR_UUID),
-        "model": _attribute(card, names.ATTR_MODEL),
-        "published": card.is_published,
-        "health": _health(card),
-        "taints": [
-            {"key": taint.key, "value": taint.value, "effect": taint.effect}
-            for taint in card.device.taints
-        ],
-        "capacity": {name: _amount(each) for name, each in card.amounts.items()},
-        "shares": [
+        "cards": [
             {
-                "namespace": holder.namespace,
-                "pods": list(holder.consumers),
-                "claim": holder.claim,
-                "request": holder.request,
-                "exclusive": holder.amounts is None and not holder.is_admin,
-                "adminAccess": holder.is_admin,
-                "amounts": {name: str(each) for name, each in (holder.amounts or {}).items()},
-                "used": holder.used or None,
+                "node": card.node,
+                "pool": card.device.id.pool,
+                "device": card.device.id.device,
+                "uuid": _attribute(card, names.ATTR_UUID),
+                "model": _attribute(card, names.ATTR_MODEL),
+                "published": card.is_published,
+                "health": _health(card),
+                "taints": [
+                    {"key": taint.key, "value": taint.value, "effect": taint.effect}
+                    for taint in card.device.taints
+                ],
+                "capacity": {name: _amount(each) for name, each in card.amounts.items()},
+                "shares": [
+                    {
+                        "namespace": holder.namespace,
+                        "pods": list(holder.consumers),
+                        "claim": holder.claim,
+                        "request": holder.request,
+                        "exclusive": holder.amounts is None and (not holder.is_admin),
+                        "adminAccess": holder.is_admin,
+                        "amounts": {
+                            name: str(each) for name, each in (holder.amounts or {}).items()
+                        },
+                        "used": holder.used or None,
+                    }
+                    for holder in _shares(card, namespace)
+                ],
             }
-            for holder in _shares(card, namespace)
+            for card in cards
         ],
     }
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
 from tensorfusion_dra.core.doctor import kubernetes
-from tensorfusion_dra.core.doctor.rights import Answer, Right
+from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
 from tensorfusion_dra.core.errors import StatusError
 
 Found = TypeVar("Found")
@@ -160,7 +160,9 @@ class ClusterLists:
         query = {"dryRun": "All", "fieldManager": "tensorfusion-dra-doctor"}
         return self.api.call("POST", path, query=query, body=body, wait_seconds=self._wait_seconds)
 
-    def review_access(self, right: Right, *, service_account: tuple[str, str] | None) -> Answer:
+    def review_access(
+        self, right: Permission, *, service_account: tuple[str, str] | None
+    ) -> AccessAnswer:
         """Return the result of an access review for a right.
 
         Args:
@@ -199,4 +201,4 @@ class ClusterLists:
         path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
         reviewed = self.api.call("POST", path, body=body, wait_seconds=self._wait_seconds)
         status = reviewed["status"]
-        return Answer(right, bool(status["allowed"]), str(status.get("reason") or ""))
+        return AccessAnswer(right, bool(status["allowed"]), str(status.get("reason") or ""))

@@ -286,7 +286,9 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
     # same claim before and after it was created again, or shares for admin access without an ID.
     shown: dict[LabelValues, ShareView] = {}
     for share in shares[:most]:
-        shown.setdefault(_labels(share), share)
+        labels = map(label, (share.claim.namespace, ",".join(share.pods), share.claim.name))
+        card = map(label, (share.request, share.gpu_uuid, share.share_id or ""))
+        shown.setdefault((*labels, *card), share)
     states = [_state(share) for share in shares]
     limits = [(labels, share.limit) for labels, share in shown.items() if share.limit]
     used = [(labels, share.used) for labels, share in shown.items() if share.used]
@@ -344,17 +346,6 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
             ((labels, each.vram_bytes) for labels, each in used),
         ),
     ]
-
-
-def _labels(share: ShareView) -> LabelValues:
-    return (
-        label(share.claim.namespace),
-        label(",".join(share.pods)),
-        label(share.claim.name),
-        label(share.request),
-        label(share.gpu_uuid),
-        label(share.share_id or ""),
-    )
 
 
 def _state(share: ShareView) -> State:

@@ -46,7 +46,7 @@ STAGE_SECONDS: Final = (
     *(0.1, 0.25, 1.0, 5.0, 30.0),
 )
 """Bounds for parts of calls, some of which take less than a millisecond."""
-_MOST_CHARACTERS: Final = 300
+_MAX_CHARACTERS: Final = 300
 """The longest names in Kubernetes have 253."""
 _CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9/;=., _-]+")
 _PROCESS: Final = ProcessCollector(namespace=NAMESPACE, registry=None)
@@ -78,7 +78,7 @@ def new(
 
 def label(text: str) -> str:
     """Return a label's value for text from outside."""
-    return printable.one_line(text[:_MOST_CHARACTERS])
+    return printable.one_line(text[:_MAX_CHARACTERS])
 
 
 def counter(

@@ -351,11 +351,14 @@ class _Search:
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
                     f" devices, but resource pool {pool} is currently {state}"
                 )
-        found = [
-            device
-            for device in self._candidates
-            if self._is_selectable(claim, wanted, device) and self._can_have(wanted, device)
-        ]
+        found = []
+        for device in self._candidates:
+            taken = self._usage.taken(device.id) if self._release < 37 else {}
+            if (
+                self._is_selectable(claim, wanted, device)
+                and usage.refusal(wanted.amounts, device.capacity, taken) is None
+            ):
+                found.append(device)
         self._all[claim, wanted.name] = found
         return len(found)
 
@@ -468,11 +471,6 @@ class _Search:
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
         return usage.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
-
-    def _can_have(self, wanted: Wanted, device: Device) -> bool:
-        """Return True if a device counts as one of all devices."""
-        taken = self._usage.taken(device.id) if self._release < 37 else {}
-        return usage.refusal(wanted.amounts, device.capacity, taken) is None
 
     def _leave(self, claim: int, wanted: Wanted) -> None:
         """Remove the device that was added last for a request from all constraints."""

@@ -463,7 +463,14 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
     """
     try:
         text.encode()
-        checked = _OWN_LOOKUP.sub(_own_variable, text) if own else text
+        checked = text
+        if own:  # a variable replaces the lookup, with blanks, so that places stay
+            checked = _OWN_LOOKUP.sub(
+                lambda each: f"{_OWN}{'.' if each['name'] else ''}{each['name'] or ''}".ljust(
+                    len(each[0])
+                ),
+                text,
+            )
         returned = _checking_environment(own=own).compile(checked).return_type()
         if returned not in (cel.Type.BOOL, cel.Type.DYN):
             kind = returned.name().lower()
@@ -481,12 +488,6 @@ def _errors(text: str, *, own: bool = False) -> list[str]:
         if found:
             return found
     return [] if own else list(_literal_errors(text))
-
-
-def _own_variable(lookup: re.Match[str]) -> str:
-    """Return the variable that replaces a lookup in the check, with blanks, so that places stay."""
-    field = f".{lookup['name']}" if lookup["name"] else ""
-    return f"{_OWN}{field}".ljust(len(lookup[0]))
 
 
 def _literal_errors(text: str) -> Iterator[str]:

@@ -285,7 +285,12 @@ def gather(slices: Sequence[Slice], node: Document) -> list[Pool]:
     """
     newest: dict[tuple[str, str], list[Slice]] = {}
     for candidate in slices:
-        if not candidate.is_supported or not _reaches(candidate, node):
+        is_near = (
+            candidate.node_name == node["metadata"]["name"]
+            if candidate.node_name
+            else candidate.all_nodes or selects_node(candidate.node_selector, node)
+        )
+        if not candidate.is_supported or not is_near:
             continue
         found = newest.setdefault((candidate.driver, candidate.pool), [])
         if found and candidate.generation < found[0].generation:
@@ -308,14 +313,6 @@ def selects_node(selector: Document | None, node: Document) -> bool:
         return node_selector.selects(selector, NodeLabels.of(node))
     except InputError as error:
         raise SchedulingError(f"node selector: {error}") from error
-
-
-def _reaches(candidate: Slice, node: Document) -> bool:
-    if candidate.node_name:
-        return bool(candidate.node_name == node["metadata"]["name"])
-    if candidate.all_nodes:
-        return True
-    return selects_node(candidate.node_selector, node)
 
 
 def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:

@@ -190,7 +190,7 @@ def _shown(value: str | int | bool) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class TriedCard:
     """A device of a node, for a pod that does not fit there.
 
     Attributes:
@@ -226,7 +226,7 @@ class NodeOutcome:
     refusal: str = ""
     error: str = ""
     picked: tuple[DeviceId, ...] | None = None
-    cards: tuple[Card, ...] = ()
+    cards: tuple[TriedCard, ...] = ()
     troubles: tuple[str, ...] = ()
 
     @property
@@ -385,7 +385,7 @@ def _unfit(
     reachable = devices.gather(near.slices, node)
     try:
         cards = tuple(
-            Card(
+            TriedCard(
                 device=device,
                 rejections={
                     request: rejection_of(asked, device, classes=near.classes, used=used)

@@ -50,7 +50,7 @@ class PodReader(Protocol):
         ...
 
 
-class PublishedSlices(Protocol):
+class SliceReader(Protocol):
     """This driver's ResourceSlices at the API server."""
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
@@ -68,7 +68,7 @@ class PublishedPools:
     They are kept for a few seconds, because many pods may come at once.
     """
 
-    def __init__(self, slices: PublishedSlices) -> None:
+    def __init__(self, slices: SliceReader) -> None:
         self._slices = slices
         self._lock = Lock()  # guards both below; one thread reads at a time
         self._names: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ class AdmissionRules:
     pools: Objects
     templates: Objects
     pods: PodReader
-    slices: PublishedSlices
+    slices: SliceReader
     scheduler: str
     virtual: bool
     enforces_hard: bool = False

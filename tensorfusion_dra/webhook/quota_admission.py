@@ -18,7 +18,7 @@ _STORED_SECONDS: Final = 10.0
 """Time until a claim that was admitted is in every list, or was refused by somebody else."""
 
 
-class NamespaceClaims(Protocol):
+class ClaimReader(Protocol):
     """ResourceClaims at the API server."""
 
     def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Item]:
@@ -38,7 +38,7 @@ class QuotaAdmission:
     webhook does not know them: two replicas can each give away the same rest of a quota.
     """
 
-    def __init__(self, quotas: Objects, claims: NamespaceClaims) -> None:
+    def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
         """Store the arguments; nothing is read yet.
 
         Args:

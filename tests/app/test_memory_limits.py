@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tensorfusion_dra.app.memory_limits import Server
+from tensorfusion_dra.app.memory_limits import LimitsServer
 from tensorfusion_dra.core.claims.enforcers import nvidia
 from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidencePaths
 from tensorfusion_dra.core.errors import FatalError, RetryableError
@@ -69,7 +69,7 @@ def folder(limits: Limits) -> Iterator[Path]:
         folder = Path(made) / nvidia.FOLDER
         with Supervisor() as supervisor:
             supervisor.join_on_stop(seconds=5)
-            server = Server(cast("Any", limits), folder)
+            server = LimitsServer(cast("Any", limits), folder)
             supervisor.run("server", lambda: server.run(supervisor))
             yield folder
             supervisor.stopping.set()
@@ -107,7 +107,7 @@ def test_node_plugin_sets_reads_and_checks_over_a_socket_of_root(
 def test_replaced_driver_is_answered_and_ends_the_process(limits: Limits, tmp_path: Path) -> None:
     limits.fault = FatalError("NVML_ERROR_LIB_RM_VERSION_MISMATCH")
     with tempfile.TemporaryDirectory(prefix="tfd-") as made, Supervisor() as supervisor:
-        server = Server(cast("Any", limits), Path(made))
+        server = LimitsServer(cast("Any", limits), Path(made))
         supervisor.run("server", lambda: server.run(supervisor))
         with pytest.raises(RetryableError, match="VERSION_MISMATCH"):
             MemoryLimits(f"{made}/socket").set("uid-p", {"GPU-0": 7}, {})
@@ -117,7 +117,7 @@ def test_replaced_driver_is_answered_and_ends_the_process(limits: Limits, tmp_pa
 def test_driver_that_is_to_be_replaced_ends_the_process_without_a_request(limits: Limits) -> None:
     limits.driver_fault = FatalError("the NVIDIA driver is being replaced")
     with tempfile.TemporaryDirectory(prefix="tfd-") as made, Supervisor() as supervisor:
-        server = Server(cast("Any", limits), Path(made))
+        server = LimitsServer(cast("Any", limits), Path(made))
         supervisor.run("server", lambda: server.run(supervisor))
 
         assert supervisor.wait() is limits.driver_fault

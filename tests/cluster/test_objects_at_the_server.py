@@ -15,7 +15,7 @@ from tensorfusion_dra.cluster.slices import PublishedSlices, Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.devices import slices as planning
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.doctor.rights import Right
+from tensorfusion_dra.core.doctor.permissions import Permission
 from tensorfusion_dra.core.errors import ClaimError, RetryableError, StatusError
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.core.devices.slice_documents import plain_device, slice_spec
@@ -216,7 +216,7 @@ def test_missing_right_is_noted_once_for_what_can_do_without(tmp_path: Path) -> 
                 read(NODES)
 
 
-DRIVER_STATUS = Right(
+DRIVER_STATUS = Permission(
     verb="associated-node:patch",
     group="resource.k8s.io",
     resource="resourceclaims/driver",

@@ -16,7 +16,7 @@ import yaml
 from dra_simulator.api import object_rules
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import rights
+from tensorfusion_dra.core.doctor import permissions
 from tensorfusion_dra.core.doctor.kubernetes import minor_version
 from tensorfusion_dra.core.errors import StatusError
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
@@ -100,12 +100,14 @@ def test_account_has_every_permission_that_the_driver_uses(
 ) -> None:
     minor = minor_version(node_plugin.version())
     assert minor is not None
-    table = rights.of_node_plugin(
+    table = permissions.of_node_plugin(
         read_pods=account.reads_pods, releases_driver=account.releases_driver
     )
-    used = [right for right in table if right.since_minor <= minor]
+    used = [permission for permission in table if permission.since_minor <= minor]
 
-    assert [str(right) for right in used if not _is_allowed(node_plugin, right)] == []
+    assert [
+        str(permission) for permission in used if not _is_allowed(node_plugin, permission)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -124,9 +126,9 @@ def test_account_has_every_permission_that_the_driver_uses(
 def test_account_has_no_other_permissions(
     node_plugin: Cluster, verb: str, group: str, resource: str
 ) -> None:
-    right = rights.Right(verb=verb, group=group, resource=resource, purpose="")
+    permission = permissions.Permission(verb=verb, group=group, resource=resource, purpose="")
 
-    assert not _is_allowed(node_plugin, right)
+    assert not _is_allowed(node_plugin, permission)
 
 
 def test_node_plugin_may_write_slices_of_its_own_node_only(
@@ -197,15 +199,15 @@ def _denial(cluster: Cluster, document: Json) -> str | None:
     return None
 
 
-def _is_allowed(cluster: Cluster, right: rights.Right) -> bool:
-    resource, _, subresource = right.resource.partition("/")
+def _is_allowed(cluster: Cluster, permission: permissions.Permission) -> bool:
+    resource, _, subresource = permission.resource.partition("/")
     attributes = {
-        "verb": right.verb,
-        "group": right.group,
+        "verb": permission.verb,
+        "group": permission.group,
         "resource": resource,
         "subresource": subresource,
-        "name": right.name,
-        "namespace": right.namespace,
+        "name": permission.name,
+        "namespace": permission.namespace,
     }
     body = {
         "apiVersion": "authorization.k8s.io/v1",

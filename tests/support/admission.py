@@ -66,7 +66,7 @@ class PodsInMemory:
 
 
 class ClaimsInMemory:
-    """Claims of one namespace; implements webhook.quota_admission.NamespaceClaims."""
+    """Claims of one namespace; implements webhook.quota_admission.ClaimReader."""
 
     def __init__(self, *claims: Json) -> None:
         self.stored = [*claims]
@@ -81,7 +81,7 @@ class ClaimsInMemory:
 
 
 class SlicesInMemory:
-    """Slices set by a test; implements webhook.admission.PublishedSlices."""
+    """Slices set by a test; implements webhook.admission.SliceReader."""
 
     def __init__(self, *slices: Json) -> None:
         self.slices: Sequence[Json] = slices

@@ -1,7 +1,6 @@
 """The verb `cel`: translate, check and explain device selectors."""
 
 import argparse
-import json
 import sys
 from dataclasses import dataclass
 from typing import Final
@@ -141,23 +140,16 @@ def _translate(expression: str, *, form: str) -> int:
     for finding in _by_library(translated):
         if finding.is_ok is False:
             raise InputError(finding.text)
-    text = translated
-    if form == "json":
-        changed = translated != expression
-        text = json.dumps({"expression": translated, "changed": changed}, indent=2)
-    sys.stdout.write(text + "\n")
+    document = {"expression": translated, "changed": translated != expression}
+    sys.stdout.write(streams.formatted(form, document, [translated]))
     return 0
 
 
 def _check(expression: str, *, form: str, as_is: bool) -> int:
     found = _findings(expression, as_is=as_is)
-    if form == "json":
-        checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
-        text = json.dumps({"checks": checks}, indent=2)
-    else:
-        rows = [("CHECK", "RESULT"), *((item.check, item.text) for item in found)]
-        text = "\n".join(table(rows, indent=""))
-    sys.stdout.write(text + "\n")
+    checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
+    rows = [("CHECK", "RESULT"), *((item.check, item.text) for item in found)]
+    sys.stdout.write(streams.formatted(form, {"checks": checks}, table(rows, indent="")))
     if any(item.is_ok is False for item in found):
         return 1
     return 3 if any(item.is_ok is None for item in found) else 0

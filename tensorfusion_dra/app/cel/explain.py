@@ -1,6 +1,5 @@
 """Which devices a selector selects, and what excludes each other device."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,12 +80,8 @@ def run(
     )
     term = terms.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
-    if form == "json":
-        text = json.dumps(_document(expression, term, results), indent=2)
-    else:
-        shown = expression if expression != selector else ""
-        text = "\n".join(_lines(shown, term, results, requests))
-    sys.stdout.write(text + "\n")
+    lines = _lines(expression if expression != selector else "", term, results, requests)
+    sys.stdout.write(streams.formatted(form, _document(expression, term, results), lines))
     return 0 if any(item.matches for item in results) else 1
 
 
@@ -113,29 +108,29 @@ def _lines(
     term: Term,
     results: Sequence[_Result],
     requests: Mapping[str, Quantity],
-) -> Iterator[str]:
-    if translated:
-        yield "Translated"
-        yield from (f"  {line}" for line in translated.splitlines())
-        yield ""
+) -> list[str]:
     matching = [item.device for item in results if item.matches]
-    pools = len({item.device.id.pool for item in results})
-    yield f"{len(matching)} of {len(results)} devices of {names.DRIVER} match; pools: {pools}"
     tainted = sum(device.is_tainted for device in matching)
-    if tainted:
-        yield f"{tainted} of them only for claims that tolerate their taints"
-    if not results:
-        return
-    yield ""
+    pools = len({item.device.id.pool for item in results})
     rows = [("PASS", "FOUND", "TERM"), *_rows(term, [item.device for item in results])]
     if requests:
         text = ", ".join(f"{name}={amount}" for name, amount in requests.items())
         rows.append((sum(item.refusal is None for item in results), "", f"request {text}"))
-    yield from table(rows, indent="")
-    for error, count in Counter(item.error for item in results if item.error).items():
-        yield ""
-        yield f"On {count} of them the selector fails, so no node gets its pods: {error}"
-    yield from _left_out(results)
+    errors = Counter(item.error for item in results if item.error)
+    left_out = list(_left_out(results))
+    return streams.sections(
+        ["Translated", *(f"  {line}" for line in translated.splitlines())] if translated else (),
+        [
+            f"{len(matching)} of {len(results)} devices of {names.DRIVER} match; pools: {pools}",
+            *([f"{tainted} of them only for claims that tolerate their taints"] if tainted else ()),
+        ],
+        table(rows, indent="") if results else (),
+        *(
+            [f"On {count} of them the selector fails, so no node gets its pods: {error}"]
+            for error, count in errors.items()
+        ),
+        ["Left out", *left_out] if left_out else (),
+    )
 
 
 def _rows(
@@ -169,9 +164,6 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
         if reasons:
             key = (item.device.id.pool, reasons)
             groups.setdefault(key, []).append(item.device.id.device)
-    if groups:
-        yield ""
-        yield "Left out"
     for (pool, reasons), named in groups.items():
         yield f"  {pool}: {printable.first(named, _SHOWN_DEVICES)}"
         yield from (f"    {reason}" for reason in reasons)

@@ -278,7 +278,7 @@ _IN_EXACTLY: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Reason:
+class Remark:
     """Text about one line: why it was changed, or what is wrong with it.
 
     Attributes:
@@ -300,8 +300,8 @@ class Converted:
     """
 
     text: str
-    reasons: tuple[Reason, ...]
-    problems: tuple[Reason, ...]
+    reasons: tuple[Remark, ...]
+    problems: tuple[Remark, ...]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -373,8 +373,8 @@ class _Conversion:
     def __init__(self, text: str, of: Document, spoken: Collection[Dialect]) -> None:
         self._of: Final = of
         self._spoken: Final = spoken
-        self.reasons: Final[list[Reason]] = []
-        self.problems: Final[list[Reason]] = []
+        self.reasons: Final[list[Remark]] = []
+        self.problems: Final[list[Remark]] = []
         for item in _objects(of.root):
             self._object(item)
         self._annotations(of.root)
@@ -382,10 +382,10 @@ class _Conversion:
         self.text: Final = of.text() if self.reasons else text
 
     def _reason(self, part: Any, key: object, text: str) -> None:
-        self.reasons.append(Reason(self._of.line(part, key), text))
+        self.reasons.append(Remark(self._of.line(part, key), text))
 
     def _problem(self, part: Any, key: object, text: str) -> None:
-        self.problems.append(Reason(self._of.line(part, key), text))
+        self.problems.append(Remark(self._of.line(part, key), text))
 
     def _object(self, item: CommentedMap) -> None:
         """Convert an object of resource.k8s.io."""

@@ -1,26 +1,24 @@
 """The verb `doctor`: check everything that the driver depends on, and change nothing."""
 
 import argparse
-import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.app.doctor import (
     checks,
+    cluster,
     folders,
     gpus,
-    kubernetes,
     limits,
-    objects,
     records,
-    rights,
     runtime,
     sockets,
-    webhook,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
@@ -36,11 +34,11 @@ _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 
 CHECKS: Final = (
-    Check(theme="kubernetes", run=kubernetes.version, needs_api=True),
-    Check(theme="kubernetes", run=kubernetes.slice_gates, needs_api=True),
-    Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
+    Check(theme="kubernetes", run=cluster.version, needs_api=True),
+    Check(theme="kubernetes", run=cluster.slice_gates, needs_api=True),
+    Check(theme="kubernetes", run=cluster.allocations, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=cluster.multi_gpu, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=cluster.nodes, needs_api=True),
     Check(theme="container runtime", run=runtime.cdi, needs_api=True),
     Check(theme="folders", run=folders.folders, places=_NODE),
     Check(theme="sockets", run=sockets.serving, places=_NODE),
@@ -52,15 +50,14 @@ CHECKS: Final = (
     Check(theme="limits", run=limits.address, places=_NODE),
     Check(theme="limits", run=limits.use, places=_NODE),
     Check(theme="limits", run=limits.claims, places=_NODE),
-    Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
-    Check(theme="slices", run=objects.slices, needs_api=True),
-    Check(theme="device class", run=objects.device_class, needs_api=True),
-    Check(theme="claim template", run=objects.templates, needs_api=True),
-    Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
-    Check(theme="GPU pools", run=objects.crds, needs_api=True, places=_WORKSTATION),
-    Check(theme="rights", run=rights.of_node_plugin, needs_api=True),
-    Check(theme="webhook", run=rights.of_webhook, needs_api=True, places=_WORKSTATION),
-    Check(theme="webhook", run=webhook.reachable, needs_api=True),
+    Check(theme="node plugin", run=cluster.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="slices", run=cluster.published_slices, needs_api=True),
+    Check(theme="device class", run=cluster.device_class, needs_api=True),
+    Check(theme="claim template", run=cluster.templates, needs_api=True),
+    Check(theme="GPU pools", run=cluster.known_pools, needs_api=True, places=_WORKSTATION),
+    Check(theme="rights", run=cluster.of_node_plugin, needs_api=True),
+    Check(theme="webhook", run=cluster.of_webhook, needs_api=True, places=_WORKSTATION),
+    Check(theme="webhook", run=cluster.reachable, needs_api=True),
     Check(theme="records", run=records.records, places=_NODE),
 )
 
@@ -106,19 +103,15 @@ def run(flags: argparse.Namespace) -> int:
     with streams.own_output():
         results = list(run_checks(CHECKS, here))
     worst = findings.worst(found for _, found in results)
-    if flags.form == "json":
-        document = {
-            "version": version.current(),
-            "place": here.place.value,
-            "node": settings.node_name if here.place is Place.NODE else None,
-            "worst": worst.value,
-            "exitCode": EXIT_CODES[worst],
-            "findings": [{"theme": theme, **found.as_json()} for theme, found in results],
-        }
-        text = json.dumps(document, indent=2)
-    else:
-        text = "\n".join(_report(results, here))
-    sys.stdout.write(text + "\n")
+    document = {
+        "version": version.current(),
+        "place": here.place.value,
+        "node": settings.node_name if here.place is Place.NODE else None,
+        "worst": worst.value,
+        "exitCode": EXIT_CODES[worst],
+        "findings": [{"theme": theme, **found.as_json()} for theme, found in results],
+    }
+    sys.stdout.write(streams.formatted(flags.form, document, _report(results, here)))
     return EXIT_CODES[worst]
 
 
@@ -149,22 +142,24 @@ def _context(flags: argparse.Namespace, settings: Settings) -> Context:
     )
 
 
-def _report(results: Sequence[tuple[str, Finding]], context: Context) -> Iterator[str]:
-    """Yield the lines of the report as text."""
-    yield f"{version.NAME} {version.current()}"
-    if context.place is Place.NODE:
-        yield f"On node {context.settings.node_name}"
-    else:
-        yield "On a workstation: run this on a node as well, for the checks of the node itself"
-    heading = ""
-    for theme, found in results:
-        if theme != heading:
-            heading = theme
-            yield from ("", theme)
-        yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
-        for name, text in (("expected", found.expected), ("cure", found.cure)):
-            if text:
-                yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"
-    yield ""
+def _report(results: Sequence[tuple[str, Finding]], context: Context) -> list[str]:
+    """Return the lines of the report as text."""
+    where = f"On node {context.settings.node_name}"
+    if context.place is not Place.NODE:
+        where = "On a workstation: run this on a node as well, for the checks of the node itself"
     counts = Counter(found.level for _, found in results)
-    yield ", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])
+    return streams.sections(
+        [f"{version.NAME} {version.current()}", where],
+        *(
+            [theme, *(line for _, found in group for line in _lines(found))]
+            for theme, group in groupby(results, key=itemgetter(0))
+        ),
+        [", ".join(f"{counts[level]} {level}" for level in reversed(Level) if counts[level])],
+    )
+
+
+def _lines(found: Finding) -> Iterator[str]:
+    yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
+    for name, text in (("expected", found.expected), ("cure", found.cure)):
+        if text:
+            yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"

@@ -20,7 +20,7 @@ _MIN_FREE_BYTES: Final = 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
+class FolderState:
     """State of a folder.
 
     Attributes:
@@ -107,7 +107,7 @@ def of_path(path: Path, use: Use, *, in_pod: bool) -> Iterator[Finding]:
         cure = use.missing_cure or f"mkdir -p {path}"
         yield problem(subject, "not a folder", expected="a folder", cure=cure)
         return
-    folder = Folder(
+    folder = FolderState(
         path=str(path),
         mode=stat.S_IMODE(status.st_mode),
         is_mount=path.is_mount(),
@@ -119,7 +119,7 @@ def of_path(path: Path, use: Use, *, in_pod: bool) -> Iterator[Finding]:
     yield from [*faults(folder, use)] or [ok(subject, f"mode {folder.mode:04o}")]
 
 
-def faults(folder: Folder, use: Use) -> Iterator[Finding]:
+def faults(folder: FolderState, use: Use) -> Iterator[Finding]:
     """Yield what is wrong with a folder: only the node plugin should write there."""
     subject = f"{use.what} {folder.path}"
     if folder.is_of_container:

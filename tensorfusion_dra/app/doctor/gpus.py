@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
+from tensorfusion_dra.app.doctor.cluster import checked_nodes
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.prepared import Mount

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
+from tensorfusion_dra.app.doctor.cluster import checked_nodes
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem
 from tensorfusion_dra.core.errors import RetryableError

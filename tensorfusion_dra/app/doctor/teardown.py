@@ -5,14 +5,13 @@ stays in Terminating, and its claim keeps its finalizer. A claim that no pod use
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import webhook
-from tensorfusion_dra.app.shared import kubectl, logging
+from tensorfusion_dra.app.doctor import cluster
+from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
@@ -64,21 +63,17 @@ def run(flags: argparse.Namespace) -> int:
     claims = lists.claims()
     found = _users(claims, _pods(lists, claims))
     listed = [
-        lists.readable_items(path, path.rpartition("/")[2]) for path in webhook.CONFIGURATIONS
+        lists.readable_items(path, path.rpartition("/")[2]) for path in cluster.CONFIGURATIONS
     ]
     called = [name for found in listed for name in objects.webhooks(found or ())]
     findings = list(_notes(claims, called))
-    if flags.form == "json":
-        document = {
-            "wouldHang": found,
-            "findings": [finding.as_json() for finding in findings],
-            "unchecked": list(lists.unreadable),
-        }
-        text = json.dumps(document, indent=2)
-    else:
-        lines = _lines(found, findings, lists.unreadable)
-        text = "\n".join(map(printable.one_line, lines))
-    sys.stdout.write(text + "\n")
+    document = {
+        "wouldHang": found,
+        "findings": [finding.as_json() for finding in findings],
+        "unchecked": list(lists.unreadable),
+    }
+    lines = map(printable.one_line, _lines(found, findings, lists.unreadable))
+    sys.stdout.write(streams.formatted(flags.form, document, lines))
     return 1 if found else 0
 
 
@@ -94,29 +89,28 @@ def _pods(lists: ClusterLists, claims: Sequence[Document]) -> list[dict[str, Any
 
 def _lines(
     found: Sequence[User], findings: Sequence[Finding], unreadable: Sequence[str]
-) -> Iterator[str]:
-    if not found:
-        yield "Nothing would hang: no pod uses a claim of this driver."
-    else:
-        nodes = len({user["node"] for user in found})
-        subject = "1 pod" if len(found) == 1 else f"{len(found)} pods"
-        where = "1 node" if nodes == 1 else f"{nodes} nodes"
-        yield (
-            f"{subject} on {where} would hang in Terminating: without the driver their claims "
-            "cannot be given back."
-        )
-        yield "End them first, for example by scaling their workloads down, and run this again."
-        yield ""
-        heads = ("NODE", "POD", "STATE", "SINCE", "CLAIMS", "FINALIZERS")
-        yield from table([heads, *map(_row, found)], indent="")
-    for finding in findings:
-        yield ""
-        yield f"{finding.level.value}: {finding.subject}: {finding.found}"
-        if finding.cure:
-            yield f"  {finding.cure}"
-    if unreadable:
-        yield ""
-        yield f"Not checked: {', '.join(unreadable)}."
+) -> list[str]:
+    nodes = len({user["node"] for user in found})
+    subject = "1 pod" if len(found) == 1 else f"{len(found)} pods"
+    where = "1 node" if nodes == 1 else f"{nodes} nodes"
+    hanging = [
+        f"{subject} on {where} would hang in Terminating: without the driver their claims cannot "
+        "be given back.",
+        "End them first, for example by scaling their workloads down, and run this again.",
+    ]
+    heads = ("NODE", "POD", "STATE", "SINCE", "CLAIMS", "FINALIZERS")
+    return streams.sections(
+        hanging if found else ["Nothing would hang: no pod uses a claim of this driver."],
+        table([heads, *map(_row, found)], indent="") if found else (),
+        *(
+            [
+                f"{each.level.value}: {each.subject}: {each.found}",
+                *([f"  {each.cure}"] if each.cure else ()),
+            ]
+            for each in findings
+        ),
+        [f"Not checked: {', '.join(unreadable)}."] if unreadable else (),
+    )
 
 
 def _row(user: User) -> Sequence[str]:

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 _BOUNDS: Final = Bounds(
     connections=48, head_bytes=8192, body_bytes=0, idle_seconds=5.0, check_seconds=0.5
 )
-_MOST_PAGES: Final = 4
+_MAX_PAGES: Final = 4
 """Pages that are answered at a time, besides probes."""
 _REMEMBERED_SECONDS: Final = 1.0
 """Time for which a result is reused, so that frequent probes cost no work."""
@@ -41,8 +41,8 @@ Written = Callable[[str], tuple[str, bytes]]
 """Returns content type and text of all metrics for an Accept header."""
 
 
-class Check:
-    """Check that runs at most once a second and reuses its result; safe for all threads."""
+class Probe:
+    """Probe that runs at most once a second and reuses its result; safe for all threads."""
 
     def __init__(self, name: str, question: Callable[[], None]) -> None:
         """Store the question; it is not called yet.
@@ -99,10 +99,10 @@ class HealthEndpoint:
             FatalError: The address cannot be bound.
         """
         self._checks: Final = {
-            path: Check(path.strip("/"), question) for path, question in checks.items()
+            path: Probe(path.strip("/"), question) for path, question in checks.items()
         }
         self._pages: Final = dict(pages or {})
-        self._room: Final = BoundedSemaphore(_MOST_PAGES)
+        self._room: Final = BoundedSemaphore(_MAX_PAGES)
         self._thread: Thread | None = None
         try:
             self._server: Final = Server(

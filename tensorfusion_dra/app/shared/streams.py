@@ -1,5 +1,6 @@
 """Input and output of verbs: text from a file or stdin, a document alone on stdout."""
 
+import json
 import os
 import re
 import sys
@@ -15,6 +16,10 @@ from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 
 STDIN: Final = "-"
 """The file name that stands for stdin."""
+_STDOUT: Final = 1
+_STDERR: Final = 2
+_MILLI: Final = re.compile(r"\b([0-9]+)m\b")
+_MIN_LENGTH: Final = len("gpu-") + 4
 
 
 def read(file: str) -> str:
@@ -31,10 +36,6 @@ def read(file: str) -> str:
         raise InputError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: found byte {error.start}, expected UTF-8") from error
-
-
-_STDOUT: Final = 1
-_STDERR: Final = 2
 
 
 def documents(file: str, *, of: str = "") -> list[dict[str, Any]]:
@@ -77,6 +78,20 @@ def own_output() -> Iterator[None]:
         os.close(kept)
 
 
+def formatted(form: str, document: object, lines: Iterable[str]) -> str:
+    """Return an answer with its last line break: as JSON, as YAML, or else as these lines."""
+    if form == "json":
+        return json.dumps(document, indent=2) + "\n"
+    if form == "yaml":
+        return str(yaml.safe_dump(document, sort_keys=False))
+    return "\n".join([*lines, ""])
+
+
+def sections(*blocks: Sequence[str]) -> list[str]:
+    """Return the lines of the blocks, an empty line between them; empty blocks are left out."""
+    return [line for block in filter(None, blocks) for line in ("", *block)][1:]
+
+
 def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
     """Return the rows as lines in which every column is as wide as its widest cell."""
     texts = [[str(cell) for cell in row] for row in rows]
@@ -85,9 +100,6 @@ def table(rows: Iterable[Sequence[object]], *, indent: str = "  ") -> list[str]:
         (indent + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True))).rstrip()
         for row in texts
     ]
-
-
-_MILLI: Final = re.compile(r"\b([0-9]+)m\b")
 
 
 def shown(amount: Quantity) -> str:
@@ -103,13 +115,10 @@ def with_points(text: str) -> str:
     return _MILLI.sub(lambda found: shown(Quantity.milli(int(found[1]))), text)
 
 
-_LEAST_LENGTH: Final = len("gpu-") + 4
-
-
 def short_names(devices: Iterable[str]) -> dict[str, str]:
     """Return each name cut to the fewest characters that are unique, such as ``gpu-363a``."""
     every = set(devices)
-    for length in range(_LEAST_LENGTH, max(map(len, every), default=0)):
+    for length in range(_MIN_LENGTH, max(map(len, every), default=0)):
         if len({name[:length] for name in every}) == len(every):
             return {name: name[:length] for name in every}
     return {name: name for name in every}

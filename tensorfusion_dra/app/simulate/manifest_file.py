@@ -20,9 +20,9 @@ from dra_simulator.rest import (
     Resource,
 )
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, SimulatedCluster
-from tensorfusion_dra.app.simulate.command import Options
-from tensorfusion_dra.app.simulate.report import Admission
-from tensorfusion_dra.app.simulate.sequence import Progress
+from tensorfusion_dra.app.simulate.options import Options
+from tensorfusion_dra.app.simulate.progress import Progress
+from tensorfusion_dra.app.simulate.report import AdmissionReport
 from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook, documents
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
@@ -102,15 +102,15 @@ class FilePods:
             return {str(name): str(text) for name, text in found.items()}
         return {}
 
-    def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
+    def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return the result of each pod's admission; the refused pods come first."""
-        found = [Admission(pod=name, refused=text) for name, text in self._refused.items()]
+        found = [AdmissionReport(pod=name, refused=text) for name, text in self._refused.items()]
         for name in sorted(self._names(PODS) - self._refused.keys()):
             pod = cluster.pod(name)
             claim = cluster.claim_of(pod)
             requests = _requests(cluster, name)
             found.append(
-                Admission(
+                AdmissionReport(
                     pod=name,
                     warnings=self._warnings(name),
                     annotations=annotations_of(pod),

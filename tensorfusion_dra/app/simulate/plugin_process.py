@@ -11,7 +11,7 @@ from tensorfusion_dra.core.errors import RetryableError
 
 _STOP_SECONDS: Final = 60.0
 _PROBLEM_LEVELS: Final = frozenset({"warning", "error", "critical"})
-_MOST_SHOWN: Final = 10
+_MAX_SHOWN: Final = 10
 _NOT_SHOWN: Final = frozenset({"event", "level", "timestamp"})
 
 
@@ -122,7 +122,7 @@ class PluginProcess:
         Lines that are not in the log's format, such as a traceback, are included as they are. If
         there are none, return one line that states this and shows the log's last line.
         """
-        found = tuple(_problems(self._text().splitlines()))[-_MOST_SHOWN:]
+        found = tuple(_problems(self._text().splitlines()))[-_MAX_SHOWN:]
         return found or (f"no warning or error; last line: {self.last_line()}",)
 
     def _text(self) -> str:

@@ -1,4 +1,4 @@
-"""Report of a simulation: its facts, as `-o json` prints them, and its text."""
+"""SimulationReport of a simulation: its facts, as `-o json` prints them, and its text."""
 
 import json
 import re
@@ -51,7 +51,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class AdmissionReport:
     """Result of a pod's admission.
 
     Attributes:
@@ -89,7 +89,7 @@ class FreeCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SimulationReport:
     """Result of a simulation.
 
     Attributes:
@@ -109,7 +109,7 @@ class Report:
     cdi_file: str
     cdi_spec: Mapping[str, Any] | None
     left: tuple[FreeCapacity, ...]
-    admissions: tuple[Admission, ...]
+    admissions: tuple[AdmissionReport, ...]
     left_behind: tuple[str, ...]
     kept_in: str
     seconds: Mapping[str, float]
@@ -205,7 +205,7 @@ def _shared_capacity(capacity: Mapping[str, Any]) -> Mapping[str, Any]:
 
 _BAR: Final = 10
 _WIDTH: Final = 100
-_MOST_LINES_OF_A_REASON: Final = 3
+_MAX_LINES_OF_A_REASON: Final = 3
 _NOTHING: Final = "-"
 
 _LIMITS: Final = {
@@ -216,7 +216,7 @@ _LIMITS: Final = {
 """The variables that carry a container's limits, with their units."""
 
 
-def as_text(report: Report, *, verbose: bool) -> str:
+def as_text(report: SimulationReport, *, verbose: bool) -> str:
     """Return the report as text.
 
     Args:
@@ -236,7 +236,7 @@ def as_text(report: Report, *, verbose: bool) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _slices(report: Report) -> list[str]:
+def _slices(report: SimulationReport) -> list[str]:
     lines = []
     for item in report.slices:
         devices = item["spec"].get("devices") or []
@@ -249,14 +249,14 @@ def _slices(report: Report) -> list[str]:
     return lines
 
 
-def _request_of_claim(admission: Admission) -> list[str]:
+def _request_of_claim(admission: AdmissionReport) -> list[str]:
     if not admission.claim:
         return []
     times = f", {admission.requests} times" if admission.requests > 1 else ""
     return [f"Request of claim {admission.claim}{times}", *_indented(admission.request)]
 
 
-def _container(report: Report) -> Iterator[list[str]]:
+def _container(report: SimulationReport) -> Iterator[list[str]]:
     """Yield the CDI spec and the environment of the first container that runs."""
     if report.cdi_spec is None:
         return
@@ -273,7 +273,7 @@ def _indented(found: object) -> list[str]:
     return [f"  {line}" for line in text.splitlines()]
 
 
-def _gpus(report: Report, short: Mapping[str, str]) -> list[str]:
+def _gpus(report: SimulationReport, short: Mapping[str, str]) -> list[str]:
     left = {(each.device, each.capacity.removeprefix("virtual_")): each for each in report.left}
     is_virtual = any(each.capacity.startswith("virtual_") for each in report.left)
     rows: list[tuple[object, ...]] = [("GPU", "MODEL", "COMPUTE TAKEN", "", "MEMORY TAKEN", "")]
@@ -298,7 +298,7 @@ def _gpus(report: Report, short: Mapping[str, str]) -> list[str]:
     return lines + (table(rows) if len(rows) > 1 else ["  none"])
 
 
-def _pods(report: Report, short: Mapping[str, str]) -> list[str]:
+def _pods(report: SimulationReport, short: Mapping[str, str]) -> list[str]:
     if not report.pods:
         return []
     rows: list[tuple[object, ...]] = [
@@ -325,13 +325,13 @@ def _reasons(waiting: Mapping[str, Sequence[str]]) -> list[str]:
             _WIDTH,
             initial_indent="  ",
             subsequent_indent="    ",
-            max_lines=_MOST_LINES_OF_A_REASON,
+            max_lines=_MAX_LINES_OF_A_REASON,
             placeholder=" ...",
         )
     return lines
 
 
-def _admissions(admissions: Iterable[Admission]) -> list[str]:
+def _admissions(admissions: Iterable[AdmissionReport]) -> list[str]:
     rows: list[tuple[object, ...]] = []
     for admission in admissions:
         if admission.refused:
@@ -351,7 +351,7 @@ def _cells(pod: str, verdict: str, text: str) -> list[tuple[object, ...]]:
     return [(pod, verdict, first), *(("", "", more) for more in rest)]
 
 
-def _limits_of_one(report: Report) -> list[str]:
+def _limits_of_one(report: SimulationReport) -> list[str]:
     """Return the limits in the environment of the first container that runs."""
     pod = next((pod for pod in report.pods if pod.env), None)
     if pod is None:
@@ -362,7 +362,7 @@ def _limits_of_one(report: Report) -> list[str]:
     return [f"Limits in {pod.name}'s container, set by the claim's CDI spec", *table(rows)]
 
 
-def _closing_line(report: Report, *, verbose: bool) -> list[str]:
+def _closing_line(report: SimulationReport, *, verbose: bool) -> list[str]:
     seconds = f"{report.seconds['all']:.1f} s"
     if verbose:
         seconds = ", ".join(f"{name} {value:.1f} s" for name, value in report.seconds.items())
@@ -398,11 +398,11 @@ def _limits(pod: Pod) -> str:
     return f"{percent} %, {_human_bytes(int(mib) * MIB)}, {mode}"
 
 
-def _devices(report: Report) -> list[Mapping[str, Any]]:
+def _devices(report: SimulationReport) -> list[Mapping[str, Any]]:
     return [device for item in report.slices for device in item["spec"].get("devices") or []]
 
 
-def _with_short_names(text: str, report: Report, short: Mapping[str, str]) -> str:
+def _with_short_names(text: str, report: SimulationReport, short: Mapping[str, str]) -> str:
     text = text.replace(f"{names.DRIVER}/{report.pool}/", "")
     for name, cut in short.items():
         text = text.replace(name, cut)

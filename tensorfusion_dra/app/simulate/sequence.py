@@ -11,43 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import Final, Protocol, TextIO
+from typing import Final, Protocol
 
 from dra_simulator.rest import PODS, Json
 from tensorfusion_dra.app.simulate import report
 from tensorfusion_dra.app.simulate.cluster import NAMESPACE, PATIENCE_SECONDS, SimulatedCluster
-from tensorfusion_dra.app.simulate.command import Options, ShareRequest
+from tensorfusion_dra.app.simulate.options import Options, ShareRequest
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
-from tensorfusion_dra.app.simulate.report import Admission, Report
+from tensorfusion_dra.app.simulate.progress import Progress
+from tensorfusion_dra.app.simulate.report import AdmissionReport, SimulationReport
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
-_CLEAR: Final = "\r\x1b[K"
+_INTERRUPTED: Final = 128 + SIGINT
+"""The exit code that shells report for Ctrl-C."""
+_TURN_SECONDS: Final = 1.0
 
 
-class Progress:
-    """A line on the stream that shows the current step; nothing if that is not a terminal."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream: Final = stream
-        self._live: Final = stream.isatty()
-        self._shown = ""
-
-    def show(self, text: str) -> None:
-        """Replace the line by this text."""
-        if self._live and text != self._shown:
-            self._shown = text
-            self._stream.write(f"{_CLEAR}{text} ...")
-            self._stream.flush()
-
-    def clear(self) -> None:
-        """Remove the line, so that other output can be written."""
-        if self._live and self._shown:
-            self._shown = ""
-            self._stream.write(_CLEAR)
-            self._stream.flush()
-
-
-class Workload(Protocol):
+class PodSource(Protocol):
     """Interface of a source of pods; all pods are in the namespace default."""
 
     def prepare(self, cluster: SimulatedCluster) -> Sequence[str]:
@@ -59,7 +39,7 @@ class Workload(Protocol):
     def requested(self, cluster: SimulatedCluster, pod: str) -> Mapping[str, str]:
         """Return what a pod requests of each GPU, by capacity; empty for whole GPUs."""
 
-    def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
+    def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return the results of the webhook; empty without a webhook."""
 
 
@@ -88,14 +68,9 @@ class GeneratedPods:
         """Return the quantities of the pod's request."""
         return self._pods[pod].amounts
 
-    def admissions(self, cluster: SimulatedCluster) -> Sequence[Admission]:
+    def admissions(self, cluster: SimulatedCluster) -> Sequence[AdmissionReport]:
         """Return nothing: no webhook is involved."""
         return ()
-
-
-_INTERRUPTED: Final = 128 + SIGINT
-"""The exit code that shells report for Ctrl-C."""
-_TURN_SECONDS: Final = 1.0
 
 
 def run(options: Options, *, form: str) -> int:
@@ -152,7 +127,7 @@ def _uninterrupted() -> Iterator[None]:
 
 def _run_and_print(
     cluster: SimulatedCluster,
-    workload: Workload,
+    workload: PodSource,
     options: Options,
     progress: Progress,
     *,
@@ -173,7 +148,7 @@ def _run_and_print(
     return 1 if result.left_behind else 0
 
 
-def _workload(options: Options) -> Workload:
+def _workload(options: Options) -> PodSource:
     if options.file is None:
         return GeneratedPods(options)
     # Imported here, because only this module needs the library for certificates.
@@ -185,8 +160,8 @@ def _workload(options: Options) -> Workload:
 
 
 def _simulate(
-    cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
-) -> Report:
+    cluster: SimulatedCluster, workload: PodSource, options: Options, progress: Progress
+) -> SimulationReport:
     started = time.monotonic()
     _start(cluster, workload, options, progress)
     ready = time.monotonic()
@@ -214,7 +189,7 @@ def _simulate(
 
 
 def _start(
-    cluster: SimulatedCluster, workload: Workload, options: Options, progress: Progress
+    cluster: SimulatedCluster, workload: PodSource, options: Options, progress: Progress
 ) -> None:
     """Start the cluster with one node plugin; return once the node's slices are published."""
     progress.show("starting API server, scheduler, kubelet and node plugin")
@@ -233,11 +208,13 @@ def _start(
     cluster.until("publication", lambda: bool(cluster.slices()))
 
 
-def _result(cluster: SimulatedCluster, workload: Workload, settled: Mapping[str, Json]) -> Report:
+def _result(
+    cluster: SimulatedCluster, workload: PodSource, settled: Mapping[str, Json]
+) -> SimulationReport:
     """Return the report of the settled pods, without teardown and times."""
     cdi_file, cdi_spec = report.first_spec(cluster, list(settled.values()))
     slices = tuple(cluster.slices())
-    return Report(
+    return SimulationReport(
         node=cluster.node_name,
         pool=slices[0]["spec"]["pool"]["name"],
         slices=slices,
@@ -310,7 +287,7 @@ def _print_details(error: WaitError) -> None:
 
 
 def _wait_for_interrupt(
-    cluster: SimulatedCluster, result: Report, signals: Sequence[object]
+    cluster: SimulatedCluster, result: SimulationReport, signals: Sequence[object]
 ) -> None:
     named = f" {result.pods[0].name}" if result.pods else "s"
     with contextlib.suppress(KeyboardInterrupt):

@@ -24,12 +24,12 @@ from tensorfusion_dra.scheduling import placement, usage
 from tensorfusion_dra.scheduling.allocation import UNSATISFIED
 from tensorfusion_dra.scheduling.devices import Wanted
 from tensorfusion_dra.scheduling.placement import (
-    Card,
     Cause,
     NodeClusters,
     NodeOutcome,
     Rejection,
     Trial,
+    TriedCard,
 )
 from tensorfusion_dra.scheduling.usage import Holder
 
@@ -186,12 +186,14 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     )
 
 
-def _passes(card: Card, request: Sequence[str]) -> bool:
+def _passes(card: TriedCard, request: Sequence[str]) -> bool:
     """Return True if a card passes every check of one of a request's alternatives."""
     return any(name in card.rejections and card.rejections[name] is None for name in request)
 
 
-def _none_of(cards: Sequence[Card], request: Sequence[str], wanted: Mapping[str, Wanted]) -> str:
+def _none_of(
+    cards: Sequence[TriedCard], request: Sequence[str], wanted: Mapping[str, Wanted]
+) -> str:
     """Return why no card passes a request, which for a single card needs no number."""
     of_class = [
         [card.rejections[name] for name in request if name in card.rejections] for card in cards
@@ -215,7 +217,7 @@ def node_names(outcomes: Sequence[NodeOutcome]) -> str:
     return printable.first([each.name for each in outcomes if each.fits], _SHOWN_NODES)
 
 
-def nearest(card: Card) -> Rejection | None:
+def nearest(card: TriedCard) -> Rejection | None:
     """Return the rejection of the request that a card is nearest to; None if it passes one."""
     return None if card.passes else _nearest(card.rejections.values())
 
@@ -291,7 +293,7 @@ class _Candidate:
     """
 
     node: Document
-    card: Card
+    card: TriedCard
     wanted: Wanted
     taken: Mapping[str, Quantity]
     share: float
@@ -434,10 +436,16 @@ def _in_the_way(
 
     Of the same number, those of the card with the most free.
     """
+
+    def size(holder: Holder) -> int:
+        # A small share sorts before a large one; exclusive ones are last.
+        found = [2**200] if holder.amounts is None else [a.nano for a in holder.amounts.values()]
+        return max(found, default=0)
+
     best: tuple[Holder, ...] = ()
     text = ""
     for candidate in candidates:
-        held = sorted((each for each in candidate.card.holders if not each.is_admin), key=_size)
+        held = sorted((each for each in candidate.card.holders if not each.is_admin), key=size)
         several = [tuple(reversed(held[-count:])) for count in range(2, len(held) + 1)]
         for gone in [*((holder,) for holder in held), *several]:
             if best and len(gone) >= len(best):
@@ -452,13 +460,6 @@ def _in_the_way(
         yield text
 
 
-def _size(holder: Holder) -> int:
-    """Return a number by which a small share sorts before a large one; exclusive ones are last."""
-    if holder.amounts is None:
-        return 2**200
-    return max((amount.nano for amount in holder.amounts.values()), default=0)
-
-
 def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str]:
     """Yield the values that cards have, where no card has what a selector demands."""
     for request, _ in placement.wanted_devices(trial.waiting):
@@ -471,7 +472,7 @@ def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str
             yield from _values(subject, cards, trial)
 
 
-def _values(subject: str, cards: Sequence[Card], trial: Trial) -> Iterator[str]:
+def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[str]:
     try:
         term = terms.terms(subject)
     except CelError:

@@ -1,11 +1,10 @@
 """The verb `why`: explain why a pod waits, and what would help."""
 
 import argparse
-import json
 import sys
 from typing import Final
 
-from tensorfusion_dra.app.shared import kubectl, logging
+from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.core.errors import InputError
 
 _EXIT_CODES: Final = """\
@@ -65,9 +64,5 @@ def run(flags: argparse.Namespace) -> int:
         target=flags.pod or "",
         file=flags.file,
     )
-    if flags.form == "json":
-        printed = json.dumps(text.document(found), indent=2)
-    else:
-        printed = "\n".join(text.lines(found))
-    sys.stdout.write(printed + "\n")
+    sys.stdout.write(streams.formatted(flags.form, text.document(found), text.lines(found)))
     return diagnosis.exit_code(found)

@@ -24,13 +24,13 @@ from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Tri
 Document = Mapping[str, Any]
 
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
-_MOST_PODS: Final = 50
+_MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
 _CURED: Final = frozenset({Level.PROBLEM, Level.WARNING})
 """Levels of findings about the pod itself whose cure is among what helps."""
 
 
-class State(StrEnum):
+class PodState(StrEnum):
     """The answer in one word."""
 
     FITS = "fits"
@@ -55,7 +55,7 @@ class Diagnosis:
     """
 
     pod: str
-    state: State
+    state: PodState
     answer: str
     helps: Sequence[str] = ()
     findings: Sequence[Finding] = ()
@@ -113,8 +113,8 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
         if not failed:
             return replace(made, answer=f"{text}. One of its pods: {made.answer}")
         helps = made.helps or [_TRY_AGAIN]
-        return replace(made, answer=f"{text}.", state=State.WAITS, helps=helps)
-    every = [diagnose(pod, cluster) for pod in found.pods[:_MOST_PODS]]
+        return replace(made, answer=f"{text}.", state=PodState.WAITS, helps=helps)
+    every = [diagnose(pod, cluster) for pod in found.pods[:_MAX_PODS]]
     worst = next((each for each in every if each.findings), every[0])
     return replace(worst, answer=f"No pod of {found} waits. {worst.answer}")
 
@@ -122,8 +122,8 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
 def exit_code(found: Diagnosis) -> int:
     """Return 0 if the pod can be scheduled, or is and has no problem; else 1."""
     has_problem = any(finding.level is Level.PROBLEM for finding in found.findings)
-    is_bad = found.state is State.BOUND and has_problem
-    return 1 if found.state is State.WAITS or is_bad else 0
+    is_bad = found.state is PodState.BOUND and has_problem
+    return 1 if found.state is PodState.WAITS or is_bad else 0
 
 
 def diagnose(pod: Document, observed: Observed, *, is_created: bool = True) -> Diagnosis:
@@ -159,7 +159,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
         answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), trouble, findings)
         return Diagnosis(
             pod=_name(pod),
-            state=State.BOUND,
+            state=PodState.BOUND,
             answer=answer,
             helps=list(dict.fromkeys(finding.cure for finding in findings)),
             findings=findings,
@@ -214,7 +214,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         helps += answers.helps(trial, clusters, observed.nodes, outcomes)
     return Diagnosis(
         pod=name,
-        state=State.FITS if fits and not resolved.blocks else State.WAITS,
+        state=PodState.FITS if fits and not resolved.blocks else PodState.WAITS,
         answer=answer,
         helps=list(dict.fromkeys(helps)),
         findings=findings,

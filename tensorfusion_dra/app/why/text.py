@@ -9,9 +9,9 @@ from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why.diagnosis import Diagnosis
 from tensorfusion_dra.core import printable
-from tensorfusion_dra.scheduling.placement import Card, Cause, NodeOutcome, Rejection
+from tensorfusion_dra.scheduling.placement import Cause, NodeOutcome, Rejection, TriedCard
 
-_MOST_NODES: Final = 8
+_MAX_NODES: Final = 8
 """Of more nodes, only groups are shown."""
 _SHOWN_NAMES: Final = 2
 _SHOWN_HOLDERS: Final = 4
@@ -19,7 +19,7 @@ _SHOWN_HELPS: Final = 6
 
 
 def lines(found: Diagnosis) -> Iterator[str]:
-    """Yield the lines of a diagnosis, with short names of cards.
+    """Return the lines of a diagnosis, with short names of cards.
 
     Characters that a terminal would execute are escaped.
     """
@@ -27,39 +27,33 @@ def lines(found: Diagnosis) -> Iterator[str]:
         [card.device.id.device for each in found.outcomes for card in each.cards]
         + [device.device for each in found.outcomes for device in each.picked or ()]
     )
-    return map(printable.one_line, _lines(found, short))
-
-
-def _lines(found: Diagnosis, short: Mapping[str, str]) -> Iterator[str]:
-    yield _cut(found.answer, short)
-    if found.helps:
-        yield ""
-        yield "What helps"
-        yield from (f"  - {_cut(text, short)}" for text in found.helps[:_SHOWN_HELPS])
+    helps = found.helps[:_SHOWN_HELPS]
     others = [
-        each for each in found.findings if f"{each.subject}: {each.found}" not in found.answer
-    ]
-    if others:
-        yield ""
-        yield "Also found"
-        for finding in others:
-            yield f"  {finding.level.value}: {finding.subject}: {finding.found}"
-            if finding.cure and finding.cure not in found.helps[:_SHOWN_HELPS]:
-                yield f"    cure: {finding.cure}"
-    tried = [outcome for outcome in found.outcomes if not outcome.error]
-    if any(not outcome.fits for outcome in tried):
-        yield ""
-        rows = _grouped(tried) if len(tried) > _MOST_NODES else _each(tried, short)
-        yield from table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
-    if found.unchecked:
-        yield ""
-        yield f"Not checked: {', '.join(found.unchecked)}."
-    if found.outcomes:
-        yield ""
-        yield (
-            f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, "
-            "volumes and affinity between pods are not checked here."
+        line
+        for each in found.findings
+        if f"{each.subject}: {each.found}" not in found.answer
+        for line in (
+            f"  {each.level.value}: {each.subject}: {each.found}",
+            f"    cure: {each.cure}" if each.cure and each.cure not in helps else "",
         )
+        if line
+    ]
+    tried = [outcome for outcome in found.outcomes if not outcome.error]
+    rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, short)
+    nodes = table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    release = (
+        f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, volumes "
+        "and affinity between pods are not checked here."
+    )
+    text = streams.sections(
+        [_cut(found.answer, short)],
+        ["What helps", *(f"  - {_cut(text, short)}" for text in helps)] if helps else (),
+        ["Also found", *others] if others else (),
+        nodes if any(not outcome.fits for outcome in tried) else (),
+        [f"Not checked: {', '.join(found.unchecked)}."] if found.unchecked else (),
+        [release] if found.outcomes else (),
+    )
+    return map(printable.one_line, text)
 
 
 def document(found: Diagnosis) -> Mapping[str, Any]:
@@ -70,7 +64,45 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
         "answer": found.answer,
         "helps": list(found.helps),
         "findings": [finding.as_json() for finding in found.findings],
-        "nodes": [_node_document(outcome) for outcome in found.outcomes],
+        "nodes": [
+            {
+                "name": outcome.name,
+                "fits": outcome.fits,
+                "reason": "" if outcome.fits else outcome.refusal or outcome.error,
+                "devices": [str(device) for device in outcome.picked or ()],
+                "pools": list(outcome.troubles),
+                "cards": [
+                    {
+                        "pool": card.device.id.pool,
+                        "device": card.device.id.device,
+                        "requests": {
+                            request: None
+                            if rejection is None
+                            else {
+                                "cause": rejection.cause.value,
+                                "subject": rejection.subject,
+                                "text": rejection.text,
+                            }
+                            for request, rejection in card.rejections.items()
+                        },
+                        "note": card.note,
+                        "holders": [
+                            {
+                                "namespace": each.namespace,
+                                "claim": each.claim,
+                                "pods": list(each.consumers),
+                                "amounts": None
+                                if each.amounts is None
+                                else {name: str(found) for name, found in each.amounts.items()},
+                            }
+                            for each in card.holders
+                        ],
+                    }
+                    for card in outcome.cards
+                ],
+            }
+            for outcome in found.outcomes
+        ],
         "unchecked": list(found.unchecked),
         "release": found.release,
     }
@@ -117,7 +149,7 @@ def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
         yield name, str(cards or ""), why, ""
 
 
-def _kind(card: Card) -> str:
+def _kind(card: TriedCard) -> str:
     rejection = answers.nearest(card)
     return "fit alone" if rejection is None else answers.cause_text(rejection)
 
@@ -130,7 +162,7 @@ def _node_text(outcome: NodeOutcome) -> str:
     return reason or "has no device of the requested class"
 
 
-def _card_text(card: Card) -> str:
+def _card_text(card: TriedCard) -> str:
     """Return why a card is rejected, for each request if they differ."""
     texts = {
         request: _rejection_text(rejection) if rejection else "fits alone"
@@ -149,7 +181,7 @@ def _rejection_text(rejection: Rejection) -> str:
     return streams.with_points(rejection.text)
 
 
-def _holders_text(card: Card) -> str:
+def _holders_text(card: TriedCard) -> str:
     """Return the tenants of a card, if they are why it is rejected, with what they have of it."""
     rejection = answers.nearest(card)
     if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
@@ -160,43 +192,3 @@ def _holders_text(card: Card) -> str:
         text = answers.amounts(holder) if amount is None else streams.shown(amount)
         shares.append(f"{holder.text} ({text})")
     return printable.first(shares, _SHOWN_HOLDERS)
-
-
-def _node_document(outcome: NodeOutcome) -> Mapping[str, Any]:
-    return {
-        "name": outcome.name,
-        "fits": outcome.fits,
-        "reason": "" if outcome.fits else outcome.refusal or outcome.error,
-        "devices": [str(device) for device in outcome.picked or ()],
-        "pools": list(outcome.troubles),
-        "cards": [_card_document(card) for card in outcome.cards],
-    }
-
-
-def _card_document(card: Card) -> Mapping[str, Any]:
-    return {
-        "pool": card.device.id.pool,
-        "device": card.device.id.device,
-        "requests": {
-            request: None
-            if rejection is None
-            else {
-                "cause": rejection.cause.value,
-                "subject": rejection.subject,
-                "text": rejection.text,
-            }
-            for request, rejection in card.rejections.items()
-        },
-        "note": card.note,
-        "holders": [
-            {
-                "namespace": each.namespace,
-                "claim": each.claim,
-                "pods": list(each.consumers),
-                "amounts": None
-                if each.amounts is None
-                else {name: str(found) for name, found in each.amounts.items()},
-            }
-            for each in card.holders
-        ],
-    }

@@ -83,7 +83,13 @@ def filled(
     """
     result = copy.deepcopy(dict(claim))
     devices = as_map(as_map(result.get("spec")).get("devices"))
-    request = _own_request(as_list(devices.get("requests")))
+    every = [each for each in as_list(devices.get("requests")) if isinstance(each, dict)]
+    exact = [each for each in every if isinstance(each.get("exactly"), dict)]
+    # The first of this driver's class, else the first of an administrator's own.
+    ours = [each for each in exact if each["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
+    if not exact:
+        raise InputError("found no request with `exactly`, expected one to fill")
+    request = (ours or exact)[0]
     template = request.pop("exactly")
     each = [_exactly(template, one, pool=pool, virtual=virtual) for one in alternatives]
     if len(each) == 1:
@@ -146,18 +152,18 @@ def _exactly(template: Json, wanted: PodRequest, *, pool: str, virtual: bool) ->
     if amounts:
         capacity = exactly["capacity"] = dict(as_map(exactly.get("capacity")))
         capacity["requests"] = {**as_map(capacity.get("requests")), **amounts}
-    if wanted.whole:
-        _drop_amounts(exactly)
+    if wanted.whole:  # without the template's amounts either, it takes whole cards
+        given = as_map(exactly.get("capacity"))
+        kept = {
+            name: amount
+            for name, amount in as_map(given.get("requests")).items()
+            if name.removeprefix(f"{names.DRIVER}/") not in names.CAPACITIES
+        }
+        if kept:
+            exactly["capacity"] = {**given, "requests": kept}
+        else:
+            exactly.pop("capacity", None)
     return exactly
-
-
-def _own_request(requests: list[object]) -> Json:
-    """Return the first request of this driver's class, else the first of an administrator's own."""
-    exact = [r for r in requests if isinstance(r, dict) and isinstance(r.get("exactly"), dict)]
-    ours = [r for r in exact if r["exactly"].get("deviceClassName") == names.DEVICE_CLASS]
-    for request in (*ours, *exact):
-        return request
-    raise InputError("found no request with `exactly`, expected one to fill")
 
 
 def selector(*, model: str = "", pool: str = "", qos: str = "") -> str:
@@ -201,19 +207,6 @@ def enforcing(wanted: PodRequest) -> str:
     return " && ".join(
         f"{_ATTRIBUTES}.?{enforced[name]}.orValue(false)" for name in wanted.amounts()
     )
-
-
-def _drop_amounts(exactly: Json) -> None:
-    """Remove the template's amounts: a claim without amounts takes whole cards."""
-    capacity = as_map(exactly.get("capacity"))
-    kept = {
-        name: amount
-        for name, amount in as_map(capacity.get("requests")).items()
-        if name.removeprefix(f"{names.DRIVER}/") not in names.CAPACITIES
-    }
-    exactly["capacity"] = {**capacity, "requests": kept}
-    if not kept:
-        del exactly["capacity"]
 
 
 def _selectors(existing: list[object], expression: str) -> list[object]:

@@ -87,7 +87,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class PodContainer:
     """A container of the pod, as far as the pod's share concerns it.
 
     Attributes:
@@ -127,7 +127,7 @@ class Container:
                 yield FieldError(where, Reason.FORBIDDEN, text)
 
 
-def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[Container, ...]:
+def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
     """Return the pod's containers, init containers first."""
     found = []
     for path, container in pod_containers.with_paths(pod):
@@ -135,7 +135,7 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[Container, .
         takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
         is_chosen = takes_gpus or path.startswith("spec.containers")
         found.append(
-            Container(
+            PodContainer(
                 path=path,
                 name=name,
                 env=tuple(map(name_of, as_list(container.get("env")))),
@@ -151,7 +151,7 @@ def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[Container, .
 def errors(
     pod: Mapping[str, Any],
     wanted: PodRequest,
-    every: Sequence[Container],
+    every: Sequence[PodContainer],
     *,
     takes_hard: bool,
 ) -> Iterator[FieldError]:
@@ -202,7 +202,7 @@ def errors(
 
 
 def admitted(
-    pod: Mapping[str, Any], wanted: PodRequest, every: Sequence[Container], placement: Placement
+    pod: Mapping[str, Any], wanted: PodRequest, every: Sequence[PodContainer], placement: Placement
 ) -> Json:
     """Return the pod with its claim, which its containers use, and canonical annotations.
 
@@ -260,7 +260,7 @@ def _made(holder: Json, field: str) -> Json:
 def warnings(
     pod: Mapping[str, Any],
     wanted: PodRequest,
-    every: Sequence[Container],
+    every: Sequence[PodContainer],
     placement: Placement,
 ) -> Iterator[str]:
     """Yield the warnings, one line each; the API server truncates them at 256 characters."""

@@ -161,7 +161,7 @@ def parse(expression: str) -> Node:
     Raises:
         CelError: It is not CEL, or its tree is higher than MAX_DEPTH.
     """
-    return _Parser(expression).whole()
+    return _ExpressionParser(expression).whole()
 
 
 class _Token(NamedTuple):
@@ -185,7 +185,7 @@ def _tokens(expression: str) -> Iterator[_Token]:
     yield _Token("end", "", offset, offset)
 
 
-class _Parser:
+class _ExpressionParser:
     def __init__(self, expression: str) -> None:
         self._text: Final = expression
         self._tokens: Final = list(_tokens(expression))

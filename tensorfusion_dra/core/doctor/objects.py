@@ -289,13 +289,6 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
             yield ok(f"{subject} in {namespace}", "names existing classes")
 
 
-DEFINITIONS: Final = {
-    f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
-    f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
-}
-"""The field of spec that turns DRA on, by CRD name. Tensor Fusion's own CRDs lack it."""
-
-
 def awaited_pool(
     source: Source, pools: Sequence[Mapping[str, Any]] | None, nodes: Sequence[Mapping[str, Any]]
 ) -> Finding | None:
@@ -377,38 +370,6 @@ def placement_modes(
                 cure="place pods by their affinity or topologySpreadConstraints "
                 "(docs/concepts.md, Which card a pod gets)",
             )
-
-
-def definition(name: str, stored: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Judge a CustomResourceDefinition; yield nothing if the cluster has none.
-
-    Args:
-        name: One of DEFINITIONS.
-    """
-    if stored is None:
-        return
-    field = DEFINITIONS[name]
-    subject = f"CustomResourceDefinition {name}"
-    if all(
-        _keeps(version, field) for version in as_list(as_map(stored.get("spec")).get("versions"))
-    ):
-        yield ok(subject, f"keeps spec.{field}")
-        return
-    yield note(
-        subject,
-        f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by it",
-        expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
-        cure="annotate the pods, or replace Tensor Fusion's own definition by "
-        f"daemonset/chart/tensor-fusion-crds/{name.partition('.')[0]}.yaml",
-    )
-
-
-def _keeps(version: object, field: str) -> bool:
-    found = as_map(as_map(version).get("schema"))
-    for name in ("openAPIV3Schema", "properties", "spec"):
-        found = as_map(found.get(name))
-    keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
-    return keeps_unknown or field in as_map(found.get("properties"))
 
 
 def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.observed.node_view import (
 )
 
 FORMAT: Final = 1
-_LONGEST_TEXT: Final = 1000
+_MAX_TEXT: Final = 1000
 
 Json = dict[str, Any]
 
@@ -203,4 +203,4 @@ def _moment(at: datetime | None) -> str | None:
 def _text(text: str) -> str:
     """Return external text on one line and of bounded length."""
     line = printable.one_line(text)
-    return line if len(line) <= _LONGEST_TEXT else f"{line[: _LONGEST_TEXT - 1]}…"
+    return line if len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"

@@ -427,7 +427,20 @@ def _card(
         unhealthy=unhealthy,
         is_absent=is_absent,
         xids=xids,
-        others=_other_capacities(device, held),
+        others=tuple(
+            OtherCapacity(
+                name=name,
+                quantity=device.capacity[name].value,
+                consumed=sum(
+                    (
+                        capacity.counted_amount(each.consumed, name, device.capacity)
+                        for each in held
+                    ),
+                    start=Quantity(0, device.capacity[name].value.family),
+                ),
+            )
+            for name in sorted(device.capacity.keys() - names.CAPACITIES)
+        ),
         foreign=foreign,
     )
 
@@ -497,19 +510,3 @@ def _share(
 
 def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:
     return Amounts(nano_tflops=tflops.nano, vram_bytes=vram.ceil())
-
-
-def _other_capacities(device: Device, held: Sequence[PreparedShare]) -> tuple[OtherCapacity, ...]:
-    """Return the capacities in the order of their names.
-
-    Args:
-        device: As it is published.
-        held: All shares of the card.
-    """
-    found = []
-    for name in sorted(device.capacity.keys() - names.CAPACITIES):
-        total = device.capacity[name].value
-        counted = (capacity.counted_amount(each.consumed, name, device.capacity) for each in held)
-        consumed = sum(counted, start=Quantity(0, total.family))
-        found.append(OtherCapacity(name=name, quantity=total, consumed=consumed))
-    return tuple(found)

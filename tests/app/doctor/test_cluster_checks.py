@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.doctor import kubernetes, objects, rights, webhook
+from tensorfusion_dra.app.doctor import cluster
 from tensorfusion_dra.app.doctor.checks import Context, Place
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.doctor.finding import Finding, Level
@@ -58,7 +58,7 @@ def workload(account: str, **variables: str) -> dict[str, Any]:
 def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[SELF] = allowed(refused="watch")
 
-    missing, granted = rights.of_node_plugin(here(in_pod=True))
+    missing, granted = cluster.of_node_plugin(here(in_pod=True))
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
     assert len(requests_to(canned, SELF)) == 11
@@ -70,7 +70,7 @@ def test_a_right_that_the_release_does_not_know_is_not_required(
 ) -> None:
     canned.answers |= {SELF: allowed(), "GET /version": {"gitVersion": version}}
 
-    (granted,) = rights.of_node_plugin(here(in_pod=True))
+    (granted,) = cluster.of_node_plugin(here(in_pod=True))
 
     assert (granted.level, granted.found) == (Level.OK, f"{count} granted")
 
@@ -78,7 +78,7 @@ def test_a_right_that_the_release_does_not_know_is_not_required(
 def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers |= {DAEMONSETS: {"items": [workload("node-plugin")]}, OTHERS: allowed()}
 
-    (granted,) = rights.of_node_plugin(here())
+    (granted,) = cluster.of_node_plugin(here())
 
     assert granted.subject == "rights of service account gpu/node-plugin"
     assert requests_to(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
@@ -100,7 +100,7 @@ def test_the_settings_of_the_daemonset_decide_about_its_rights(
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
 
-    list(rights.of_node_plugin(here()))
+    list(cluster.of_node_plugin(here()))
 
     asked = [each["spec"]["resourceAttributes"] for each in requests_to(canned, OTHERS)]
     assert (right in [f"{each['verb']} {each['resource']}" for each in asked]) == is_asked
@@ -111,7 +111,7 @@ def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": []}, SELF: allowed()}
 
-    note, granted = rights.of_node_plugin(here())
+    note, granted = cluster.of_node_plugin(here())
 
     assert (note.level, granted.level) == (Level.NOTE, Level.OK)
 
@@ -119,18 +119,18 @@ def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
 def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     canned: CannedApi, here: Here
 ) -> None:
-    assert list(rights.of_webhook(here())) == []
+    assert list(cluster.of_webhook(here())) == []
     items = [workload("webhook")]
     canned.answers |= {DEPLOYMENTS: {"items": items}, OTHERS: allowed(refused="get")}
 
-    missing, granted = rights.of_webhook(here())
+    missing, granted = cluster.of_webhook(here())
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
     assert "get pods" in missing.subject
 
 
 def test_a_node_name_without_a_node_object_is_a_problem(here: Here) -> None:
-    (finding,) = kubernetes.nodes(here())
+    (finding,) = cluster.nodes(here())
 
     assert finding.level is Level.PROBLEM
     assert "--node-name" in finding.cure
@@ -144,7 +144,7 @@ def test_a_workstation_checks_the_nodes_that_publish_slices(canned: CannedApi, h
         f"GET {RESOURCE}/resourceslices": {"items": [published]},
     }
 
-    found = kubernetes.checked_nodes(here(place=Place.WORKSTATION))
+    found = cluster.checked_nodes(here(place=Place.WORKSTATION))
 
     assert [node["metadata"]["name"] for node in found] == ["b"]
 
@@ -157,8 +157,8 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
         f"GET {RESOURCE}/resourceslices": {"items": []},
     }
 
-    (of_node,) = objects.slices(here())
-    (of_cluster,) = objects.slices(here(place=Place.WORKSTATION))
+    (of_node,) = cluster.published_slices(here())
+    (of_cluster,) = cluster.published_slices(here(place=Place.WORKSTATION))
 
     assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
     assert "node-01" in of_node.subject
@@ -173,9 +173,9 @@ def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here
         PODS: lambda pod: {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "gpu"}]}},
     }
 
-    healthy = [each.level for each in webhook.reachable(here())]
+    healthy = [each.level for each in cluster.reachable(here())]
     canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
-    unreached = [each.level for each in webhook.reachable(here())]
+    unreached = [each.level for each in cluster.reachable(here())]
 
     assert (healthy, unreached) == ([Level.OK, Level.OK], [Level.OK, Level.PROBLEM])
     request, pod = next(each for each in canned.requests if each[0].startswith("POST"))
@@ -184,7 +184,7 @@ def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here
 
 
 def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, here: Here) -> None:
-    (finding,) = webhook.reachable(here())
+    (finding,) = cluster.reachable(here())
 
     assert finding.level is Level.NOTE
     assert requests_to(canned, PODS) == []
@@ -207,7 +207,7 @@ def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
         },
     }
 
-    (found,) = kubernetes.multi_gpu(here())
+    (found,) = cluster.multi_gpu(here())
 
     assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")
 
@@ -215,9 +215,9 @@ def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
 @pytest.mark.parametrize(
     ("found", "level", "text"),
     [
-        (webhook.admitted(webhook.trial_pod("default")), Level.PROBLEM, "added no claim"),
-        (webhook.refused("500: failed calling webhook: refused"), Level.PROBLEM, "port 9443"),
-        (webhook.refused("403: exceeded quota"), Level.WARNING, "exceeded quota"),
+        (cluster.admitted(cluster.trial_pod("default")), Level.PROBLEM, "added no claim"),
+        (cluster.refused("500: failed calling webhook: refused"), Level.PROBLEM, "port 9443"),
+        (cluster.refused("403: exceeded quota"), Level.WARNING, "exceeded quota"),
     ],
 )
 def test_refused_or_unchanged_pod_is_reported(found: Finding, level: Level, text: str) -> None:
@@ -247,7 +247,7 @@ def test_label_and_runtime_class_of_a_daemonset_without_pods_are_named(
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": [DAEMONSET]}, "GET /api/v1/nodes": NODES}
 
-    found = list(objects.pods(here(place=Place.WORKSTATION)))
+    found = list(cluster.pods(here(place=Place.WORKSTATION)))
 
     assert [each.level for each in found] == [Level.PROBLEM, Level.PROBLEM]
     assert "RuntimeClass nvidia" in found[0].subject
@@ -265,7 +265,7 @@ def test_awaited_gpupool_is_named_in_place_of_the_missing_slices(
         f"GET {RESOURCE}/resourceslices": {"items": []},
     }
 
-    (found,) = objects.slices(here(place=place, pool_source="node-labels"))
+    (found,) = cluster.published_slices(here(place=place, pool_source="node-labels"))
 
     assert found.subject == "GPUPool (pool-source=node-labels)"
     assert found.found.startswith("the API server has no GPUPools")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tensorfusion_dra.app.doctor import folders, gpus, limits, records, runtime, sockets
-from tensorfusion_dra.app.doctor.folders import Folder, Use
+from tensorfusion_dra.app.doctor.folders import FolderState, Use
 from tensorfusion_dra.app.doctor.runtime import Document
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.cluster.api import Api
@@ -198,7 +198,7 @@ TENANTS = Use(what="folder that containers write to", of_containers=True)
     ],
 )
 def test_faults_of_a_folder(use: Use, facts: dict[str, Any], expected: list[Expected]) -> None:
-    findings.check(folders.faults(Folder(path="/r", **facts), use), expected)
+    findings.check(folders.faults(FolderState(path="/r", **facts), use), expected)
 
 
 OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"

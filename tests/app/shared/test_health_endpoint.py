@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import health_endpoint
-from tensorfusion_dra.app.shared.health_endpoint import Check, HealthEndpoint, Page
+from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page, Probe
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster, port_of_no_client
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.runtime.http_server import Request, Response
@@ -60,7 +60,7 @@ def test_a_failing_check_answers_503_with_the_error() -> None:
 
 def test_many_probes_in_a_second_run_the_check_once() -> None:
     calls: list[None] = []
-    check = Check("healthz", lambda: calls.append(None))
+    check = Probe("healthz", lambda: calls.append(None))
 
     assert [check.trouble() for _ in range(100)] == [""] * 100
     assert len(calls) == 1
@@ -143,11 +143,11 @@ def test_probes_find_room_beside_as_many_pages_as_are_answered_at_a_time() -> No
     with serving(pages={"/slow": slow}) as endpoint:
         readers = [
             Thread(target=ask, args=(endpoint.port, "/slow"))
-            for _ in range(health_endpoint._MOST_PAGES)
+            for _ in range(health_endpoint._MAX_PAGES)
         ]
         for reader in readers:
             reader.start()
-        assert eventually(lambda: len(arrived) == health_endpoint._MOST_PAGES)
+        assert eventually(lambda: len(arrived) == health_endpoint._MAX_PAGES)
 
         assert get(endpoint.port, "/slow")[0] == 503
         assert get(endpoint.port, "/healthz")[0] == 200

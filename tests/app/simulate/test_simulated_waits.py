@@ -16,7 +16,7 @@ import pytest
 from tensorfusion_dra.app.shared import node_settings
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.simulate import sequence
-from tensorfusion_dra.app.simulate.command import Options
+from tensorfusion_dra.app.simulate.options import Options
 from tensorfusion_dra.app.simulate.plugin_process import WaitError
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.app.test_command import command

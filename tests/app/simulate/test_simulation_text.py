@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.app.simulate.report import (
-    Admission,
+    AdmissionReport,
     FreeCapacity,
     Pod,
-    Report,
     Share,
+    SimulationReport,
     as_text,
 )
 
@@ -37,7 +37,9 @@ def waiting(name: str, reason: str) -> Pod:
     return Pod(name=name, asks={}, phase="Pending", waits_for=reason)
 
 
-def report(*pods: Pod, admissions: tuple[Admission, ...] = (), **changed: Any) -> Report:
+def report(
+    *pods: Pod, admissions: tuple[AdmissionReport, ...] = (), **changed: Any
+) -> SimulationReport:
     devices = [
         {"name": name, "attributes": {"product_name": {"string": "Tesla T4"}}}
         for name in (FIRST, SECOND)
@@ -63,10 +65,10 @@ def report(*pods: Pod, admissions: tuple[Admission, ...] = (), **changed: Any) -
         "kept_in": "",
         "seconds": {"start": 1.0, "all": 1.5},
     }
-    return Report(**{**facts, **changed})
+    return SimulationReport(**{**facts, **changed})
 
 
-def screen(found: Report) -> str:
+def screen(found: SimulationReport) -> str:
     return as_text(found, verbose=False)
 
 
@@ -117,7 +119,7 @@ TAKEN = f"tensor-fusion.ai.dra-driver/{POOL}/{FIRST}: tflops 271200m of 312 take
         "what was left behind",
     ],
 )
-def test_screen_shows(found: Report, lines: list[str]) -> None:
+def test_screen_shows(found: SimulationReport, lines: list[str]) -> None:
     shown = screen(found)
 
     assert [line for line in lines if line not in shown] == []
@@ -157,9 +159,9 @@ def test_a_long_reason_is_cut() -> None:
 
 def test_admission_shows_claims_warnings_and_refusals() -> None:
     admissions = (
-        Admission(pod="good", claim="good-claim-x", warnings=("qos: no effect",)),
-        Admission(pod="plain"),
-        Admission(pod="bad", refused="found 'many', " * 20),
+        AdmissionReport(pod="good", claim="good-claim-x", warnings=("qos: no effect",)),
+        AdmissionReport(pod="plain"),
+        AdmissionReport(pod="bad", refused="found 'many', " * 20),
     )
 
     shown = screen(report(admissions=admissions))
@@ -186,7 +188,7 @@ def test_verbose_adds_claims_spec_and_environment_in_full() -> None:
         ),
         cdi_file="/cdi/a.json",
         cdi_spec={"kind": "tensor-fusion.ai/vgpu"},
-        admissions=(Admission(pod="a", claim="a-claim", request={"count": 1}),),
+        admissions=(AdmissionReport(pod="a", claim="a-claim", request={"count": 1}),),
     )
 
     shown = as_text(found, verbose=True)

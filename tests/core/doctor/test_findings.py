@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core.devices import slices
-from tensorfusion_dra.core.doctor import finding, kubernetes, objects, rights
+from tensorfusion_dra.core.doctor import finding, kubernetes, objects, permissions
 from tensorfusion_dra.core.doctor.finding import Finding, Level
 from tensorfusion_dra.core.doctor.objects import Source
-from tensorfusion_dra.core.doctor.rights import Answer
+from tensorfusion_dra.core.doctor.permissions import AccessAnswer
 from tests.support import findings
 from tests.support.builders.devices import NODE
 from tests.support.builders.devices import published_devices as devices
@@ -67,46 +66,56 @@ HYPERVISOR = {"read_pods": False, "marks_pods": True}
 def test_rights_of_the_node_plugin_follow_from_its_settings(
     settings: dict[str, Any], resource: str, verbs: set[str]
 ) -> None:
-    table = rights.of_node_plugin(**settings)
+    table = permissions.of_node_plugin(**settings)
 
-    assert {right.verb for right in table if right.resource == resource} == verbs
+    assert {permission.verb for permission in table if permission.resource == resource} == verbs
 
 
 def test_without_a_right_to_events_claims_are_prepared_all_the_same() -> None:
     events = [
-        right for right in rights.of_node_plugin(pool_source="object") if right.resource == "events"
+        permission
+        for permission in permissions.of_node_plugin(pool_source="object")
+        if permission.resource == "events"
     ]
 
-    assert [(right.namespace, right.vital) for right in events] == [("", False), ("default", False)]
+    assert [(permission.namespace, permission.vital) for permission in events] == [
+        ("", False),
+        ("default", False),
+    ]
 
 
 def test_the_webhook_reads_pools_and_pods_and_writes_nothing() -> None:
-    table = rights.of_webhook()
+    table = permissions.of_webhook()
 
-    assert {right.verb for right in table} == {"get", "list", "watch"}
-    assert {right.verb for right in table if right.resource == "gpupools"} == {"list", "watch"}
-    assert [right.verb for right in table if right.resource == "pods"] == ["get"]
+    assert {permission.verb for permission in table} == {"get", "list", "watch"}
+    assert {permission.verb for permission in table if permission.resource == "gpupools"} == {
+        "list",
+        "watch",
+    }
+    assert [permission.verb for permission in table if permission.resource == "pods"] == ["get"]
 
 
-TABLE = rights.of_node_plugin()
+TABLE = permissions.of_node_plugin()
 
 
 def test_missing_right_is_a_problem_with_its_rule_and_purpose() -> None:
-    right = next(r for r in TABLE if r.verb == "watch")
+    permission = next(r for r in TABLE if r.verb == "watch")
 
-    (finding,) = rights.findings("you", [Answer(right, allowed=False, reason="no binding")])
+    (finding,) = permissions.findings(
+        "you", [AccessAnswer(permission, allowed=False, reason="no binding")]
+    )
 
     assert finding.level is Level.PROBLEM
     assert finding.subject == "right to watch resourceslices.resource.k8s.io"
     assert "no binding" in finding.found
-    assert right.purpose in finding.expected
+    assert permission.purpose in finding.expected
     assert 'apiGroups: ["resource.k8s.io"], resources: [resourceslices]' in finding.cure
 
 
 def test_missing_granular_verb_for_the_status_of_claims_is_a_warning() -> None:
-    (right,) = (each for each in TABLE if each.resource == "resourceclaims/driver")
+    (permission,) = (each for each in TABLE if each.resource == "resourceclaims/driver")
 
-    (finding,) = rights.findings("you", [Answer(right, allowed=False)])
+    (finding,) = permissions.findings("you", [AccessAnswer(permission, allowed=False)])
 
     assert finding.level is Level.WARNING
     assert finding.subject == (
@@ -252,25 +261,6 @@ def test_trial_slice_is_valid() -> None:
 
 
 CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
-
-
-def definition(**spec: Any) -> dict[str, Any]:
-    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
-    return {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
-
-
-@pytest.mark.parametrize("name", objects.DEFINITIONS)
-def test_definition_keeps_the_field_that_turns_dra_on(name: str) -> None:
-    ours = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
-    lenient = definition(**{"x-kubernetes-preserve-unknown-fields": True})
-    others = definition(properties={"qosConfig": {}})
-
-    assert ours["metadata"]["name"] == name
-    findings.check(objects.definition(name, ours), [OK])
-    findings.check(objects.definition(name, lenient), [OK])
-    dropped = f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it"
-    findings.check(objects.definition(name, others), [(Level.NOTE, dropped)])
-    findings.check(objects.definition(name, None), [])
 
 
 PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}

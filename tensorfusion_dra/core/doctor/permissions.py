@@ -1,4 +1,4 @@
-"""The rights of each process at the API server, and findings about missing ones."""
+"""The permissions of each process at the API server, and findings about missing ones."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ STATUS_PATCH: Final = "associated-node:patch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Right:
+class Permission:
     """One verb on one resource.
 
     Attributes:
@@ -43,7 +43,7 @@ class Right:
 
 
 _SLICES: Final = tuple(
-    Right(verb=verb, group=names.RESOURCE_GROUP, resource="resourceslices", purpose=purpose)
+    Permission(verb=verb, group=names.RESOURCE_GROUP, resource="resourceslices", purpose=purpose)
     for verb, purpose in (
         ("list", "the node's slices are compared with its GPUs"),
         ("watch", "a slice that another client deletes or changes is repaired"),
@@ -53,20 +53,20 @@ _SLICES: Final = tuple(
     )
 )
 _CLAIMS: Final = (
-    Right(
+    Permission(
         verb="get",
         group=names.RESOURCE_GROUP,
         resource="resourceclaims",
         purpose="an allocated claim is read when the kubelet prepares it",
     ),
-    Right(
+    Permission(
         verb="patch",
         group=names.RESOURCE_GROUP,
         resource="resourceclaims/status",
         purpose="a claim's status reports its devices and limits",
         vital=False,
     ),
-    Right(
+    Permission(
         verb=STATUS_PATCH,
         group=names.RESOURCE_GROUP,
         resource="resourceclaims/driver",
@@ -76,23 +76,23 @@ _CLAIMS: Final = (
         since_minor=36,
     ),
 )
-_LIST_CLAIMS: Final = Right(
+_LIST_CLAIMS: Final = Permission(
     verb="list",
     group=names.RESOURCE_GROUP,
     resource="resourceclaims",
     purpose="claims that wait at the scheduler for this node's enforcer (--enforcer-wait-seconds)",
     vital=False,
 )
-_NODE: Final = Right(
+_NODE: Final = Permission(
     verb="get", group="", resource="nodes", purpose="the Node object owns the node's slices"
 )
-_PODS: Final = Right(
+_PODS: Final = Permission(
     verb="get",
     group="",
     resource="pods",
     purpose="limits of claims without their own, and the claims of a container (--read-pods)",
 )
-_EVENTS: Final = Right(
+_EVENTS: Final = Permission(
     verb="create",
     group="events.k8s.io",
     resource="events",
@@ -100,7 +100,7 @@ _EVENTS: Final = Right(
     purpose="an Event on the Node reports a GPUPool that cannot be used",
     vital=False,
 )
-_POD_EVENTS: Final = Right(
+_POD_EVENTS: Final = Permission(
     verb="create",
     group="events.k8s.io",
     resource="events",
@@ -109,19 +109,19 @@ _POD_EVENTS: Final = Right(
 )
 
 _WORKERS: Final = (
-    Right(
+    Permission(
         verb="list",
         group="",
         resource="pods",
         purpose="the node's workers of Tensor Fusion's hypervisor (--hypervisor-sockets)",
     ),
-    Right(
+    Permission(
         verb="watch",
         group="",
         resource="pods",
         purpose="annotations of the node's workers that others changed are put back",
     ),
-    Right(
+    Permission(
         verb="patch",
         group="",
         resource="pods",
@@ -142,38 +142,38 @@ def of_node_plugin(
     marks_pods: bool = False,
     lists_claims: bool = False,
     releases_driver: bool = True,
-) -> tuple[Right, ...]:
-    """Return exactly the rights that a node plugin with these settings uses."""
-    rights = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
+) -> tuple[Permission, ...]:
+    """Return exactly the permissions that a node plugin with these settings uses."""
+    permissions = [_NODE, *_SLICES, *_CLAIMS, _POD_EVENTS]
     if read_pods or marks_pods:
-        rights.append(_PODS)
+        permissions.append(_PODS)
     if marks_pods:
-        rights += _WORKERS
+        permissions += _WORKERS
     if lists_claims:
-        rights.append(_LIST_CLAIMS)
+        permissions.append(_LIST_CLAIMS)
     if pool_source != "settings":
-        rights += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
-        rights += _followed("", "nodes", _POOL_PURPOSE)
-        rights.append(_EVENTS)
+        permissions += _followed(names.TENSOR_FUSION_GROUP, names.GPUPOOLS, _POOL_PURPOSE)
+        permissions += _followed("", "nodes", _POOL_PURPOSE)
+        permissions.append(_EVENTS)
     elif releases_driver:
-        rights += _followed("", "nodes", _DRIVER_PURPOSE, vital=False)
-    return tuple(rights)
+        permissions += _followed("", "nodes", _DRIVER_PURPOSE, vital=False)
+    return tuple(permissions)
 
 
-def of_webhook() -> tuple[Right, ...]:
-    """Return exactly the rights that the webhook uses."""
+def of_webhook() -> tuple[Permission, ...]:
+    """Return exactly the permissions that the webhook uses."""
     purpose = "pods get claims by the settings of their GPUPool, and only if it uses DRA"
-    pods = Right(
+    pods = Permission(
         verb="get", group="", resource="pods", purpose="a claim gets what its pod requests"
     )
-    slices = Right(
+    slices = Permission(
         verb="list",
         group=names.RESOURCE_GROUP,
         resource="resourceslices",
         purpose="pods name pools that nodes publish, and percentages of their GPUs",
     )
     quota = "the claims of a namespace keep to its GPUResourceQuota"
-    claims = Right(
+    claims = Permission(
         verb="list", group=names.RESOURCE_GROUP, resource="resourceclaims", purpose=quota
     )
     return (
@@ -186,46 +186,47 @@ def of_webhook() -> tuple[Right, ...]:
     )
 
 
-def _followed(group: str, resource: str, purpose: str, *, vital: bool = True) -> list[Right]:
+def _followed(group: str, resource: str, purpose: str, *, vital: bool = True) -> list[Permission]:
     return [
-        Right(verb=verb, group=group, resource=resource, purpose=purpose, vital=vital)
+        Permission(verb=verb, group=group, resource=resource, purpose=purpose, vital=vital)
         for verb in ("list", "watch")
     ]
 
 
-class Answer(NamedTuple):
-    """The API server's answer about one right.
+class AccessAnswer(NamedTuple):
+    """The API server's answer about one permission.
 
     Attributes:
         reason: The authorizer's reason; usually "".
     """
 
-    right: Right
+    permission: Permission
     allowed: bool
     reason: str = ""
 
 
-def findings(who: str, answers: Iterable[Answer]) -> Iterator[Finding]:
-    """Yield a finding for each missing right, and one for all granted rights.
+def findings(who: str, answers: Iterable[AccessAnswer]) -> Iterator[Finding]:
+    """Yield a finding for each missing permission, and one for all granted ones.
 
     Args:
-        who: Holder of the rights, such as ``service account gpu/node-plugin``.
+        who: Holder of the permissions, such as ``service account gpu/node-plugin``.
     """
     granted = 0
     for answer in answers:
         if answer.allowed:
             granted += 1
             continue
-        severity = problem if answer.right.vital else warning
+        severity = problem if answer.permission.vital else warning
         reason = f": {answer.reason}" if answer.reason else ""
-        of = f", resourceNames: [{answer.right.name}]" if answer.right.name else ""
+        of = f", resourceNames: [{answer.permission.name}]" if answer.permission.name else ""
         yield severity(
-            f"right to {answer.right}",
+            f"right to {answer.permission}",
             f"{who} does not have it{reason}",
-            expected=f"granted: {answer.right.purpose}",
+            expected=f"granted: {answer.permission.purpose}",
             cure="apply the ClusterRole and its binding of this release again; it needs "
-            f'{{apiGroups: ["{answer.right.group}"], resources: [{answer.right.resource}], '
-            f'verbs: ["{answer.right.verb}"]{of}}}',
+            f'{{apiGroups: ["{answer.permission.group}"], '
+            f"resources: [{answer.permission.resource}], "
+            f'verbs: ["{answer.permission.verb}"]{of}}}',
         )
     if granted:
         yield ok(f"rights of {who}", f"{granted} granted")
