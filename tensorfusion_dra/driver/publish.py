@@ -321,8 +321,6 @@ class DeviceCatalog:
         error_text = "; ".join(self._host_size_errors)
         if error_text and self._throttle.is_new(error_text):
             log.warning("expansion_size_unknown", error=error_text)
-        elif not error_text and self._throttle.over():
-            log.info("expansion_size_read")
 
     def _build(self, *, call_again: bool = False) -> None:
         """Build the catalog; the caller holds _building.
@@ -409,8 +407,8 @@ class DeviceCatalog:
 
     def wait_changed(
         self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
-    ) -> None:
-        """Wait until the catalog differs from a seen one, but no longer than a time.
+    ) -> Catalog | None:
+        """Wait until the catalog differs from a seen one, but no longer than a time; return it.
 
         Args:
             seen: The catalog that the caller knows; None if it knows none.
@@ -420,6 +418,7 @@ class DeviceCatalog:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
+            return self._current
 
     def wake_waiting(self) -> None:
         """Make every thread in wait_changed() call its `stopped` function."""
@@ -429,14 +428,12 @@ class DeviceCatalog:
 
 def _log_change(catalog: Catalog, known: Catalog | None) -> None:
     log.info("gpus_read", devices=len(catalog.devices), left_out=len(catalog.left_out))
-    logged = known.left_out if known else ()
     for item in catalog.left_out:
-        if item not in logged:
+        if known is None or item not in known.left_out:
             log.warning("gpu_left_out", device=item.subject, error=item.reason)
     before = [device.gpu for device in known.devices] if known else []
     for device in catalog.devices:
-        new = device.gpu not in before
-        if new and device.gpu.tflops_source is TflopsSource.ESTIMATE:
+        if device.gpu not in before and device.gpu.tflops_source is TflopsSource.ESTIMATE:
             log.warning(
                 "tflops_estimated",
                 device=device.name,
