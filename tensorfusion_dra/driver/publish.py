@@ -38,8 +38,8 @@ Three rules restrict the writes:
   once, further ones with growing delays (Repairs).
 - **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
   stores. The answer to a write shows which; from then on the missing fields count as no difference.
-  After a restart, and at another server, the slices are written once to find out. Such a write
-  changes nothing at a server that drops the same fields, and no watcher sees it.
+  After a restart, and at another server, slices that lack such fields are written once to find
+  out. At a server that drops the same fields again, only their metadata.generation changes.
 
 Example: XID 79 on the first card makes a new catalog, in which its device is unhealthy and has a
 taint; the publisher replaces its slice. A reading that finds no change makes no catalog, and no
@@ -590,7 +590,9 @@ class Publisher:
                 self._view = replace(self._view, error="", error_since=None)
                 self._throttle.over()
                 delay = self._repairs.seconds_left() or None
-            self._wait(delay)
+                if not holds_lease:
+                    delay = _LEASE_SECONDS
+            self._wakeup.wait(delay)
         self._lease.release()
 
     def publish(self) -> SlicePlan | None:
@@ -693,12 +695,3 @@ class Publisher:
         log.warning("slices_contested", writers=writers, error=error)
         if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
             self._repairs.is_reported = True
-
-    def _wait(self, seconds: float | None) -> None:
-        """Wait until woken or until the lease is back; None sets no time limit."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._view.holds_lease:
-            left = _LEASE_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0 or self._wakeup.wait(min(left, _LEASE_SECONDS)) or self._lease.held():
-                return
-        self._wakeup.wait(seconds)
