@@ -117,8 +117,8 @@ class CardHealthTracker:
     ) -> None:
         """Take in a successful reading, and what health sources reported by GPU UUID."""
         self._failures = 0
-        if self._replacement is not None:
-            self._replacement.read()
+        if self._replacement is not None and self._replacement.unhealthy is not None:
+            self._replacement.end()
         self._inventory = inventory
         self._remember(
             health.after_reading(

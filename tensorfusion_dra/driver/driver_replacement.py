@@ -143,8 +143,8 @@ class DriverReplacement:
             )
         )
 
-    def read(self) -> None:
-        """End a replacement whose label is gone, since the cards were read."""
+    def end(self) -> None:
+        """End the replacement if its label is gone, since the cards were read."""
         with self._guard:
             if self.unhealthy is not None and not self._label:
                 self.unhealthy = None

@@ -68,8 +68,9 @@ class HealthAnnouncer:
         """
         seen: Catalog | None = None
         while not self._stop.is_set():
-            self._catalog.wait_changed(seen, seconds=_RETRY_SECONDS, stopped=self._stop.is_set)
-            current = self._catalog.current()
+            current = self._catalog.wait_changed(
+                seen, seconds=_RETRY_SECONDS, stopped=self._stop.is_set
+            )
             if current is not None and current is not seen:
                 self.note(seen.unhealthy if seen else {}, current.unhealthy)
                 seen = current

@@ -84,8 +84,9 @@ class LimitChanges:
         seen: Catalog | None = None
         backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_WAIT_SECONDS)
         while not self._stop.is_set():
-            self._catalog.wait_changed(seen, seconds=_WAIT_SECONDS, stopped=self._stop.is_set)
-            current = self._catalog.current()
+            current = self._catalog.wait_changed(
+                seen, seconds=_WAIT_SECONDS, stopped=self._stop.is_set
+            )
             if current is None or current is seen:
                 continue
             try:

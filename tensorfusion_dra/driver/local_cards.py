@@ -118,8 +118,7 @@ class LocalCards:
             CardsUnreadError: There is still none.
         """
         seconds = min(_FIRST_READ_SECONDS, deadline - time.monotonic())
-        self.catalog.wait_changed(None, seconds=max(0.0, seconds), stopped=lambda: False)
-        catalog = self.catalog.current()
+        catalog = self.catalog.wait_changed(None, seconds=max(0.0, seconds), stopped=lambda: False)
         if catalog is None:
             raise CardsUnreadError(f"claim {ref}: {self.catalog.reason_missing()}")
         return catalog

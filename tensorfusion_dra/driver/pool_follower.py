@@ -73,6 +73,7 @@ class PoolFollower:
         events: Events,
         *,
         expands_memory: bool,
+        wakeup: Wakeup | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -81,12 +82,13 @@ class PoolFollower:
             catalog: Gets the node of the pool.
             events: Of this loop's thread alone.
             expands_memory: True if the node's enforcer can give a card more memory than it has.
+            wakeup: Wakes the loop, because a pool or the Node object may have changed.
         """
         self._source = source
         self._catalog = catalog
         self._events = events
         self._expands_memory = expands_memory
-        self._wakeup = Wakeup()
+        self._wakeup = wakeup or Wakeup()
         self._node: Node | None = None  # as last read
         self._throttle = LogThrottle(quiet_seconds=math.inf)
         self._awaited: RetryableError | None = RetryableError(
@@ -101,10 +103,6 @@ class PoolFollower:
         """
         if self._awaited is not None:
             raise self._awaited
-
-    def wake(self) -> None:
-        """Read the pool now, because a pool or the Node object may have changed."""
-        self._wakeup.wake()
 
     def stop(self) -> None:
         """End run()."""

@@ -190,16 +190,6 @@ class Outcome:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
-    """What a round of calls returned; answers and errors are by GPU UUID."""
-
-    answers: Mapping[str, Any]
-    errors: Mapping[str, str]
-    began: float
-    ended: float
-
-
 class ProviderRunner:
     """One provider of another package with its last good answers; used by one thread at a time."""
 
@@ -226,7 +216,9 @@ class ProviderRunner:
         self._wake = wake
         self._thread = SingleCallThread(f"provider-{registered.name}")
         self._provider: Any = None  # of that thread alone
-        self._running: Future[_Round] | None = None
+        self._running: Future[Mapping[str, Any]] | None = None  # returns answers by GPU UUID
+        self._errors: dict[str, str] = {}  # of the last round, by GPU UUID
+        self._began = self._ended = 0.0
         self._late_at = 0.0
         self._good: Mapping[str, Any] = {}  # by GPU UUID
         self._logged: frozenset[str] = frozenset()
@@ -245,35 +237,41 @@ class ProviderRunner:
         """
         if self._running is not None:
             try:
-                returned = self._running.result(max(0.0, self._late_at - time.monotonic()))
+                answers = self._running.result(max(0.0, self._late_at - time.monotonic()))
             except TimeoutError:
                 self._record(ProviderState.LATE, self.outcome.seconds, {"": self._late_text})
             else:
                 self._running = None
-                self._take(returned)
+                self._good = {**self._good, **answers}
+                errors, state = self._errors, ProviderState.OK
+                if self._ended >= self._late_at:
+                    errors, state = {"": self._late_text, **errors}, ProviderState.LATE
+                elif errors:
+                    state = ProviderState.FAILED
+                self._record(state, self._ended - self._began, errors)
         return self._good
 
     def close(self) -> None:
         """End the thread; one that hangs is left behind and ends with the process."""
         self._thread.close(wait_seconds=0.0)
 
-    def _round(self, reading: Reading) -> _Round:
-        began = time.monotonic()
+    def _round(self, reading: Reading) -> Mapping[str, Any]:
+        self._began, self._errors = time.monotonic(), {}
         answers: dict[str, Any] = {}
-        errors: dict[str, str] = {}
         try:
             provider = self._loaded()
             if isinstance(provider, Begins):
                 provider.begin(reading)
         except BaseException as error:  # noqa: BLE001 - code of another package
-            errors[""] = error_text(error)
+            self._errors[""] = error_text(error)
         else:
             for gpu in reading.gpus:
                 try:
                     answers[gpu.uuid] = self._answer(provider, gpu, reading)
                 except BaseException as error:  # noqa: BLE001 - as above
-                    errors[gpu.uuid] = error_text(error)
-        return _Round(answers=answers, errors=errors, began=began, ended=time.monotonic())
+                    self._errors[gpu.uuid] = error_text(error)
+        self._ended = time.monotonic()
+        return answers
 
     def _answer(self, provider: Any, gpu: Gpu, reading: Reading) -> object:
         """Call the provider for one card; return its answer, checked."""
@@ -297,14 +295,6 @@ class ProviderRunner:
             self._provider = provider
             log.info("provider_loaded", **self.registered.log_fields)
         return self._provider
-
-    def _take(self, returned: _Round) -> None:
-        errors = dict(returned.errors)
-        state = ProviderState.FAILED if errors else ProviderState.OK
-        if returned.ended >= self._late_at:
-            state, errors = ProviderState.LATE, {"": self._late_text, **errors}
-        self._good = {**self._good, **returned.answers}
-        self._record(state, returned.ended - returned.began, errors)
 
     def _record(
         self, state: ProviderState, seconds: float | None, errors: Mapping[str, str]

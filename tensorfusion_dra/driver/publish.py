@@ -38,8 +38,8 @@ Three rules restrict the writes:
   once, further ones with growing delays (Repairs).
 - **Dropped fields.** An API server with a feature gate off drops the gate's fields from what it
   stores. The answer to a write shows which; from then on the missing fields count as no difference.
-  After a restart, and at another server, the slices are written once to find out. Such a write
-  changes nothing at a server that drops the same fields, and no watcher sees it.
+  After a restart, and at another server, slices that lack such fields are written once to find
+  out. At a server that drops the same fields again, only their metadata.generation changes.
 
 Example: XID 79 on the first card makes a new catalog, in which its device is unhealthy and has a
 taint; the publisher replaces its slice. A reading that finds no change makes no catalog, and no
@@ -312,8 +312,6 @@ class DeviceCatalog:
         error_text = "; ".join(self._host_size_errors)
         if error_text and self._throttle.is_new(error_text):
             log.warning("expansion_size_unknown", error=error_text)
-        elif not error_text and self._throttle.over():
-            log.info("expansion_size_read")
 
     def _build(self, *, call_again: bool = False) -> None:
         """Build the catalog; the caller holds _building.
@@ -400,8 +398,8 @@ class DeviceCatalog:
 
     def wait_changed(
         self, seen: Catalog | None, *, seconds: float, stopped: Callable[[], bool]
-    ) -> None:
-        """Wait until the catalog differs from a seen one, but no longer than a time.
+    ) -> Catalog | None:
+        """Wait until the catalog differs from a seen one, but no longer than a time; return it.
 
         Args:
             seen: The catalog that the caller knows; None if it knows none.
@@ -411,6 +409,7 @@ class DeviceCatalog:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._current != seen or stopped(), timeout=seconds)
+            return self._current
 
     def wake_waiting(self) -> None:
         """Make every thread in wait_changed() call its `stopped` function."""
@@ -420,14 +419,12 @@ class DeviceCatalog:
 
 def _log_change(catalog: Catalog, known: Catalog | None) -> None:
     log.info("gpus_read", devices=len(catalog.devices), left_out=len(catalog.left_out))
-    logged = known.left_out if known else ()
     for item in catalog.left_out:
-        if item not in logged:
+        if known is None or item not in known.left_out:
             log.warning("gpu_left_out", device=item.subject, error=item.reason)
     before = [device.gpu for device in known.devices] if known else []
     for device in catalog.devices:
-        new = device.gpu not in before
-        if new and device.gpu.tflops_source is TflopsSource.ESTIMATE:
+        if device.gpu not in before and device.gpu.tflops_source is TflopsSource.ESTIMATE:
             log.warning(
                 "tflops_estimated",
                 device=device.name,
@@ -584,7 +581,9 @@ class Publisher:
                 self._view = replace(self._view, error="", error_since=None)
                 self._throttle.over()
                 delay = self._repairs.seconds_left() or None
-            self._wait(delay)
+                if not holds_lease:
+                    delay = _LEASE_SECONDS
+            self._wakeup.wait(delay)
         self._lease.release()
 
     def publish(self) -> SlicePlan | None:
@@ -687,12 +686,3 @@ class Publisher:
         log.warning("slices_contested", writers=writers, error=error)
         if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
             self._repairs.is_reported = True
-
-    def _wait(self, seconds: float | None) -> None:
-        """Wait until woken or until the lease is back; None sets no time limit."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        while not self._view.holds_lease:
-            left = _LEASE_SECONDS if deadline is None else deadline - time.monotonic()
-            if left <= 0 or self._wakeup.wait(min(left, _LEASE_SECONDS)) or self._lease.held():
-                return
-        self._wakeup.wait(seconds)

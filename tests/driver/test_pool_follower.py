@@ -12,6 +12,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.runtime.loops import Wakeup
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.builders.gpus import gpu
 from tests.support.ports import EventsInMemory, FixedDiscovery
@@ -47,12 +48,14 @@ class Setup:
         self.catalog = DeviceCatalog(self.discovery, None, on_change=self._count_served)
         self.catalog.refresh()
         self.nodes = ObjectsInMemory()
+        self.wakeup = Wakeup()
         source = partial(member, self.pools, self.nodes, pool_name="prod", node_name="node-01")
         self.follower = PoolFollower(
             source,
             self.catalog,
             self.events,
             expands_memory=expands_memory,
+            wakeup=self.wakeup,
         )
 
     def _count_served(self) -> None:
@@ -136,12 +139,12 @@ def test_event_states_that_nothing_is_published_before_the_first_usable_pool() -
 def test_loop_follows_the_pool_at_every_wake_until_it_is_stopped() -> None:
     setup = Setup(pool_with_qos())
     with running(setup.follower.run, stop=setup.follower.stop):
-        setup.follower.wake()
+        setup.wakeup.wake()
         setup.catalog.wait_changed(None, seconds=PATIENCE_SECONDS, stopped=lambda: False)
         assert setup.qos() == "high"
         seen = setup.catalog.current()
         setup.pools.found = [pool_with_qos("low")]
-        setup.follower.wake()
+        setup.wakeup.wake()
         setup.catalog.wait_changed(seen, seconds=PATIENCE_SECONDS, stopped=lambda: False)
 
         assert setup.qos() == "low"

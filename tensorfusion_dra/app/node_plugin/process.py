@@ -369,27 +369,25 @@ class NodePlugin:
         settings = self._settings
         follows_driver = node_parts.follows_driver(settings)
         follower: PoolFollower | None = None
-
-        def wake() -> None:
-            if follower is not None:
-                follower.wake()
+        pool_due = Wakeup()
 
         def on_node() -> None:
             if follows_driver:
                 with suppress(InputError):  # a proxy that answers 404
                     for found in nodes.items():
                         self._replacement.follow(NodeLabels.of(found).labels)
-            wake()
+            pool_due.wake()
 
         nodes = ObjectCache(self._api, watch.NODES, name=settings.node_name, on_change=on_node)
         if node_parts.follows_gpupool(settings):
             by_name = settings.gpupool if settings.pool_source == "object" else ""
-            pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=wake)
+            pools = ObjectCache(self._api, watch.GPUPOOLS, name=by_name, on_change=pool_due.wake)
             follower = PoolFollower(
                 partial(member, pools, nodes, pool_name=by_name, node_name=settings.node_name),
                 self.catalog,
                 self._events(),
                 expands_memory=settings.expands_memory,
+                wakeup=pool_due,
             )
             self._supervisor.own("gpupool", follower)
             self._supervisor.own("gpupool-watch", pools)

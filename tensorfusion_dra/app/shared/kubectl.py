@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core.errors import InputError
 

@@ -19,6 +19,8 @@ from tensorfusion_dra.core.devices.gpu import Gpu
 
 _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 """Attributes by which drivers name a card, without their domain."""
+_PLUGINS: Final = {"nvidia.com": names.NVIDIA_DEVICE_PLUGIN}
+"""Names of device plugins by the domain of their resources; others are named by the domain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +84,10 @@ def of_cards(
             if {uuid, gpu.pci_bus_id} & {*marks(device)}
         ]
         users += [
-            (_plugin(resource), (resource, device_id) in allocations.held)
+            (_PLUGINS.get(domain, domain), (resource, device_id) in allocations.held)
             for resource, device_id in sorted(allocations.offered | allocations.held)
             if uuid in device_id.lower()
+            for domain in [resource.partition("/")[0]]
         ]
         if users:
             name, holds = max(users, key=lambda user: user[1])
@@ -100,8 +103,3 @@ def marks(device: Mapping[str, Any]) -> Iterator[str]:
         text = str(value.get("string") or "").lower()
         if text and name.rpartition("/")[2] in _MARKS:
             yield text
-
-
-def _plugin(resource: str) -> str:
-    domain = resource.partition("/")[0]
-    return names.NVIDIA_DEVICE_PLUGIN if domain == "nvidia.com" else domain

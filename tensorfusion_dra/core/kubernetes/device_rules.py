@@ -20,7 +20,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_many,
 )
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, as_maps
 
 MOST_ENTRIES: Final = 32
 """Attributes and capacities together."""
@@ -56,19 +56,19 @@ def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErro
     """
     at = f"{path}." if path else ""
     yield from name_rules.label(f"{at}name", device.get("name"))
-    attributes = as_map(device.get("attributes"))
-    capacities = as_map(device.get("capacity"))
+    attributes = as_maps(device.get("attributes"))
+    capacities = as_maps(device.get("capacity"))
     entries = len(attributes) + len(capacities)
     if entries > MOST_ENTRIES:
         text = f"the total number of attributes and capacities must not exceed {MOST_ENTRIES}"
         yield invalid(path, entries, text)
+    yield from name_rules.all_qualified(f"{at}attributes", attributes)
     for key, attribute in attributes.items():
-        yield from name_rules.qualified(f"{at}attributes", key)
-        yield from attribute_errors(f"{at}attributes[{key}]", as_map(attribute))
+        yield from attribute_errors(f"{at}attributes[{key}]", attribute)
     shared = device.get("allowMultipleAllocations") is True
+    yield from name_rules.all_qualified(f"{at}capacity", capacities)
     for key, capacity in capacities.items():
-        yield from name_rules.qualified(f"{at}capacity", key)
-        yield from capacity_errors(f"{at}capacity[{key}]", as_map(capacity), shared=shared)
+        yield from capacity_errors(f"{at}capacity[{key}]", capacity, shared=shared)
     yield from _taints_errors(f"{at}taints", as_list(device.get("taints")))
 
 

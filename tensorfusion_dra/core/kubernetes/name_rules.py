@@ -1,7 +1,7 @@
 """Kubernetes' syntax rules for names: labels, subdomains, pools, attributes, label keys, uids."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tensorfusion_dra.core.kubernetes.field_errors import (
@@ -85,6 +85,12 @@ def qualified(path: str, name: str) -> Iterator[FieldError]:
         yield too_long(path, ID_BYTES)
     if not _IDENTIFIER.fullmatch(identifier):
         yield invalid(path, identifier, f"must be a C identifier: {_IDENTIFIER.pattern}")
+
+
+def all_qualified(path: str, names: Iterable[str]) -> Iterator[FieldError]:
+    """Yield errors for the names that are no key of an attribute or a capacity."""
+    for name in names:
+        yield from qualified(path, name)
 
 
 def fully_qualified(path: str, name: object) -> Iterator[FieldError]:

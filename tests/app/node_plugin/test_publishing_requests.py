@@ -149,25 +149,15 @@ def test_node_at_rest_sends_nothing_but_the_renewal_of_its_watches(
         assert sent == {*renewed}
 
 
-@pytest.mark.parametrize(
-    ("cards", "unhealthy", "writes", "generation"),
-    [(16, [15], 1, 1), (128, [127], 1, 1), (128, [0, 127], 2, 2)],
-)
+@pytest.mark.parametrize("unhealthy", [[127], [0, 127]])
 def test_health_changes_cost_a_write_of_each_changed_slice_and_no_read(
-    server: ApiServer,
-    tmp_path: Path,
-    cards: int,
-    unhealthy: list[int],
-    *,
-    writes: int,
-    generation: int,
+    server: ApiServer, tmp_path: Path, unhealthy: list[int]
 ) -> None:
-    with node_at_rest(server, tmp_path, gpus=f"{cards}xT4") as node:
+    with node_at_rest(server, tmp_path, gpus="128xT4") as node:
         node.make_unhealthy(*unhealthy)
         assert eventually(lambda: taints(server) == len(unhealthy))
 
-        assert quiet(server) == {("update", "resourceslices"): writes}
-        assert {item["spec"]["pool"]["generation"] for item in stored(server)} == {generation}
+        assert quiet(server) == {("update", "resourceslices"): len(unhealthy)}
 
 
 def test_restart_without_changes_costs_three_lists_and_one_watch_and_the_nodes_uid(
