@@ -41,7 +41,6 @@ from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import Outcome, ProviderKind, Registered, Report
 from tensorfusion_dra.driver.providers import State as ProviderState
-from tensorfusion_dra.state import ledger_reading
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
@@ -123,7 +122,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the view as a JSON object, and an error text for each part that is unknown."""
     troubles = _pool_troubles(settings)
     try:
-        claims = ledger_reading.claims(settings.data_folder)
+        claims = node_parts.recorded(settings)
     except DriverError as error:
         claims = ()
         troubles.append(str(error))

@@ -22,7 +22,7 @@ from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.builders.devices import NODE
-from tests.support.ledgers import edited
+from tests.support.stores import edited
 from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import (
     GPU_0,

@@ -9,7 +9,7 @@ import pytest
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
-from tests.support.ledgers import GPU_0, holders, opened, put, recorded_claim
+from tests.support.stores import GPU_0, holders, opened, put, recorded_claim
 from tests.support.tally import EFFORT
 
 CLAIMS = [recorded_claim(f"{number:02}", number=number) for number in range(8)]

@@ -16,7 +16,7 @@ from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
-from tests.support.ledgers import edited
+from tests.support.stores import edited
 from tests.support.prepared_node import GPU_0, GPU_1, put_claim, share_result, simulated_inventory
 from tests.support.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.ledger_file import FILE_NAME
-from tests.support.ledgers import (
+from tests.support.stores import (
     GPU_0,
     GPU_1,
     edited,

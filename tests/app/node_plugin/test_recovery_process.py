@@ -15,7 +15,7 @@ from tests.app.node_plugin.test_node_plugin_process import (
     start,
     stop,
 )
-from tests.support.ledgers import edited
+from tests.support.stores import edited
 from tests.support.waiting import eventually
 
 

@@ -18,7 +18,7 @@ from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.disk import read_only
-from tests.support.ledgers import (
+from tests.support.stores import (
     GPU_0,
     GPU_1,
     NODE,
