@@ -189,7 +189,7 @@ class ClaimStore:
             self._lock = FileLock(folder / LOCK, wait_seconds=_WAIT_SECONDS)
         try:
             with self._locked():
-                _, found = self._scanned()
+                self._known, found = self._scanned()
                 # Nobody writes while this instance has the lock.
                 for path in found.partial:
                     log.warning("unanswered_record_removed", path=str(path))

@@ -20,9 +20,9 @@ from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
-from tests.support.stores import edited
+from tests.support.stores import file_of
 from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import (
     GPU_0,
@@ -51,11 +51,17 @@ def claim_files(node: Setup) -> dict[str, bytes]:
     }
 
 
-def restarted_with_damaged_ledger(node: Setup) -> Setup:
-    node.ledger.close()
-    node.claims.fetched.clear()
-    (node.folder / "plugin" / "ledger.sqlite3").write_bytes(b"garbage")
-    return Setup(node.folder, node.claims, boot_id=node.boot_id)
+def damage(node: Setup, *refs: ClaimRef) -> None:
+    for ref in refs:
+        file = file_of(node.folder / "plugin", ref.uid)
+        file.write_bytes(file.read_bytes().replace(b"default", b"defau1t"))
+
+
+def restarted_with_damage(node: Setup, *refs: ClaimRef) -> Setup:
+    damage(node, *refs)
+    after = node.restarted()
+    after.claims.fetched.clear()
+    return after
 
 
 def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> None:
@@ -73,22 +79,11 @@ def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> N
     assert claim_files(setup) == before
 
 
-def test_no_share_is_given_twice_after_a_damaged_ledger(setup: Setup) -> None:
-    first = put_claim(setup, "held", share_result(tflops="300"))
-    setup.prepare(first)
-    after = restarted_with_damaged_ledger(setup)
-    recover_node(after)
+class LateReader(ClaimStore):
+    """Store of another instance, whose list of claims is that of its start."""
 
-    second = put_claim(after, "more", share_result(tflops="300"))
-
-    assert "found 300 plus 300 in use, expected at most 312" in after.refused(second)
-
-
-class LateReader(Ledger):
-    """Ledger of another instance, whose list of claims is that of its start."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, node: Setup) -> None:
+        super().__init__(node.folder / "plugin", rules=node.rules)
         self._claims_at_start = super().claims()
 
     def claims(self) -> Sequence[PreparedClaim]:
@@ -100,7 +95,7 @@ def test_files_follow_what_another_instance_prepared_and_unprepared_meanwhile(
 ) -> None:
     gone, kept = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
     setup.prepare(gone)
-    with closing(LateReader(setup.folder / "plugin")) as late:
+    with closing(LateReader(setup)) as late:
         setup.unprepare(gone)
         setup.prepare(kept)
         before = claim_files(setup)
@@ -332,7 +327,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
 ) -> None:
     after = change(node)
     with after.ledger.transaction() as transaction:
-        for claim in transaction.claims_on([GPU_0, GPU_1]):
+        for claim in transaction.claims():
             transaction.put(replace(claim, boot_id="boot-0"))
 
     with reconciling(after), capture_logs() as logs:
@@ -411,51 +406,6 @@ def test_start_and_loop_do_not_fetch_claims_at_once(setup: Setup) -> None:
         time.sleep(0.1)
 
     assert setup.claims.fetched == []
-
-
-def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(setup: Setup) -> None:
-    refs = [put_claim(setup, name, share_result(tflops="10", vram="1Gi")) for name in "abc"]
-    setup.prepare(*refs)
-    after, events = restarted_with_damaged_ledger(setup), EventsInMemory()
-
-    with reconciling(after, seconds=60, events=events) as reconciler:
-        assert eventually(lambda: len(after.claims.fetched) == 3)
-
-    assert reconciler.ledger() == LedgerView(quarantined=1, restored=3)
-    ((reason, message),) = events.written
-    assert reason == "LedgerQuarantined"
-    assert "file is not a database" in message
-    assert str(after.folder / "plugin" / "ledger-damaged-") in message
-    assert "claims restored from copies: 3;" in message
-    assert [claim.ref for claim in after.ledger.claims()] == sorted(refs, key=lambda r: r.uid)
-
-
-def test_event_about_the_ledger_is_retried_until_the_api_server_accepts_it(setup: Setup) -> None:
-    setup.prepare(put_claim(setup, "a", share_result()))
-    after, events = restarted_with_damaged_ledger(setup), EventsInMemory()
-    events.away = True
-
-    with reconciling(after, events=events):
-        assert eventually(lambda: len(after.claims.fetched) > 1)
-        assert events.written == []
-        events.away = False
-        assert eventually(lambda: len(events.written) > 0)
-        fetched = len(after.claims.fetched)
-        assert eventually(lambda: len(after.claims.fetched) > fetched + 1)
-
-    assert len(events.written) == 1
-
-
-def test_damage_to_the_ledger_is_repaired_without_a_call(setup: Setup) -> None:
-    record = setup.prepared(put_claim(setup, "a", share_result()))
-    path, events = setup.folder / "plugin" / "ledger.sqlite3", EventsInMemory()
-    edited(path, "PRAGMA wal_checkpoint(TRUNCATE)")
-
-    with reconciling(setup, events=events):
-        path.write_bytes(b"\xa5" * 100_000)
-        assert eventually(lambda: len(events.written) == 1)
-
-    assert setup.ledger.claims() == [record]
 
 
 def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(

@@ -218,7 +218,7 @@ def redistribute_limits(
         _with_shares(
             claim,
             [
-                replace(share, granted=share.limit if stays(claim, share) else None)
+                _changed(share, share.limit, share.limit if stays(claim, share) else None)
                 if includes(devices, share.device)
                 else share
                 for share in claim.shares
@@ -300,7 +300,9 @@ def _divided(
             [
                 share
                 if share.limit is None
-                else replace(share, limit=granted.get((claim.ref.uid, index), share.limit))
+                else _changed(
+                    share, granted.get((claim.ref.uid, index), share.limit), share.granted
+                )
                 for index, share in enumerate(claim.shares)
             ],
         )
@@ -311,3 +313,10 @@ def _divided(
 def _with_shares(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> PreparedClaim:
     """Return the claim with these shares; the same object if none differs."""
     return claim if claim.shares == tuple(shares) else replace(claim, shares=tuple(shares))
+
+
+def _changed(share: PreparedShare, limit: Limit | None, granted: Limit | None) -> PreparedShare:
+    """Return the share with these limits; the same object if none differs, as most do."""
+    if (limit, granted) == (share.limit, share.granted):
+        return share
+    return replace(share, limit=limit, granted=granted)
