@@ -1,8 +1,8 @@
 """Recovery of files and records, at the start and while the node runs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,25 +16,21 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver.catalog import DeviceCatalog
-from tensorfusion_dra.driver.ports import Events
-from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
-from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
+from tensorfusion_dra.driver.recover import RecoveryReport, recover
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
-from tests.support.stores import file_of
-from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
     Setup,
     put_claim,
     real_gpu,
+    reconciling,
     share_result,
     simulated_inventory,
     spec_file,
 )
-from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -49,19 +45,6 @@ def claim_files(node: Setup) -> dict[str, bytes]:
         for folder in (node.cdi_folder, node.limits_folder)
         for path in folder.iterdir()
     }
-
-
-def damage(node: Setup, *refs: ClaimRef) -> None:
-    for ref in refs:
-        file = file_of(node.folder / "plugin", ref.uid)
-        file.write_bytes(file.read_bytes().replace(b"default", b"defau1t"))
-
-
-def restarted_with_damage(node: Setup, *refs: ClaimRef) -> Setup:
-    damage(node, *refs)
-    after = node.restarted()
-    after.claims.fetched.clear()
-    return after
 
 
 def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> None:
@@ -342,30 +325,6 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
 def reported_troubles(node: Setup) -> list[tuple[str, str]]:
     assert isinstance(node.status, RecordingReporter)
     return node.status.troubles
-
-
-@contextmanager
-def reconciling(
-    node: Setup, *, seconds: float = 0.05, events: Events | None = None
-) -> Iterator[Reconciler]:
-    """Run the reconciler during the block."""
-    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
-    stale_claims = StaleClaimCollector(
-        node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
-    )
-    reconciler.begin()
-
-    def run() -> None:
-        reconciler.run(
-            node.preparer,
-            node.status,
-            stale_claims,
-            events or EventsInMemory(),
-            on_recovered=lambda _: None,
-        )
-
-    with running(run, stop=reconciler.stop):
-        yield reconciler
 
 
 def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(

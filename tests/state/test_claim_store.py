@@ -306,12 +306,15 @@ def test_put_flushes_file_and_folder_a_removal_the_folder_and_reading_nothing(
 def test_record_is_visible_while_it_is_flushed_and_others_do_not_wait(
     tmp_path: Path, disk: Disk
 ) -> None:
-    with opened(tmp_path) as store, opened(tmp_path) as other:
-        with flushing(disk, lambda: put(store, recorded_claim("a"))) as thread:
-            with other.transaction() as records:
-                seen = [claim.ref.uid for claim in records.claims()]
-            assert (seen, uids(store), thread.is_alive()) == (["uid-a"], ["uid-a"], True)
-            assert sorted(files(tmp_path)) == ["uid-a.new"]
+    with (
+        opened(tmp_path) as store,
+        opened(tmp_path) as other,
+        flushing(disk, lambda: put(store, recorded_claim("a"))) as thread,
+    ):
+        with other.transaction() as records:
+            seen = [claim.ref.uid for claim in records.claims()]
+        assert (seen, uids(store), thread.is_alive()) == (["uid-a"], ["uid-a"], True)
+        assert sorted(files(tmp_path)) == ["uid-a.new"]
 
     assert sorted(files(tmp_path)) == ["uid-a.json"]
 

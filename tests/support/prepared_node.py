@@ -3,6 +3,8 @@
 import json
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,8 +26,10 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, EvidenceReader
+from tensorfusion_dra.driver.ports import Claims, Events, EvidenceReader
 from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement import evidence
@@ -37,10 +41,13 @@ from tests.support.ports import (
     ClaimsInMemory,
     DeviceNodesInMemory,
     DriverFilesInMemory,
+    EventsInMemory,
     FixedDiscovery,
     HostFilesInMemory,
     PodsInMemory,
+    Readiness,
 )
+from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -260,3 +267,27 @@ def use_real_cards(setup: Setup) -> None:
 def error_of(outcome: object) -> str:
     assert isinstance(outcome, Failure)
     return outcome.text
+
+
+@contextmanager
+def reconciling(
+    node: Setup, *, seconds: float = 0.05, events: Events | None = None
+) -> Iterator[Reconciler]:
+    """Run the reconciler during the block."""
+    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
+    stale_claims = StaleClaimCollector(
+        node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
+    )
+    reconciler.begin()
+
+    def run() -> None:
+        reconciler.run(
+            node.preparer,
+            node.status,
+            stale_claims,
+            events or EventsInMemory(),
+            on_recovered=lambda _: None,
+        )
+
+    with running(run, stop=reconciler.stop):
+        yield reconciler

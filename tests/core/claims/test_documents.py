@@ -265,6 +265,7 @@ def test_claim_without_our_devices_has_no_document() -> None:
 def test_limits_document_says_of_which_claim_it_is_and_what_its_shares_have() -> None:
     record = claim_record("a", allocation(GPU_0, 1), on=NODE)
     (share,) = record.shares
+    assert share.limit is not None
 
     found = documents.remains(documents.limits_document(record))
 
