@@ -3,37 +3,32 @@
 The driver's own code runs unchanged, in a process that was started like its own. Before it starts,
 two functions get a wrapper that counts and then calls them:
 
-- ``sqlite3.connect``: every connection reports its statements (SQLite's own trace), and each BEGIN
-  is a transaction, whoever started it.
+- ``ClaimStore.transaction``: each call is a transaction.
 - ``PreparedClaim.from_json``: each call is a decoded record.
 """
 
 import os
 import runpy
-import sqlite3
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from benchmark.counters import DECODED_RECORD, TRANSACTION, Counters
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.state.claim_store import ClaimStore, Transaction
 from tests.faults import fault_points
 
 
 def count_transactions(counters: Counters) -> None:
-    """Count the transactions of every connection that is opened from now on."""
-    connect = sqlite3.connect
+    """Count the transactions that begin from now on."""
+    transaction = ClaimStore.transaction
 
-    def traced(statement: str) -> None:
-        if statement.startswith("BEGIN"):
-            counters.add(TRANSACTION)
+    def counted(store: ClaimStore) -> AbstractContextManager[Transaction]:
+        counters.add(TRANSACTION)
+        return transaction(store)
 
-    def counted(*arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*arguments, **named)
-        connection.set_trace_callback(traced)
-        return connection
-
-    sqlite3.connect = counted  # type: ignore[assignment]
+    ClaimStore.transaction = counted  # type: ignore[assignment, method-assign]
 
 
 def count_decoded_records(counters: Counters) -> None:

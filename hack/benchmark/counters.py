@@ -1,8 +1,7 @@
 """Counters of a node plugin's work: lines of a trace that the process and the bench share.
 
 The library of the fault tests (fault_points.c) traces flushes and created files below the C
-library, so those of SQLite count as well. A module in the process (counted_plugin.py) adds lines
-for what only Python sees.
+library. A module in the process (counted_plugin.py) adds lines for what only Python sees.
 """
 
 from collections import Counter
@@ -20,8 +19,7 @@ _FIGURES: Final = {
 }
 """First words of the lines that count for each figure.
 
-The driver never writes into an existing file but the ledger's, which stay open: each other file is
-created anew.
+The driver never writes into an existing file: each one is created anew.
 """
 
 

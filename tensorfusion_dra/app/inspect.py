@@ -44,7 +44,6 @@ from tensorfusion_dra.driver.providers import (
     Report,
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
-from tensorfusion_dra.state import ledger_reading
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
@@ -132,7 +131,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the view as a JSON object, and an error text for each part that is unknown."""
     troubles = _pool_troubles(settings)
     try:
-        claims = ledger_reading.claims(settings.data_folder)
+        claims = node_parts.recorded(settings)
     except DriverError as error:
         claims = ()
         troubles.append(str(error))

@@ -17,7 +17,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class HealthAnnouncer:
     def __init__(
         self,
         catalog: DeviceCatalog,
-        ledger: Ledger,
+        ledger: ClaimStore,
         status: StatusReporter,
         events: Events,
     ) -> None:

@@ -1,31 +1,30 @@
-"""The division of each card's memory and compute among the claims that share it.
+"""What follows from changed limits: the files, the hypervisor's limits and the statuses of claims.
 
-What a claim may use depends on the other claims on its cards: unreserved memory and compute are
-lent (core/claims/lending.py). So the limits of prepared claims change
+The store computes what a claim may use from all claims on its cards (core/claims/lending.py). So
+the limits of prepared claims change
 
-- when a claim on the same card is prepared or unprepared: that transaction changes their
-  records too, and write() writes their files afterwards;
-- when the catalog changes, as a pool may hand out less, and once after each start, as the rules may
-  have changed: run() divides all cards again.
+- when a claim on the same card is prepared or unprepared: that transaction knows which ones, and
+  write() has their files follow;
+- when the catalog changes, as a pool may hand out less: run() records what the cards have now.
+
+After a start with other rules, recovery has the files follow (recover.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from threading import Event
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core.claims import lending
-from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.loops import Backoff
-from tensorfusion_dra.state.ledger import Ledger, Transaction
+from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
@@ -41,11 +40,10 @@ class LimitChanges:
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: ClaimStore,
         files: NodeFiles,
         catalog: DeviceCatalog,
         *,
-        rules: LendingRules,
         status: StatusReporter,
         workers: Workers | None = None,
         retry_seconds: float = 1.0,
@@ -53,19 +51,17 @@ class LimitChanges:
         """Divide nothing yet.
 
         Args:
-            ledger: The claims of this node.
+            store: The claims of this node.
             files: Writes the files of claims whose limits changed.
             catalog: The cards; each change of it divides them again.
-            rules: For limits above requests.
             status: Reports claims whose limits changed.
             workers: Has the hypervisor's limits follow; None without a bridge to it.
             retry_seconds: Wait after a first failure; longer after each further one.
         """
         self.workers: Final = workers
-        self._ledger = ledger
+        self._store = store
         self._files = files
         self._catalog = catalog
-        self._rules = rules
         self._status = status
         self._retry_seconds = retry_seconds
         self._stop = Event()
@@ -79,7 +75,7 @@ class LimitChanges:
         """Divide all cards at every change of the catalog, until stopped.
 
         Raises:
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         seen: Catalog | None = None
         backoff = Backoff(first_seconds=self._retry_seconds, longest_seconds=_WAIT_SECONDS)
@@ -99,65 +95,40 @@ class LimitChanges:
                 seen = current
 
     def divide(self) -> Sequence[PreparedClaim]:
-        """Recompute the limits of all claims; return those that changed, the only ones written.
+        """Divide the cards as they were read last; return the claims whose limits changed.
 
         Raises:
-            RetryableError: The ledger cannot be read or written now.
-            FatalError: A newer release has changed the ledger.
+            RetryableError: The store cannot be read or written now.
+            FatalError: A newer release has written a record.
         """
         catalog = self._catalog.current()
         if catalog is None:
             return ()
         devices = catalog.by_name()
-        with self._ledger.transaction() as transaction:
-            changed = self._changed(transaction.claims_on(devices), devices)
-            for record in changed:
-                transaction.put(record)
-        if not changed:
-            return ()
-        log.info("limits_recomputed", claims=len(changed))
-        self.write(changed)
+        with self._store.transaction() as records:
+            for record in records.claims():
+                today = lending.with_totals(record, devices)
+                if today != record:
+                    records.put(today)
+        changed = records.changed()
+        if changed:
+            log.info("limits_recomputed", claims=len(changed))
+            self.write(changed)
         return changed
-
-    def remove(self, transaction: Transaction, gone: PreparedClaim) -> Sequence[PreparedClaim]:
-        """Remove a claim from the ledger; return the claims whose limits grow by that.
-
-        Their new records are put, but their files are not written yet.
-        """
-        transaction.remove(gone.ref.uid)
-        catalog = self._catalog.current()
-        if catalog is None:  # the first one divides all cards
-            return ()
-        left = {share.device for share in gone.shares}
-        devices = {name: card for name, card in catalog.by_name().items() if name in left}
-        beside = transaction.claims_on(devices)
-        if not any(share.clamped for claim in beside for share in claim.shares):
-            return ()  # nobody wants more than it has
-        grown = self._changed(beside, devices)
-        for record in grown:
-            transaction.put(record)
-        return grown
 
     def write(self, changed: Sequence[PreparedClaim]) -> None:
         """Write the files of prepared claims whose limits changed."""
         for record in changed:
-            with self._ledger.transaction() as transaction:
+            with self._store.transaction() as records:
                 # By now it may be unprepared, or changed once more.
-                current = transaction.current(record)
+                current = records.get(record.ref.uid)
                 if current is None:
                     continue
                 try:
                     self._files.ensure(current)
                     if self.workers is not None:
-                        self.workers.follow(current, transaction.claims())
+                        self.workers.follow(current, records.claims())
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.
                     log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
-
-    def _changed(
-        self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]
-    ) -> Sequence[PreparedClaim]:
-        """Return the new record of each claim whose limits change."""
-        divided = lending.with_divided_limits(claims, devices, self._rules)
-        return [new for old, new in zip(claims, divided, strict=True) if new is not old]

@@ -5,10 +5,9 @@ They depend on the claim's record alone, so they can be rebuilt from it at any t
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tensorfusion_dra.core.claims import cdi, device_metadata, documents, presence
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import device_metadata, documents, presence
-from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.documents import Plan
+from tensorfusion_dra.core.claims.documents import Plan, Remains
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
@@ -124,14 +123,25 @@ class NodeFiles:
         """Delete what is left of removed folders; return why some of it cannot be deleted."""
         return self._host_files.delete_removed()
 
-    def claim_ref(self, claim_uid: str) -> ClaimRef | None:
-        """Return the claim with this UID, as its limits document names it; None if none does.
+    def remains(self, claim_uid: str) -> Remains | None:
+        """Return what the claim's limits document says; None if there is none of this claim.
 
         Raises:
             RetryableError: A folder cannot be read.
         """
-        ref = documents.claim_ref(self._limits.read(claim_uid))
-        return ref if ref is not None and ref.uid == claim_uid else None
+        found = documents.remains(self._limits.read(claim_uid))
+        return found if found is not None and found.ref.uid == claim_uid else None
+
+    def devices_of(self, claim_uid: str) -> frozenset[str] | None:
+        """Return the devices of a claim, as its limits document or else its CDI spec has them.
+
+        None if neither says so.
+        """
+        try:
+            found, spec = self.remains(claim_uid), self._specs.read(claim_uid)
+        except RetryableError:
+            return None
+        return found.devices if found is not None else cdi.devices_of(spec)
 
     def claim_uids(self) -> frozenset[str]:
         """Return the UIDs of all claims that have a file or a folder.

@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.ports import MemoryLimits
 from tensorfusion_dra.runtime.loops import LogThrottle
-from tensorfusion_dra.state.ledger import Ledger, Transaction
+from tensorfusion_dra.state.claim_store import ClaimStore, Transaction
 
 log = structlog.get_logger()
 
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 class PodLimits:
     """Sets and clears the limits of pods; safe for all threads, but restore() is for one."""
 
-    def __init__(self, memory: MemoryLimits, ledger: Ledger) -> None:
+    def __init__(self, memory: MemoryLimits, ledger: ClaimStore) -> None:
         self._memory = memory
         self._ledger = ledger
         self._throttle = LogThrottle()

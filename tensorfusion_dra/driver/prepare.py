@@ -8,20 +8,23 @@ A prepare takes these steps, each of which is a stage in log and metrics:
 3. If a record describes this allocation, bring it up to date and answer from it (lookup).
 4. Collect what the claim asks for and what the node offers: policies, devices, device nodes,
    evidence of the enforcer (resolve). This may be slow, so it comes before the transaction.
-5. In one transaction of the ledger, decide by admit(), a pure function on all of this, and put
+5. In one transaction of the store, decide by admit(), a pure function on all of this, and put
    its record (admit, flush).
 6. Write its files, and those of claims whose limits changed in favour of it (write).
 7. Have Tensor Fusion's hypervisor or the NVIDIA driver keep the limits, if it is the enforcer
    (register).
 8. Report the newest record for the claim's status; if it changed meanwhile, write its files again.
 
+A claim whose record is damaged has none for step 3. So the same steps rebuild it, with the enforcer
+and the fixed limits that its limits document has.
+
 The record is the truth, and the files follow from it: after a crash between steps 5 and 6, recovery
 or the kubelet's next call writes them. An unprepare removes files and record in one transaction,
-and never asks the API server.
+and never asks the API server. It needs no readable record.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event, Lock
@@ -37,7 +40,7 @@ from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.errors import ClaimError, NoRoomError, RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import operations, share_policies
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
@@ -50,7 +53,7 @@ from tensorfusion_dra.driver.share_policies import ClaimPods
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
-from tensorfusion_dra.state.ledger import Ledger, Transaction
+from tensorfusion_dra.state.claim_store import ClaimStore, Transaction
 
 log = structlog.get_logger()
 
@@ -63,7 +66,7 @@ class Preparer:
         *,
         claims_at_server: Claims,
         pods: Pods | None,
-        ledger: Ledger,
+        store: ClaimStore,
         files: NodeFiles,
         cards: LocalCards,
         isolation: Isolation,
@@ -85,7 +88,7 @@ class Preparer:
             workers: The bridge to Tensor Fusion's hypervisor; None without one.
         """
         self._claims, self._pods = claims_at_server, pods
-        self._ledger, self._files = ledger, files
+        self._store, self._files = store, files
         self._cards = cards
         self._isolation = isolation
         self._limit_changes, self._status = limit_changes, status
@@ -103,7 +106,7 @@ class Preparer:
             deadline: On time.monotonic()'s clock; what is not done by then has failed.
 
         Raises:
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         return self._operations.run_each(
             OperationKind.PREPARE, refs, lambda ref: self._prepare_one(ref, deadline)
@@ -118,7 +121,7 @@ class Preparer:
         at the API server by now, so nothing is read there.
 
         Raises:
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         return self._operations.run_each(
             OperationKind.UNPREPARE, refs, lambda ref: self._unprepare_one(ref, deadline)
@@ -133,7 +136,7 @@ class Preparer:
             ClaimError: Its limits cannot be enforced by the present settings.
             RetryableError: The cards are not known yet, one of the claim's is gone, or another
                 call for the claim is running.
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         with self._locks.locked(ref, deadline):
             self._updated(ref, None)
@@ -148,7 +151,7 @@ class Preparer:
 
         Raises:
             RetryableError: It cannot be found out or done now.
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         with self._locks.locked(ref, deadline):
             gone = is_gone()
@@ -193,7 +196,7 @@ class Preparer:
 
         Raises:
             ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
-            RetryableError: The cards are not known yet, the API server, the ledger or a file cannot
+            RetryableError: The cards are not known yet, the API server, the store or a file cannot
                 be read or written now, or nothing on the node would enforce the claim's limits now.
         """
         operations.enter(Stage.RESOLVE)
@@ -215,28 +218,33 @@ class Preparer:
             enforces_hard=self._enforcer.enforces_hard(choice),
             lacking=choice.lacking,
         )
+        remains = None
+        if claim.ref.uid in self._store.damaged():
+            remains = self._files.remains(claim.ref.uid)
+            if remains is not None and remains.enforcer in facts.rules.enforcers:
+                facts = replace(facts, enforcer=remains.enforcer)
         evidence = self._enforcer.required_evidence()
         operations.enter(Stage.ADMIT)
-        with self._ledger.transaction() as transaction:
+        with self._store.transaction() as records:
             try:
                 admission = admit(
                     claim,
                     policies,
                     facts,
-                    transaction.claims(),  # maybe this one, prepared by another instance meanwhile
+                    records.claims(),  # maybe this one, prepared by another instance meanwhile
                     neighbours,
                     evidence=evidence,
                     missing=self._files.missing,
+                    damaged=records.damaged(),
+                    shown=remains.limits if remains else {},
                 )
             except ClaimError:
                 self._refused.set()
                 raise
-            transaction.put(admission.record)
-            for other in admission.changed:
-                transaction.put(other)
+            records.put(admission.record)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        self._limit_changes.write(admission.changed)
+        self._limit_changes.write(records.changed())
         # Outside a transaction, so that other claims do not wait. Meanwhile a transaction for
         # another claim, or of another instance, may change the record and write its files.
         # Therefore _reported() compares the record afterwards.
@@ -250,7 +258,7 @@ class Preparer:
             ClaimError: Its limits cannot be enforced by the present settings.
             RetryableError: The cards are not known yet, or one of the claim's is gone.
         """
-        if not self._ledger.has(claim.ref.uid):
+        if not self._store.has(claim.ref.uid):
             return None
         try:
             record = self._updated(claim.ref, claim)
@@ -279,7 +287,7 @@ class Preparer:
             RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
                 written.
         """
-        with self._ledger.transaction() as transaction:
+        with self._store.transaction() as transaction:
             record = transaction.get(ref.uid)
             if record is None or (claim is not None and not prepared.describes(record, claim)):
                 return record
@@ -295,7 +303,7 @@ class Preparer:
             transaction.put(today)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        with self._ledger.transaction() as transaction:
+        with self._store.transaction() as transaction:
             current = self._current(transaction, today)
             self._files.ensure(current)
         return current
@@ -309,15 +317,15 @@ class Preparer:
         Raises:
             RetryableError: See _updated().
         """
-        with self._ledger.transaction() as transaction:
+        with self._store.transaction() as transaction:
             current = self._current(transaction, record)
-            if current is not record:
+            if current != record:
                 self._files.ensure(current)
             self._status.report(current, trouble="")
         return current
 
     def _current(self, transaction: Transaction, record: PreparedClaim) -> PreparedClaim:
-        current = transaction.current(record)
+        current = transaction.get(record.ref.uid)
         if current is None:
             self._files.remove(record.ref.uid, record)
             raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
@@ -334,38 +342,24 @@ class Preparer:
 
         Raises:
             RetryableError: Its files or its record cannot be removed now.
-            FatalError: A newer release has changed the ledger.
-        """
-        try:
-            changed = self._removed(ref)
-        except NoRoomError:
-            self._ledger.make_room()
-            changed = self._removed(ref)
-        operations.enter(Stage.WRITE)
-        self._status.forget(ref.uid)
-        self._limit_changes.write(changed)
-
-    def _removed(self, ref: ClaimRef) -> Sequence[PreparedClaim]:
-        """Remove files and record; return the other claims whose limits changed by that.
-
-        The files go inside the transaction, so that no other one writes them again meanwhile. A
-        crash after it leaves a record without files, which is prepared or unprepared again; files
-        without a record would be orphans.
+            FatalError: A newer release has written a record.
         """
         operations.enter(Stage.WITHDRAW)
-        with self._ledger.transaction() as transaction:
-            record = transaction.get(ref.uid)
-            if record is None:
-                self._files.remove(ref.uid, None)
-                return ()
-            if self._workers is not None:
-                self._workers.release(record, transaction.claims())
-            if self._pod_limits is not None:
-                self._pod_limits.release(transaction, record)
-            self._files.remove(ref.uid, record, recorded=transaction.claims)
-            changed = self._limit_changes.remove(transaction, record)
+        with self._store.transaction() as records:
+            record = records.get(ref.uid)
+            if record is not None and self._workers is not None:
+                self._workers.release(record, records.claims())
+            if record is not None and self._pod_limits is not None:
+                self._pod_limits.release(records, record)
+            # Inside the transaction, so that no other one writes them again meanwhile. A crash
+            # after it leaves a record without files, which is prepared or unprepared again; files
+            # without a record would be orphans.
+            self._files.remove(ref.uid, record, recorded=records.claims)
+            records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
-        return changed
+        operations.enter(Stage.WRITE)
+        self._status.forget(ref.uid)
+        self._limit_changes.write(records.changed())
 
 
 class ClaimLocks:

@@ -1,17 +1,19 @@
-"""Reconciliation of the ledger with the claims' files and with the API server, while the node runs.
+"""Reconciliation of records with the claims' files and the API server, while the node runs.
 
-The ledger is the truth for the files: CDI specs and limits documents are rebuilt from the records.
-The API server is the truth for the claims: a record whose claim is gone is released.
+The records are the truth for the files: CDI specs and limits documents are rebuilt from them. The
+API server is the truth for the claims: a record whose claim is gone is released, and a damaged
+record is rebuilt from its claim.
 
 begin() runs the first recovery, before the kubelet can call and without the API server. Then run()
 repeats these steps:
 
-1. Show in the status of each claim whether its limits can be enforced by the present settings.
+1. Show in the status of each claim whether its limits can be enforced by the present settings, and
+   what its limits are if its files were written.
 2. Refresh the records of an earlier boot: their cards may have other device nodes now. That needs
    the cards, so it is retried with growing delays until they have been read.
-3. Once per interval, or at once after damage to the ledger: write the Events that are due and
-   collect stale claims (stale_claims.py). Only this step needs the API server.
-4. Wait, then check the ledger for damage and run the next recovery, see recover().
+3. Once per interval, or at once if a record is damaged: write the Events that are due and collect
+   stale claims (stale_claims.py). Only this step needs the API server.
+4. Wait, then check the files of the records and run the next recovery, see recover().
 
 A step that fails is logged and repeated in the next round.
 
@@ -25,7 +27,7 @@ call does the same.
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Final
@@ -34,6 +36,7 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
@@ -43,7 +46,7 @@ from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
@@ -58,12 +61,14 @@ class RecoveryReport:
 
     Attributes:
         claims: All records.
+        damaged: Devices of the claims whose records cannot be read, by UID.
         files_written: Number of files that were missing or damaged.
+        rewritten: Records of claims with such files; they may show other limits than before.
         claims_removed: Number of claims without a record whose leftover files were removed.
         outdated: Claims whose record has the device nodes of another boot. Their files are left
             alone until the record is refreshed.
-        unknown: Claims without a record whose files name the claim. The files are left alone: the
-            claim may still be allocated to this node.
+        unknown: Claims without a readable record whose files name the claim. The files are left
+            alone: the claim may still be allocated to this node.
         troubles: Error texts by claim UID; an error of no single claim has the key "".
         unenforceable: Records whose limits the present settings cannot enforce; the error of each
             is among the troubles.
@@ -71,7 +76,9 @@ class RecoveryReport:
     """
 
     claims: list[PreparedClaim] = field(default_factory=list)
+    damaged: Mapping[str, Devices] = field(default_factory=dict)
     files_written: int = 0
+    rewritten: list[PreparedClaim] = field(default_factory=list)
     claims_removed: int = 0
     outdated: list[ClaimRef] = field(default_factory=list)
     unknown: list[ClaimRef] = field(default_factory=list)
@@ -81,18 +88,20 @@ class RecoveryReport:
 
 
 class Reconciler:
-    """Loop that reconciles ledger, files and API server."""
+    """Loop that reconciles records, files and API server."""
 
-    def __init__(self, ledger: Ledger, files: NodeFiles, *, boot_id: str, seconds: float) -> None:
+    def __init__(
+        self, store: ClaimStore, files: NodeFiles, *, boot_id: str, seconds: float
+    ) -> None:
         """Do nothing yet.
 
         Args:
-            ledger: The claims of this node.
+            store: The claims of this node.
             files: Writes and removes the claims' files.
             boot_id: ID of this boot.
             seconds: Interval between two rounds.
         """
-        self._ledger = ledger
+        self._store = store
         self._files = files
         self._boot_id = boot_id
         self._seconds = seconds
@@ -100,23 +109,22 @@ class Reconciler:
         # Used by one thread at a time: first the one that calls begin(), then run()'s.
         self._found = RecoveryReport()
         self._throttle = LogThrottle(quiet_seconds=math.inf)
-        self._pending_events: list[str] = []  # texts about damage to the ledger
+        self._pending_events: list[str] = []  # texts about damaged records
         self._troubled: set[str] = set()  # UIDs of claims whose status shows a trouble
-        self._repaired = LedgerView()  # replaced as a whole; any thread may read it
 
     def begin(self) -> None:
         """Run the first recovery, before the kubelet can call; without the API server.
 
         Raises:
-            RetryableError: The ledger cannot be read now.
-            FatalError: A newer release has changed the ledger.
+            RetryableError: The store cannot be read now.
+            FatalError: A newer release has written a record.
         """
-        self._found = recover(self._ledger, self._files, boot_id=self._boot_id)
+        self._found = recover(self._store, self._files, boot_id=self._boot_id)
         self._log_recovery(self._found, always=True)
 
     def ledger(self) -> LedgerView:
-        """Return what was repaired in the ledger since this process started."""
-        return self._repaired
+        """Return the damage to records: repaired since this process started, and left."""
+        return LedgerView(restored=self._store.restored, damaged=len(self._found.damaged))
 
     def stop(self) -> None:
         """End run()."""
@@ -141,7 +149,7 @@ class Reconciler:
             on_recovered: Called with all records after each reading of them.
 
         Raises:
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         on_recovered(self._found.claims)
         backoff = Backoff(first_seconds=_FIRST_RETRY_SECONDS, longest_seconds=self._seconds)
@@ -150,12 +158,12 @@ class Reconciler:
         while True:
             self._show_troubles(status)
             outdated = self._refresh(preparer)
-            damaged = self._record_damage(stale_claims)
-            if damaged or time.monotonic() >= collect_at:
+            self._note_damage()
+            if self._found.damaged or time.monotonic() >= collect_at:
                 self._pending_events = [
                     text
                     for text in self._pending_events
-                    if not events.warn(names.EVENT_LEDGER_QUARANTINED, text)
+                    if not events.warn(names.EVENT_RECORD_DAMAGED, text)
                 ]
                 try:
                     stale_claims.collect([*self._found.claims, *self._found.unknown])
@@ -170,8 +178,8 @@ class Reconciler:
             if self._stop.wait(min(wait_seconds, max(0.0, collect_at - time.monotonic()))):
                 return
             try:
-                self._ledger.check()
-                self._found = recover(self._ledger, self._files, boot_id=self._boot_id)
+                self._store.check()
+                self._found = recover(self._store, self._files, boot_id=self._boot_id)
             except RetryableError as error:
                 log.warning("recovery_retried", error=str(error))
             else:
@@ -186,6 +194,8 @@ class Reconciler:
         for record in self._found.claims:
             if record.ref.uid in self._troubled - unenforceable.keys():
                 status.report(record, trouble="")
+        for record in self._found.rewritten:
+            status.report(record, trouble="")
         self._troubled = set(unenforceable)
 
     def _refresh(self, preparer: Preparer) -> list[str]:
@@ -208,23 +218,17 @@ class Reconciler:
         self._found.outdated.clear()
         return errors
 
-    def _record_damage(self, stale_claims: StaleClaimCollector) -> bool:
-        """Queue an Event and early checks if the ledger was damaged; return True if it was."""
-        damage = self._ledger.damage()
-        for each in damage:
-            self._repaired = LedgerView(
-                quarantined=self._repaired.quarantined + bool(each.quarantined),
-                restored=self._repaired.restored + len(each.rebuilt),
-                lost=self._repaired.lost + len(each.lost),
+    def _note_damage(self) -> None:
+        """Log each damaged record once, and queue an Event."""
+        for uid, devices in self._found.damaged.items():
+            shown = "every GPU of this node" if devices is None else ", ".join(sorted(devices))
+            text = (
+                f"the record of claim {uid} was found damaged, expected a readable one; it is "
+                f"rebuilt from the claim, and until then nothing more is given out on {shown}"
             )
-            stale_claims.check_first(each.rebuilt)
-            if each.quarantined:
-                self._pending_events.append(
-                    f"the ledger of prepared claims was damaged ({each.reason}) and moved to "
-                    f"{each.quarantined}; claims restored from copies: {len(each.rebuilt)}; "
-                    f"claims that could not be restored: {len(each.lost)}"
-                )
-        return bool(damage)
+            if self._throttle.is_new(text, key=f"record {uid}"):
+                log.warning("record_damaged", claim_uid=uid, error=text)
+                self._pending_events.append(text)
 
     def _log_recovery(self, found: RecoveryReport, *, always: bool = False) -> None:
         for uid, trouble in found.troubles.items():
@@ -232,7 +236,8 @@ class Reconciler:
                 log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
         if self._throttle.is_new(str(len(found.left)), key="left") and found.left:
             log.warning("claim_folders_left", folders=len(found.left), error=found.left[0])
-        self._throttle.keep_only({*found.troubles, "left"})
+        damaged = (f"record {uid}" for uid in found.damaged)
+        self._throttle.keep_only({*found.troubles, *damaged, "left"})
         if always or found.files_written or found.claims_removed:
             log.info(
                 "recovered",
@@ -243,22 +248,23 @@ class Reconciler:
             )
 
 
-def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport:
+def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryReport:
     """Write missing or damaged files from the records; remove files without a record.
 
     The folders are empty after a reboot, and a crash can leave a record without files or files
-    without a record. Every claim has a transaction of its own, because another instance may
-    prepare and unprepare claims at the same time. The API server is not needed.
+    without a record. The files of a claim whose record is damaged stay. Every claim has a
+    transaction of its own, because another instance may prepare and unprepare claims at the same
+    time. The API server is not needed.
 
     Raises:
-        RetryableError: The ledger cannot be read now.
-        FatalError: A newer release has changed the ledger.
+        RetryableError: The store cannot be read now.
+        FatalError: A newer release has written a record.
     """
-    found = RecoveryReport(claims=list(ledger.claims()))
+    found = RecoveryReport(claims=list(store.claims()), damaged=store.damaged())
     for record in found.claims:
         uid = record.ref.uid
-        with ledger.transaction() as transaction:
-            current = transaction.get(uid)
+        with store.transaction() as records:
+            current = records.get(uid)
             if current is None:
                 continue
             if current.boot_id != boot_id:
@@ -266,7 +272,10 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
                 found.outdated.append(current.ref)
                 continue
             try:
-                found.files_written += files.ensure(current)
+                written = files.ensure(current)
+                found.files_written += written
+                if written:
+                    found.rewritten.append(current)
             except ClaimError as error:
                 # The files stay as they are: running containers were started with them.
                 found.troubles[uid] = str(error)
@@ -276,15 +285,17 @@ def recover(ledger: Ledger, files: NodeFiles, *, boot_id: str) -> RecoveryReport
     try:
         # Within a transaction, since most files are written in one. A new claim's files are not; if
         # a temporary file of theirs is removed here, they are written again.
-        with ledger.transaction():
+        with store.transaction():
             files.remove_unfinished()
         for uid in sorted(files.claim_uids() - {record.ref.uid for record in found.claims}):
-            with ledger.transaction() as transaction:
-                if transaction.get(uid) is not None:
+            with store.transaction() as records:
+                if records.get(uid) is not None:
                     continue  # prepared just now
-                ref = files.claim_ref(uid)
-                if ref is not None:
-                    found.unknown.append(ref)
+                remains = files.remains(uid)
+                if remains is not None:
+                    found.unknown.append(remains.ref)
+                    continue
+                if uid in records.damaged():
                     continue
                 files.remove(uid, None)
                 found.claims_removed += 1

@@ -19,9 +19,10 @@ is present again was never gone. As a rule, the kubelet's own call comes first.
 A check is one request, so a fleet must not make many of them. Each claim is checked once in
 `check_seconds` (6 hours), from a random time on, and at most ten in a round. All claims are
 checked within the next rounds if a claim was refused: the record of a claim that is gone may take
-the room. Urgent claims are checked in every round and before the others: claims that are gone,
-records that were rebuilt after damage to the ledger, and claims of which only files are left. A
-claim that cannot be read is no longer urgent, so it keeps no other from being checked.
+the room. Urgent claims are checked in every round and before the others: claims that are gone, and
+claims of which only files are left, or a damaged record. Such a claim is prepared again if it is
+present, which rebuilds its record. A claim that cannot be read is no longer urgent, so it keeps no
+other from being checked.
 
 Example, with a round each minute and `gone_seconds` 600: claim `a` is deleted, and the kubelet has
 lost its checkpoint. Nobody misses its share for three hours. Then claim `b` is refused, because `a`
@@ -33,7 +34,7 @@ releases `a`, and the kubelet's next call for `b` succeeds.
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,7 +64,7 @@ _URGENT: Final = -math.inf
 """As the time of the next check: in the next round, before the others."""
 
 Recorded = PreparedClaim | ClaimRef
-"""A record, or the reference of a claim of which only files are left."""
+"""A record, or the reference of a claim whose record is lost or damaged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,11 +113,6 @@ class StaleClaimCollector:
         self._clock = clock
         self._known: dict[str, _Known] = {}  # by UID
 
-    def check_first(self, claim_uids: Iterable[str]) -> None:
-        """Check these claims before all others, because their records were rebuilt from copies."""
-        for uid in claim_uids:
-            self._known[uid] = _Known(due_at=_URGENT)
-
     def check_soon(self) -> None:
         """Check all claims within the next rounds, but for those that were checked just now."""
         now = self._clock()
@@ -128,13 +124,13 @@ class StaleClaimCollector:
         """Run a round: check some of the claims and release those that are stale.
 
         Args:
-            recorded: All records; and the references of claims of which only files are left. If
+            recorded: All records; and the references of claims whose record is lost or damaged. If
                 such a claim is still allocated to this node, it is prepared again.
 
         Raises:
             RetryableError: A claim could not be read; nothing was released because of that. The
                 other claims of the round were checked, unless several failed.
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has written a record.
         """
         before = self._known
         self._known = {

@@ -54,7 +54,7 @@ from tensorfusion_dra.core.claims.workers import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import DevicePlugin, Pods, WorkerMemory, WorkerPods
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
@@ -77,7 +77,7 @@ class Workers:
         worker_pods: WorkerPods,
         plugin: DevicePlugin,
         memory: WorkerMemory,
-        ledger: Ledger,
+        ledger: ClaimStore,
         *,
         check_seconds: float = _CHECK_SECONDS,
         clock: Callable[[], float] = time.monotonic,

@@ -18,7 +18,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
-from tensorfusion_dra.state.ledger import FileLock
+from tensorfusion_dra.state.file_lock import FileLock
 
 MAX_PATH_BYTES: Final = 107
 """sun_path holds 108 bytes, including the final NUL."""

@@ -154,18 +154,19 @@ class NodeMetrics:
             ),
             prometheus.single(
                 "ledger_readable",
-                "1 if the ledger could be read for this scrape.",
+                "1 if the records of claims could be read for this scrape.",
                 not view.shares_error,
+            ),
+            prometheus.single(
+                "ledger_damaged_records",
+                "Records of claims that cannot be read; their GPUs take no new claim.",
+                view.ledger.damaged,
             ),
             prometheus.counter(
                 "ledger_repairs",
-                "Damage of the ledger that was found.",
+                "Damaged records of claims that were written again.",
                 ("kind",),
-                [
-                    (("quarantined",), view.ledger.quarantined),
-                    (("restored",), view.ledger.restored),
-                    (("lost",), view.ledger.lost),
-                ],
+                [(("restored",), view.ledger.restored)],
             ),
             *self.api_requests.counter.collect(),
             *prometheus.of_process(view.version),

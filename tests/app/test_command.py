@@ -131,17 +131,19 @@ def test_inspect_without_the_nvidia_driver_names_the_missing_library() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_inspect_reports_a_damaged_ledger_and_shows_the_rest(tmp_path: Path) -> None:
-    ledger = tmp_path / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver" / "ledger.sqlite3"
-    ledger.parent.mkdir(parents=True)
-    ledger.write_text("no database")
+def test_inspect_reports_a_damaged_record_and_shows_the_rest(tmp_path: Path) -> None:
+    data = tmp_path / "kubelet" / "plugins" / "tensor-fusion.ai.dra-driver"
+    (data / "claims").mkdir(parents=True)
+    (data / "claims.lock").touch()
+    record = data / "claims" / "uid-a.json"
+    record.write_text("no record")
 
     ended = command("inspect", "--simulated-gpus", "1xT4", *host_folders(tmp_path))
 
     assert ended.returncode == 1
-    assert ended.stderr.startswith(f"tensorfusion-dra: ledger {ledger}: ")
+    assert ended.stderr.startswith(f"tensorfusion-dra: claim record {record}: found no record")
     assert "T4" in ended.stdout
-    assert ledger.read_text() == "no database"
+    assert record.read_text() == "no record"
 
 
 def test_simulate_shows_an_oversubscribed_pool_and_each_containers_limits() -> None:
@@ -237,11 +239,11 @@ def script(capsys: Capture, shell: str) -> str:
     ("module", "libraries", "needed"),
     [
         ("top", ["grpc", "cel_expr_python", "kubernetes", "urllib3", "pynvml"], []),
-        ("why.diagnosis", ["grpc", "kubernetes", "urllib3", "pynvml", "sqlite3"], []),
+        ("why.diagnosis", ["grpc", "kubernetes", "urllib3", "pynvml"], []),
         ("doctor.checks", ["kubernetes", "urllib3"], []),
         (
             "webhook.process",
-            ["grpc", "kubernetes", "urllib3", "pynvml", "sqlite3", "google.protobuf", "ssl"],
+            ["grpc", "kubernetes", "urllib3", "pynvml", "google.protobuf", "ssl"],
             ["ssl"],
         ),
         (

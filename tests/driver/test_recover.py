@@ -1,8 +1,8 @@
 """Recovery of files and records, at the start and while the node runs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,26 +15,22 @@ from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
-from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.publish import DeviceCatalog
-from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
-from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
+from tensorfusion_dra.driver.recover import RecoveryReport, recover
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
-from tests.support.ledgers import edited
-from tests.support.ports import EventsInMemory, Readiness
 from tests.support.prepared_node import (
     GPU_0,
     GPU_1,
     Setup,
     put_claim,
     real_gpu,
+    reconciling,
     share_result,
     simulated_inventory,
     spec_file,
 )
-from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -49,13 +45,6 @@ def claim_files(node: Setup) -> dict[str, bytes]:
         for folder in (node.cdi_folder, node.limits_folder)
         for path in folder.iterdir()
     }
-
-
-def restarted_with_damaged_ledger(node: Setup) -> Setup:
-    node.ledger.close()
-    node.claims.fetched.clear()
-    (node.folder / "plugin" / "ledger.sqlite3").write_bytes(b"garbage")
-    return Setup(node.folder, node.claims, boot_id=node.boot_id)
 
 
 def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> None:
@@ -73,22 +62,11 @@ def test_missing_and_damaged_files_are_restored_byte_for_byte(setup: Setup) -> N
     assert claim_files(setup) == before
 
 
-def test_no_share_is_given_twice_after_a_damaged_ledger(setup: Setup) -> None:
-    first = put_claim(setup, "held", share_result(tflops="300"))
-    setup.prepare(first)
-    after = restarted_with_damaged_ledger(setup)
-    recover_node(after)
+class LateReader(ClaimStore):
+    """Store of another instance, whose list of claims is that of its start."""
 
-    second = put_claim(after, "more", share_result(tflops="300"))
-
-    assert "found 300 plus 300 in use, expected at most 312" in after.refused(second)
-
-
-class LateReader(Ledger):
-    """Ledger of another instance, whose list of claims is that of its start."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, node: Setup) -> None:
+        super().__init__(node.folder / "plugin", rules=node.rules)
         self._claims_at_start = super().claims()
 
     def claims(self) -> Sequence[PreparedClaim]:
@@ -100,7 +78,7 @@ def test_files_follow_what_another_instance_prepared_and_unprepared_meanwhile(
 ) -> None:
     gone, kept = put_claim(setup, "a", share_result()), put_claim(setup, "b", share_result())
     setup.prepare(gone)
-    with closing(LateReader(setup.folder / "plugin")) as late:
+    with closing(LateReader(setup)) as late:
         setup.unprepare(gone)
         setup.prepare(kept)
         before = claim_files(setup)
@@ -332,7 +310,7 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
 ) -> None:
     after = change(node)
     with after.ledger.transaction() as transaction:
-        for claim in transaction.claims_on([GPU_0, GPU_1]):
+        for claim in transaction.claims():
             transaction.put(replace(claim, boot_id="boot-0"))
 
     with reconciling(after), capture_logs() as logs:
@@ -347,30 +325,6 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
 def reported_troubles(node: Setup) -> list[tuple[str, str]]:
     assert isinstance(node.status, RecordingReporter)
     return node.status.troubles
-
-
-@contextmanager
-def reconciling(
-    node: Setup, *, seconds: float = 0.05, events: Events | None = None
-) -> Iterator[Reconciler]:
-    """Run the reconciler during the block."""
-    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
-    stale_claims = StaleClaimCollector(
-        node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
-    )
-    reconciler.begin()
-
-    def run() -> None:
-        reconciler.run(
-            node.preparer,
-            node.status,
-            stale_claims,
-            events or EventsInMemory(),
-            on_recovered=lambda _: None,
-        )
-
-    with running(run, stop=reconciler.stop):
-        yield reconciler
 
 
 def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
@@ -411,51 +365,6 @@ def test_start_and_loop_do_not_fetch_claims_at_once(setup: Setup) -> None:
         time.sleep(0.1)
 
     assert setup.claims.fetched == []
-
-
-def test_quarantined_ledger_causes_an_event_and_its_claims_are_fetched(setup: Setup) -> None:
-    refs = [put_claim(setup, name, share_result(tflops="10", vram="1Gi")) for name in "abc"]
-    setup.prepare(*refs)
-    after, events = restarted_with_damaged_ledger(setup), EventsInMemory()
-
-    with reconciling(after, seconds=60, events=events) as reconciler:
-        assert eventually(lambda: len(after.claims.fetched) == 3)
-
-    assert reconciler.ledger() == LedgerView(quarantined=1, restored=3)
-    ((reason, message),) = events.written
-    assert reason == "LedgerQuarantined"
-    assert "file is not a database" in message
-    assert str(after.folder / "plugin" / "ledger-damaged-") in message
-    assert "claims restored from copies: 3;" in message
-    assert [claim.ref for claim in after.ledger.claims()] == sorted(refs, key=lambda r: r.uid)
-
-
-def test_event_about_the_ledger_is_retried_until_the_api_server_accepts_it(setup: Setup) -> None:
-    setup.prepare(put_claim(setup, "a", share_result()))
-    after, events = restarted_with_damaged_ledger(setup), EventsInMemory()
-    events.away = True
-
-    with reconciling(after, events=events):
-        assert eventually(lambda: len(after.claims.fetched) > 1)
-        assert events.written == []
-        events.away = False
-        assert eventually(lambda: len(events.written) > 0)
-        fetched = len(after.claims.fetched)
-        assert eventually(lambda: len(after.claims.fetched) > fetched + 1)
-
-    assert len(events.written) == 1
-
-
-def test_damage_to_the_ledger_is_repaired_without_a_call(setup: Setup) -> None:
-    record = setup.prepared(put_claim(setup, "a", share_result()))
-    path, events = setup.folder / "plugin" / "ledger.sqlite3", EventsInMemory()
-    edited(path, "PRAGMA wal_checkpoint(TRUNCATE)")
-
-    with reconciling(setup, events=events):
-        path.write_bytes(b"\xa5" * 100_000)
-        assert eventually(lambda: len(events.written) == 1)
-
-    assert setup.ledger.claims() == [record]
 
 
 def test_specs_are_rebuilt_after_a_reboot_once_the_cards_are_known(

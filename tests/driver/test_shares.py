@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
+from tensorfusion_dra.state.claim_store import FOLDER
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
@@ -179,7 +181,7 @@ def test_limits_shrink_and_grow_with_the_capacity(setup: Setup) -> None:
         assert eventually(lambda: limit_gib(setup, ref) == 80)
 
 
-def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
+def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_at_once(
     setup: Setup,
 ) -> None:
     first = prepare_with_limit(setup, "a", "80Gi")
@@ -191,35 +193,41 @@ def test_memory_of_a_claim_unprepared_before_the_first_reading_is_lent_later(
     after.use(catalog=DeviceCatalog(after.discovery, NODE))
 
     after.unprepare(second)
-    before = limit_gib(after, first)
-    with running_limit_changes(after):
-        after.use_cards(*simulated_inventory().gpus)
-        assert eventually(lambda: limit_gib(after, first) == 80)
 
-    assert before == 20
+    assert vram_gib(after, first) == limit_gib(after, first) == 80
 
 
-def test_rules_changed_over_a_restart_apply_to_existing_claims(setup: Setup) -> None:
-    setup.use(rules=replace(setup.rules, overcommit_limits=True))
+def test_rules_changed_over_a_restart_apply_to_existing_claims(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, overcommit_limits=True)
     refs = [prepare_with_limit(setup, name, "80Gi") for name in "ab"]
     assert [limit_gib(setup, ref) for ref in refs] == [80, 80]
 
     after = setup.restarted()
-    with running_limit_changes(after):
-        assert eventually(lambda: [limit_gib(after, ref) for ref in refs] == [70, 10])
+    found = recover(after.ledger, after.node_files, boot_id=after.boot_id)
+
+    assert [limit_gib(after, ref) for ref in refs] == [70, 10]
+    assert [vram_gib(after, ref) for ref in refs] == [70, 10]
+    assert {record.ref for record in found.rewritten} == {*refs}
 
 
-def test_unchanged_limits_are_not_written(setup: Setup) -> None:
-    prepare_with_limit(setup, "a", "40Gi")
-    log = setup.folder / "plugin" / "ledger.sqlite3-wal"
-    before = log.read_bytes()
-
-    assert setup.limit_changes().divide() == ()
-
-    assert log.read_bytes() == before
+def records(setup: Setup) -> dict[str, tuple[int, bytes]]:
+    """Return inode and content of every record by file name."""
+    folder = setup.folder / "plugin" / FOLDER
+    return {path.name: (path.stat().st_ino, path.read_bytes()) for path in folder.iterdir()}
 
 
-def test_failed_write_to_the_ledger_is_retried(
+def test_limits_that_follow_from_other_claims_are_not_written(setup: Setup) -> None:
+    first = prepare_with_limit(setup, "a", "80Gi")
+    before = records(setup)
+
+    second = prepare_with_limit(setup, "b", "60Gi")
+
+    assert [vram_gib(setup, ref) for ref in (first, second)] == [70, 10]
+    assert setup.limit_changes().divide() == []
+    assert records(setup).items() >= before.items()
+
+
+def test_failed_write_to_the_store_is_retried(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ref = prepare_with_limit(setup, "a", "80Gi")

@@ -38,7 +38,7 @@ class _Page(ctypes.Structure):
     )
 
 
-LEDGER: Final = "ledger"
+RECORDS: Final = "/claims/"
 FEWEST_POINTS: Final = 6
 _QUIET_SECONDS: Final = 0.5
 _OFF, _TRACE, _KILL = range(3)
@@ -63,9 +63,9 @@ class Point:
 
     @property
     def kind(self) -> str:
-        """Kind of the step, such as ``rename``, ``request`` or ``write of the ledger``."""
+        """Kind of the step, such as ``rename``, ``request`` or ``write of a record``."""
         _, verb, *subject = self.name.split(" ")
-        return f"{verb} of the ledger" if LEDGER in subject[-1] else verb
+        return f"{verb} of a record" if RECORDS in subject[-1] else verb
 
     def __str__(self) -> str:
         return f"{self.name} #{self.occurrence}"

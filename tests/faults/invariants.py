@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, device_metadata, documents
+from tensorfusion_dra.core.claims import cdi, device_metadata, documents, lending
 from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state import claim_store
 
 
 class Disk(Protocol):
-    """Folders of a node with its ledger and the files derived from it."""
+    """Folders of a node with its records and the files derived from them."""
 
     @property
     def data_folder(self) -> Path:
-        """Folder of the ledger."""
+        """Folder of the records."""
         ...
 
     @property
@@ -49,11 +50,10 @@ _TFLOPS: Final = 312 * NANO
 
 def records(data_folder: Path) -> dict[str, PreparedClaim]:
     """Return the recorded claims by UID."""
-    ledger = Ledger(data_folder)
-    try:
-        return {claim.ref.uid: claim for claim in ledger.claims()}
-    finally:
-        ledger.close()
+    found = claim_store.read(data_folder)
+    assert found.damaged == {}
+    claims = lending.divided(list(found.claims.values()), LendingRules())
+    return {claim.ref.uid: claim for claim in claims}
 
 
 def violations(node: Disk) -> list[str]:

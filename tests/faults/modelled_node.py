@@ -1,6 +1,6 @@
 """A node with a model beside it that predicts the answer to every call of the kubelet.
 
-Ledger, files, preparer and publisher are real, and so are the requests to a simulated API server in
+Store, files, preparer and publisher are real, and so are the requests to a simulated API server in
 this process. The model is a few dictionaries. It predicts one of these outcomes for a prepare call:
 
 - ``new``: the claim is admitted, because it is current and fits on its card;
@@ -198,7 +198,7 @@ class ModelledNode:
         self.setup.use_cards(*self.present)
 
     def recover(self) -> None:
-        """Rebuild the files from the ledger."""
+        """Rebuild the files from the records."""
         recover(self.setup.ledger, self.setup.node_files, boot_id=self.setup.boot_id)
 
     def restart_plugin(self) -> None:

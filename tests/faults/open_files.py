@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.kubelet.dra import MOST_STREAMS
-from tensorfusion_dra.state.ledger_file import FILE_NAME
 from tests.faults.node import Node
 from tests.support.kubelet import PluginClient
 from tests.support.waiting import eventually
@@ -53,17 +52,12 @@ def _files(pid: int) -> frozenset[str]:
     """Return each open file as descriptor and target.
 
     Connections to the API server are left out, because a pool keeps as many as were ever in use at
-    the same time. The ledger counts once: the check of its pages opens it a second time, and SQLite
-    keeps that descriptor for the next check, because closing it would release the locks of the
-    first one.
+    the same time.
     """
     process = Path(f"/proc/{pid}")
     tcp = (process / "net" / "tcp").read_text().splitlines()[1:]
     connections = {f"socket:[{line.split()[9]}]" for line in tcp}
     targets = {link.name: _target(link) for link in (process / "fd").iterdir()}
-    ledgers = [name for name, target in targets.items() if target.endswith(f"/{FILE_NAME}")]
-    for second in ledgers[1:2]:
-        del targets[second]
     return frozenset(
         f"{name} {target}"
         for name, target in targets.items()

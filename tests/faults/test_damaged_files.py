@@ -1,6 +1,6 @@
 """Damage to every file that the driver reads: a clear error or a usable result, never a crash.
 
-The tests for the ledger and the files of claims are elsewhere.
+The tests for records and the files of claims are elsewhere.
 """
 
 import argparse

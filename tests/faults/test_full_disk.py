@@ -1,4 +1,4 @@
-"""Full and read-only disks under the ledger, the CDI specs and the limits.
+"""Full and read-only disks under the records, the CDI specs and the limits.
 
 The disk errors are injected below the C library, which any user can do.
 """
@@ -13,15 +13,14 @@ from tests.faults import invariants
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node, running
 
-REASONS = ("No space left on device", "Read-only file system", "database or disk is full",
-           "disk I/O error", "attempt to write a readonly database")  # fmt: skip
+REASONS = ("No space left on device", "Read-only file system")
 
 Break = Callable[[Path], AbstractContextManager[None]]
 
 
 def folder_of(node: Node, what: str) -> Path:
     return {
-        "ledger": node.data_folder,
+        "claim store": node.data_folder,
         "CDI spec": node.cdi_folder,
         "limits": node.limits_folder,
         "device metadata": node.metadata_folder,
@@ -34,7 +33,7 @@ def injected(request: pytest.FixtureRequest, points: FaultPoints) -> Break:
     return points.full if request.param == "full" else points.read_only
 
 
-@pytest.mark.parametrize("what", ["ledger", "CDI spec", "limits", "device metadata"])
+@pytest.mark.parametrize("what", ["claim store", "CDI spec", "limits", "device metadata"])
 def test_claims_fail_one_by_one_until_a_disk_error_ends_and_nothing_is_lost(
     node: Node, what: str, injected: Break
 ) -> None:
@@ -83,20 +82,7 @@ def test_claims_are_freed_on_a_full_disk_and_across_a_restart(
     assert invariants.leftovers(node) == []
 
 
-def test_disk_reserve_is_restored_once_the_disk_has_room(node: Node, points: FaultPoints) -> None:
-    reserve = node.data_folder / "ledger.reserve"
-    a = node.claim("a", 0, vram="8Gi")
-    with running(node):
-        node.prepare(a)
-        kept = reserve.stat().st_size
-        with points.full(node.data_folder):
-            node.unprepare(a)
-        assert not reserve.exists()
-
-    assert reserve.stat().st_size == kept
-
-
-def test_start_fails_with_the_reason_if_the_ledger_cannot_be_opened(
+def test_start_fails_with_the_reason_if_the_store_cannot_be_opened(
     node: Node, points: FaultPoints
 ) -> None:
     with running(node):
@@ -108,7 +94,7 @@ def test_start_fails_with_the_reason_if_the_ledger_cannot_be_opened(
 
     assert code == 1
     assert "start_failed" in node.log()
-    assert f"ledger {node.data_folder}" in node.log()
+    assert f"claim store {node.data_folder}" in node.log()
     with running(node):
         assert invariants.violations(node) == []
 

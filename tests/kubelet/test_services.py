@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 
 import grpc
 import pytest
@@ -13,11 +14,12 @@ from tensorfusion_dra.core.errors import FatalError
 from tensorfusion_dra.kubelet.dra import MOST_STREAMS
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
-from tensorfusion_dra.state.ledger_file import FILE_NAME, VERSION
+from tensorfusion_dra.state.claim_store import LOCK
+from tensorfusion_dra.state.file_lock import FileLock
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
-from tests.support.ledgers import edited
 from tests.support.prepared_node import GPU_0, GPU_1, put_claim, share_result, simulated_inventory
+from tests.support.stores import file_of, set_format
 from tests.support.waiting import eventually
 
 
@@ -113,16 +115,16 @@ def test_unprepare_succeeds_for_known_and_unknown_claims(
     }
 
 
-def test_ledger_replaced_by_a_newer_release_fails_the_call_and_is_fatal(
+def test_record_of_a_newer_release_fails_the_call_and_is_fatal(
     instance: Instance,
     kubelet: PluginClient,
 ) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    ledger_file = instance.setup.folder / "plugin" / FILE_NAME
+    folder = instance.setup.folder / "plugin"
     kubelet.prepare(ref)
-    for file in ledger_file.parent.glob(f"{FILE_NAME}*"):
-        file.unlink()
-    edited(ledger_file, f"PRAGMA user_version = {VERSION + 1}")
+    set_format(file_of(folder, ref.uid), 2)
+    with closing(FileLock(folder / LOCK, wait_seconds=0)) as lock:
+        lock.count_change()
 
     with pytest.raises(grpc.RpcError) as caught:
         kubelet.prepare(ref)

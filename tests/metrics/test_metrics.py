@@ -158,7 +158,7 @@ def test_registration_api_server_and_ledger() -> None:
         api_server=ApiServerView(
             last_success_at=NOW, last_error_at=datetime(2026, 3, 2, tzinfo=UTC), last_error="no"
         ),
-        ledger=LedgerView(quarantined=1, restored=2, lost=3),
+        ledger=LedgerView(restored=2, damaged=3),
         shares_error="busy",
     )
 
@@ -171,11 +171,8 @@ def test_registration_api_server_and_ledger() -> None:
     }
     assert found.value("api_server_failing") == 1
     assert found.value("ledger_readable") == 0
-    assert found.values("ledger_repairs_total", "kind") == {
-        "quarantined": 1,
-        "restored": 2,
-        "lost": 3,
-    }
+    assert found.values("ledger_repairs_total", "kind") == {"restored": 2}
+    assert found.value("ledger_damaged_records") == 3
 
 
 def test_cards_that_are_not_known_or_left_out() -> None:

@@ -1,8 +1,10 @@
-"""A node that prepares claims with a real ledger and real folders."""
+"""A node that prepares claims with a real store and real folders."""
 
 import json
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,24 +25,29 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, EvidenceReader
+from tensorfusion_dra.driver.ports import Claims, Events, EvidenceReader
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.driver.recover import Reconciler
+from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.enforcement import evidence
 from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import allocation_result, stored_claim
 from tests.support.ports import (
     ClaimsInMemory,
     DeviceNodesInMemory,
     DriverFilesInMemory,
+    EventsInMemory,
     FixedDiscovery,
     HostFilesInMemory,
     PodsInMemory,
+    Readiness,
 )
+from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -82,21 +89,19 @@ class Setup:
         host_files: HostFilesInMemory | None = None,
         workers: Workers | None = None,
         describes_devices: bool = False,
+        overcommit_limits: bool = False,
     ) -> None:
         self.folder = folder
         self.boot_id = boot_id
         self.enforcer = enforcer
         self.claims = claims or ClaimsInMemory()
-        self.ledger = Ledger(folder / "plugin")
-        # As the end of a process does: most tests do not stop their nodes.
-        weakref.finalize(self, self.ledger.close)
         self.cdi_folder = folder / "cdi"
         self.limits_folder = folder / "claims"
         self.metadata_folder = folder / "metadata"
         self.describes_devices = describes_devices
         self.host_files = host_files or HostFilesInMemory()
         self.enforcers = dict(ENFORCERS)
-        self.rules = LendingRules(enforcers=self.enforcers)
+        self.rules = LendingRules(enforcers=self.enforcers, overcommit_limits=overcommit_limits)
         self.node_files = NodeFiles(
             claim_files.cdi_specs(self.cdi_folder),
             claim_files.limits(self.limits_folder),
@@ -104,6 +109,11 @@ class Setup:
             self.host_files,
             self.enforcers,
         )
+        self.ledger = ClaimStore(
+            folder / "plugin", rules=self.rules, devices_of=self.node_files.devices_of
+        )
+        # As the end of a process does: most tests do not stop their nodes.
+        weakref.finalize(self, self.ledger.close)
         self.discovery = FixedDiscovery(simulated_inventory())
         self.catalog = DeviceCatalog(self.discovery, NODE)
         self.catalog.refresh()
@@ -131,7 +141,7 @@ class Setup:
         return Preparer(
             claims_at_server=claims,
             pods=self.pods if self.reads_pods else None,
-            ledger=self.ledger,
+            store=self.ledger,
             files=self.node_files,
             cards=LocalCards(catalog or self.catalog, facts),
             isolation=Isolation.SOFT,
@@ -162,7 +172,6 @@ class Setup:
             self.ledger,
             self.node_files,
             catalog or self.catalog,
-            rules=self.rules,
             status=self.status,
             workers=self.workers,
             retry_seconds=retry_seconds,
@@ -258,3 +267,27 @@ def use_real_cards(setup: Setup) -> None:
 def error_of(outcome: object) -> str:
     assert isinstance(outcome, Failure)
     return outcome.text
+
+
+@contextmanager
+def reconciling(
+    node: Setup, *, seconds: float = 0.05, events: Events | None = None
+) -> Iterator[Reconciler]:
+    """Run the reconciler during the block."""
+    reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
+    stale_claims = StaleClaimCollector(
+        node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
+    )
+    reconciler.begin()
+
+    def run() -> None:
+        reconciler.run(
+            node.preparer,
+            node.status,
+            stale_claims,
+            events or EventsInMemory(),
+            on_recovered=lambda _: None,
+        )
+
+    with running(run, stop=reconciler.stop):
+        yield reconciler

@@ -1,4 +1,4 @@
-"""Claims of a node and their limits, as a ledger would record them."""
+"""Claims of a node and their limits, as the store would record them."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ class Card:
             policy=policy,
         )
         self.records[name] = admission.record
-        self.records.update({other.ref.name: other for other in admission.changed})
+        self._redistribute()
         return admission
 
     def release(self, name: str) -> None:
@@ -46,8 +46,13 @@ class Card:
         self.divide()
 
     def divide(self) -> None:
-        """Compute all limits again."""
-        regranted = lending.with_divided_limits(self.claims(), self.node.devices, self.node.rules)
+        """Take over what the cards have now, and compute all limits again."""
+        for name, record in self.records.items():
+            self.records[name] = lending.with_totals(record, self.node.devices)
+        self._redistribute()
+
+    def _redistribute(self) -> None:
+        regranted = lending.redistribute_limits(self.claims(), self.node.rules)
         self.records.update({record.ref.name: record for record in regranted})
 
     def claims(self) -> Sequence[PreparedClaim]:

@@ -19,7 +19,7 @@ from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.state import ledger_reading, unix_sockets
+from tensorfusion_dra.state import unix_sockets
 
 _SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 _WAITING: Final = "every claim for a part of a real GPU waits"
@@ -177,7 +177,7 @@ def use(context: Context) -> Iterator[Finding]:
 def claims(context: Context) -> Iterator[Finding]:
     """Check whether the limits of the prepared claims hold now."""
     settings = context.settings
-    prepared = ledger_reading.claims(settings.data_folder)
+    prepared = node_parts.recorded(settings)
     count = 0
     for claim, found in zip(prepared, node_parts.verdicts_now(settings, prepared), strict=True):
         for share, each in zip(claim.shares, found, strict=True):

@@ -1,4 +1,4 @@
-"""Check of the ledger and of the CDI specs that are derived from it."""
+"""Check of the records of claims and of the CDI specs that are derived from them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,54 +10,50 @@ import yaml
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.cdi_rules import CdiError
-from tensorfusion_dra.state import ledger_file, ledger_reading
-from tensorfusion_dra.state.ledger_reading import LedgerFacts
+from tensorfusion_dra.state import claim_store
 
 _SUFFIXES: Final = (".json", ".yaml")
 _MOST_BYTES: Final = 16 * 2**20
+_OTHER_RELEASE: Final = "run the release that wrote them, or drain the node and delete its folder"
 
 
 def records(context: Context) -> Iterator[Finding]:
-    """Check that the ledger and the CDI specs can be read and agree with each other."""
-    facts = ledger_reading.facts(context.settings.data_folder)
-    yield ledger(facts)
-    claims = {} if not facts.exists else facts.claims
-    yield from _specs(context, None if facts.damage else claims)
-
-
-def ledger(facts: LedgerFacts) -> Finding:
-    """Judge the ledger."""
-    subject, newest = f"ledger {facts.path}", ledger_file.VERSION
-    if facts.trouble:
-        return not_checked(subject, facts.trouble, cure="run this as root on the node")
-    if not facts.exists:
-        return note(subject, "not found: no node plugin has run here yet")
-    if facts.version > newest:
-        return problem(
-            subject,
-            f"version {facts.version}",
-            expected=f"version {newest} at most: a newer release wrote it",
-            cure="run that release or a later one on this node",
-        )
-    if facts.damage:
-        return problem(
-            subject,
-            facts.damage,
-            expected="a readable ledger; the node plugin repairs a damaged one from its copies",
-            cure=f"keep a copy of {facts.path}*, and report it with the node plugin's log",
-        )
-    count = len(facts.claims or ())
-    return ok(subject, f"version {facts.version}, {facts.size_bytes // 1024} KiB, {count} claims")
+    """Check that the records of claims and the CDI specs can be read and agree with each other."""
+    folder = context.settings.data_folder
+    subject = f"claim records {folder / claim_store.FOLDER}"
+    claims: dict[str, str] | None = None
+    try:
+        found = claim_store.read(folder)
+    except FatalError as error:
+        yield problem(subject, str(error), expected="records of this release", cure=_OTHER_RELEASE)
+    except RetryableError as error:
+        yield not_checked(subject, str(error), cure="run this as root on the node")
+    else:
+        claims = {uid: str(claim.ref) for uid, claim in found.claims.items()}
+        for uid, reason in found.damaged.items():
+            yield problem(
+                f"record of claim {uid}",
+                reason,
+                expected="a readable one; until then its GPUs, or all, take no new claim",
+                cure="start the node plugin, which rebuilds it from its claim; if it cannot, end "
+                f"the claim's pod, delete {folder / claim_store.FOLDER / uid}.json, and restart it",
+            )
+        if not (folder / claim_store.LOCK).exists():
+            yield note(subject, "not found: no node plugin has run here yet")
+        elif not found.damaged:
+            yield ok(subject, f"{len(claims)} claims")
+        claims |= {uid: uid for uid in found.damaged}
+    yield from _specs(context, claims)
 
 
 def _specs(context: Context, claims: Mapping[str, str] | None) -> Iterator[Finding]:
     """Yield the faults of the CDI specs in all folders that the runtime reads, or that all is well.
 
     Args:
-        claims: The ledger's claims, ``namespace/name`` by UID; None if it could not be read.
+        claims: The recorded claims, ``namespace/name`` by UID; None if they could not be read.
     """
     files = list(_files(context))
     troubles = [trouble for path in files for trouble in _troubles(context, path, claims)]
@@ -129,8 +125,8 @@ def _troubles(context: Context, path: Path, claims: Mapping[str, str] | None) ->
     if uid is not None and claims is not None and uid not in claims:
         yield warning(
             subject,
-            "of a claim that is not in the ledger",
-            expected="only specs of claims in the ledger",
+            "of a claim that has no record",
+            expected="only specs of claims with a record",
             cure="restart the node plugin of this node, which removes it",
         )
 

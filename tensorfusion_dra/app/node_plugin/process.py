@@ -1,6 +1,6 @@
 """The node plugin: builds its parts, starts them in order and stops them in reverse.
 
-The order matters to the kubelet and to pods: the ledger is recovered before any call arrives, the
+The order matters to the kubelet and to pods: the store is recovered before any call arrives, the
 DRA socket serves before the kubelet can find it, and the parts that need the API server start only
 after the kubelet can, because a kubeconfig takes longer to load than everything before it.
 """
@@ -69,8 +69,8 @@ from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files, saved_state
+from tensorfusion_dra.state.claim_store import ClaimStore
 from tensorfusion_dra.state.host_files import HostFiles
-from tensorfusion_dra.state.ledger import Ledger
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tensorfusion_dra.state.saved_state import SavedState
 
@@ -86,7 +86,7 @@ def run(settings: Settings) -> int:
         InputError: A file that the settings name cannot be used.
     """
     started = time.monotonic()
-    # Sockets and ledger are private to this user; files for other programs get an explicit mode.
+    # Sockets and records are private to this user; files for other programs get an explicit mode.
     os.umask(0o077)
     supervisor = Supervisor()
     supervisor.stop_on_signals()
@@ -117,19 +117,17 @@ class NodePlugin:
     """The parts of the node plugin; the supervisor stops them in reverse order."""
 
     def __init__(self, settings: Settings, supervisor: Supervisor) -> None:
-        """Open the ledger, rebuild the files of its claims, and build the path of a prepare.
+        """Open the store, rebuild the files of its claims, and build the path of a prepare.
 
         Nothing is sent to the API server yet.
 
         Raises:
             InputError: A file that the settings name cannot be used.
-            RetryableError: The ledger cannot be read now.
-            FatalError: A newer release has changed the ledger.
+            RetryableError: The store cannot be read now.
+            FatalError: A newer release has written a record, or an earlier one the database.
         """
         self._settings = settings
         self._supervisor = supervisor
-        self._ledger = Ledger(settings.data_folder)
-        supervisor.on_stop(self._ledger.close)
         enforcers = node_parts.enforcers(settings)
         tensor_fusion_root = Path(settings.tensor_fusion_root)
         files = NodeFiles(
@@ -140,8 +138,12 @@ class NodePlugin:
             enforcers,
         )
         facts = node_parts.node_facts(settings, enforcers)
+        self._store = ClaimStore(
+            settings.data_folder, rules=facts.rules, devices_of=files.devices_of
+        )
+        supervisor.on_stop(self._store.close)
         self._reconciler = Reconciler(
-            self._ledger, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
+            self._store, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
         )
         self._reconciler.begin()
         node_enforcer = node_parts.node_enforcer(settings, enforcers)
@@ -149,7 +151,7 @@ class NodePlugin:
         node_enforcer.on_change = reading_due.wake
         provided = providers.load(settings, reading_due.wake)
         supervisor.on_stop(provided.close)
-        claims_of = self._ledger.claims
+        claims_of = self._store.claims
         self._replacement = replacement = DriverReplacement(
             tensor_fusion_root / names.DRIVER_REPLACEMENT_MARKER_FILE,
             claims_of,
@@ -188,7 +190,7 @@ class NodePlugin:
         self._calls = CallsInFlight()
         claims = Claims(self._api)
         self._pod_limits = PodLimits(
-            MemoryLimits(node_parts.memory_limits_socket(settings)), self._ledger
+            MemoryLimits(node_parts.memory_limits_socket(settings)), self._store
         )
         self._settle: Callable[[], None] = lambda: None
         if settings.enforcer_wait_seconds:
@@ -199,7 +201,7 @@ class NodePlugin:
                 node_name=settings.node_name,
                 now=utc_now,
             ).settle
-        self._use = UseWatch(discovery, self._ledger.claims, claims, counted=self._pod_limits.used)
+        self._use = UseWatch(discovery, self._store.claims, claims, counted=self._pod_limits.used)
         self._enforcement = EnforcementWatch(
             EvidenceReader(),
             enforcers,
@@ -219,17 +221,16 @@ class NodePlugin:
         pods = Pods(self._api)
         workers = self._workers(pods) if settings.bridge_folder else None
         self._limit_changes = LimitChanges(
-            self._ledger,
+            self._store,
             files,
             self.catalog,
-            rules=facts.rules,
             status=self._status,
             workers=workers,
         )
         self._preparer = Preparer(
             claims_at_server=claims,
             pods=pods if settings.read_pods else None,
-            ledger=self._ledger,
+            store=self._store,
             files=files,
             cards=LocalCards(self.catalog, facts),
             isolation=Isolation(settings.isolation),
@@ -272,7 +273,7 @@ class NodePlugin:
             worker_pods,
             plugin,
             WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
-            self._ledger,
+            self._store,
         )
         worker_watch = worker_pods.watch(workers.on_pods, workers.on_event)
         supervisor.on_stop(workers.stop)
@@ -329,7 +330,7 @@ class NodePlugin:
         supervisor.on_stop(self._reconciler.stop)
         supervisor.run("reconciler", reconcile)
         pool = self.publish()
-        announcer = HealthAnnouncer(self.catalog, self._ledger, self._status, self._events())
+        announcer = HealthAnnouncer(self.catalog, self._store, self._status, self._events())
         supervisor.own("health-announcer", announcer)
         supervisor.own("limit-changes", self._limit_changes)
         supervisor.on_stop(self._enforcement.stop)
@@ -400,7 +401,7 @@ class NodePlugin:
         settings = self._settings
         observer = NodeObserver(
             catalog=self.catalog,
-            claims=self._ledger.claims,
+            claims=self._store.claims,
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             enforcer=self._enforcement.node,

@@ -12,7 +12,7 @@ from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import presence, verdicts
+from tensorfusion_dra.core.claims import lending, presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS, NoEnforcer
@@ -28,7 +28,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.devices.xids import XidRules
-from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
@@ -41,7 +41,7 @@ from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.kubelet import pod_resources
-from tensorfusion_dra.state import saved_state
+from tensorfusion_dra.state import claim_store, saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def health_tracker(
 
     Raises:
         InputError: The boot ID cannot be read.
-        FatalError: The ledger is damaged.
+        FatalError: A newer release has written a record.
     """
     return CardHealthTracker(
         health_rules(settings),
@@ -304,6 +304,23 @@ def _node_paths(settings: Settings, enforcer: Enforcer) -> NodeEvidencePaths:
         sockets=f"{sockets}/tensor-fusion-index-*.sock",
         http=(host, settings.hypervisor_port) if asks_host else None,
     )
+
+
+def recorded(settings: Settings) -> Sequence[PreparedClaim]:
+    """Return the node's prepared claims, beside a node plugin that may be running.
+
+    Raises:
+        RetryableError: The records cannot be read, or one of them is damaged.
+        FatalError: A newer release wrote one.
+    """
+    found = claim_store.read(settings.data_folder)
+    for uid, reason in found.damaged.items():
+        raise RetryableError(
+            f"claim record {settings.data_folder / claim_store.FOLDER / uid}.json: {reason}, "
+            "expected a readable one; the node plugin rebuilds it from its claim"
+        )
+    rules = LendingRules(overcommit_limits=settings.overcommit_limits)
+    return lending.divided(list(found.claims.values()), rules)
 
 
 def verdicts_now(

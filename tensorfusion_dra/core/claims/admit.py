@@ -2,11 +2,14 @@
 
 The scheduler decides first. But two claims can reach a node with the same share (a force-deleted
 pod, an older scheduler, a hand-written status), and this is the last place to notice. All rules
-are here or called from here, on plain values; the driver calls it inside the ledger's transaction,
-so that of two claims that are prepared at the same time one is refused.
+are here or called from here, on plain values; the driver calls it inside a transaction of the
+store, so that of two claims that are prepared at the same time one is refused.
 
 Every allocation of the claim is checked. If one of them fails, the whole claim is refused.
 
+0. Nobody knows what a damaged record holds of its devices, so they count as full, until the record
+   is rebuilt from its claim. A claim whose own record is damaged was admitted before, so this check
+   does not concern it.
 1. Its pool and device are this node's.
 2. Its consumed amounts are complete and not below the minimum. An exclusive allocation consumes
    the whole device.
@@ -19,7 +22,7 @@ Every allocation of the claim is checked. If one of them fails, the whole claim 
 Admin access consumes nothing and has no limits, so only the first check applies to it.
 
 A claim that fits becomes a record with its device nodes and limits. Its request may take back what
-was lent to other claims (see lending.py), so the result includes their changed records. Then the
+was lent to other claims (see lending.py); the store computes their limits when it is put. Then the
 claim as a whole is checked:
 
 7. Something on the node enforces its limits; a claim for whole cards does without limits instead.
@@ -27,8 +30,8 @@ claim as a whole is checked:
 9. No earlier pod of its pod's name still has the folder that it needs.
 
 Example: on a card with 80Gi, claim A requests 20Gi with a limit of 60Gi. Claim B requests 30Gi and
-fits, because 20Gi + 30Gi is at most 80Gi. The result is B's record with a limit of 30Gi and A's
-record with a limit of 50Gi. A claim C for 31Gi is then refused.
+fits, because 20Gi + 30Gi is at most 80Gi. B's limit is 30Gi, and A's is 50Gi from then on. A claim
+C for 31Gi is then refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,7 +52,8 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, Claim
 from tensorfusion_dra.core.claims.documents import Plan
 from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
 from tensorfusion_dra.core.claims.evidence import NodeEvidence
-from tensorfusion_dra.core.claims.lending import LendingRules
+from tensorfusion_dra.core.claims.lending import Devices, LendingRules
+from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
     PreparedClaim,
@@ -115,12 +119,10 @@ class Admission:
     Attributes:
         record: The claim's record.
         plan: Its files and folders.
-        changed: New records of other claims whose limits shrank in favour of its request.
     """
 
     record: PreparedClaim
     plan: Plan
-    changed: tuple[PreparedClaim, ...]
 
 
 def admit(
@@ -132,8 +134,10 @@ def admit(
     *,
     evidence: NodeEvidence | None = None,
     missing: Callable[[Plan], str] = lambda _: "",
+    damaged: Mapping[str, Devices] = {},
+    shown: Mapping[tuple[str, str | None], Limit] = {},
 ) -> Admission:
-    """Return the record and the files of a claim, and the changed records of others.
+    """Return the record and the files of a claim.
 
     Args:
         claim: The allocated claim.
@@ -144,6 +148,8 @@ def admit(
         evidence: Of the enforcer that has to be alive; None if none has to be.
         missing: Returns what the claim's enforcer lacks on the host; "" if nothing. It only reads,
             and is called once or twice, because what the enforcer needs depends on the record.
+        damaged: Devices of the claims whose record cannot be read, by UID.
+        shown: See lending.with_first_grant().
 
     Raises:
         ClaimError: A device is not this node's, an amount is missing or too small, a limit is
@@ -151,11 +157,21 @@ def admit(
             that it may not choose, the device's tenants would have incompatible isolation, the
             limits cannot be expressed, or they would mix with those of another claim. Then no part
             of the claim is admitted.
-        RetryableError: Nothing on the node would enforce the limits now, or an earlier pod still
-            has the claim's folder; the kubelet asks again.
+        RetryableError: A record is damaged, nothing on the node would enforce the limits now, or an
+            earlier pod still has the claim's folder; the kubelet asks again.
     """
+    if claim.ref.uid not in damaged:
+        _check_damage(claim, damaged)
     others = [record for record in recorded if record.ref.uid != claim.ref.uid]
-    record, changed = _fitted(claim, policies, facts, others)
+    record = _fitted(claim, policies, facts, others)
+    record = lending.with_totals(record, facts.devices)
+    record = lending.with_first_grant(record, facts.rules, shown)
+    *_, record = lending.redistribute_limits(
+        [*others, record],
+        facts.rules,
+        {share.device for share in record.shares},
+        lending.united(devices for uid, devices in damaged.items() if uid != claim.ref.uid),
+    )
     if facts.describes_devices:
         metadata = device_metadata.of_claim(claim, facts.devices)
         record = replace(record, metadata=metadata)
@@ -178,11 +194,23 @@ def admit(
         record, planned = unlimited, _planned(unlimited, facts)
     _check_neighbours(record, neighbours, others, facts.rules)
     _check_folders(record, planned, others, facts.rules)
-    return Admission(record=record, plan=planned, changed=changed)
+    return Admission(record=record, plan=planned)
 
 
 def _planned(record: PreparedClaim, facts: NodeFacts) -> Plan:
     return documents.plan(record, facts.rules.enforcers, metadata_folder=facts.metadata_folder)
+
+
+def _check_damage(claim: AllocatedClaim, damaged: Mapping[str, Devices]) -> None:
+    for allocation in claim.allocations:
+        for uid, devices in damaged.items():
+            if lending.includes(devices, allocation.device):
+                shown = "its devices are unknown" if devices is None else "it has a share of this"
+                raise RetryableError(
+                    f"claim {claim.ref}: {allocation.device}: found the record of claim {uid} "
+                    f"damaged ({shown}), expected it to be rebuilt from its claim; until then "
+                    "nothing more is given out here"
+                )
 
 
 def _fitted(
@@ -190,8 +218,8 @@ def _fitted(
     policies: Sequence[SharePolicy],
     facts: NodeFacts,
     recorded: Iterable[PreparedClaim],
-) -> tuple[PreparedClaim, tuple[PreparedClaim, ...]]:
-    """Return the record of a claim that fits, and the changed records of other claims."""
+) -> PreparedClaim:
+    """Return the record of a claim that fits; its limits are the wanted ones."""
     beside = {o.ref.uid: o for o in recorded for s in o.shares if s.device in facts.access}
     others = list(beside.values())
     fixed = facts.rules.fixed(facts.enforcer)
@@ -222,11 +250,7 @@ def _fitted(
         pods=claim.pods,
         enforcer=facts.enforcer,
     )
-    record = prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
-    involved = {share.device: facts.devices[share.device] for share in shares}
-    record = lending.with_first_grant(record, involved, facts.rules)
-    *changed, record = lending.with_divided_limits([*others, record], involved, facts.rules)
-    return record, tuple(new for new, old in zip(changed, others, strict=True) if new is not old)
+    return prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
 
 
 def _local_device(ref: ClaimRef, allocation: Allocation, facts: NodeFacts) -> Device:

@@ -17,6 +17,7 @@ that uses the request gets each of them once. With device metadata there is a fo
 `U-gpu:metadata`, whose name goes with S1 as well.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from tensorfusion_dra.core.claims import device_metadata
 from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.devices.gpu import device_name
 from tensorfusion_dra.core.kubernetes import untyped_json
 
 _BASE_VERSION: Final = "0.3.0"
@@ -72,6 +74,21 @@ def spec(
         common["mounts"] = [mount.as_cdi() for mount in claim.driver_mounts]
     document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": common}
     return {"cdiVersion": _lowest_version(document), **document}
+
+
+def devices_of(document: object) -> frozenset[str] | None:
+    """Return the devices of the shares in a claim's spec; None if the value is not such a spec."""
+    try:
+        spec: Any = document
+        texts = [
+            text.partition("=")[2]
+            for device in spec["devices"]
+            for text in device["containerEdits"].get("env", ())
+            if text.startswith(names.ENV_SHARE_PREFIX)
+        ]
+        return frozenset(device_name(json.loads(text)["uuid"]) for text in texts) or None
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return None
 
 
 def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:

@@ -7,8 +7,10 @@ from typing import Any, Final
 from tensorfusion_dra.core.claims import cdi, device_metadata, limits
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
+from tensorfusion_dra.core.devices.gpu import device_name
 from tensorfusion_dra.core.errors import ClaimError
 
 LIMITS_KIND: Final = "ClaimLimits"
@@ -39,16 +41,44 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any] | None:
     }
 
 
-def claim_ref(found: object) -> ClaimRef | None:
-    """Return the claim of a limits document; None if the value is not such a document."""
-    claim = found.get("claim") if isinstance(found, Mapping) else None
-    if not isinstance(claim, Mapping):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What a limits document still says of a claim whose record cannot be read.
+
+    Attributes:
+        devices: Those of its shares.
+        enforcer: The claim's.
+        limits: By device and share ID.
+    """
+
+    ref: ClaimRef
+    devices: frozenset[str]
+    enforcer: str
+    limits: Mapping[tuple[str, str | None], Limit]
+
+
+def remains(found: object) -> Remains | None:
+    """Return what a limits document says; None if the value is not such a document."""
+    try:
+        document: Any = found
+        named, shares = document["claim"], document["shares"]
+        texts = [named["namespace"], named["name"], named["uid"], document["enforcer"]]
+        by_share = {
+            (device_name(share["gpuUUID"]), share["shareID"]): share.get("limits")
+            for share in shares
+        }
+        given = {key: Limit.from_json(limit) for key, limit in by_share.items() if limit}
+    except (KeyError, TypeError, AttributeError):
         return None
-    named = [claim.get(key) for key in ("namespace", "name", "uid")]
-    if not all(isinstance(each, str) and each for each in named):
+    if not all(isinstance(each, str) for each in texts) or not all(texts[:3]):
         return None
-    namespace, name, uid = named
-    return ClaimRef(namespace=str(namespace), name=str(name), uid=str(uid))
+    namespace, name, uid, enforcer = texts
+    return Remains(
+        ref=ClaimRef(namespace=namespace, name=name, uid=uid),
+        devices=frozenset(device for device, _ in by_share),
+        enforcer=enforcer,
+        limits=given,
+    )
 
 
 def _limits_of_share(share: PreparedShare) -> dict[str, Any]:

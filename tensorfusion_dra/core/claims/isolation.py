@@ -159,7 +159,9 @@ def without_limits(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepa
         if vram > device[names.CAPACITY_VRAM].value or not _is_whole(share.consumed, device):
             return None
     shares = [
-        share if share.admin_access else replace(share, isolation=Isolation.SHARED, limit=None)
+        share
+        if share.admin_access
+        else replace(share, isolation=Isolation.SHARED, limit=None, granted=None)
         for share in claim.shares
     ]
     return replace(claim, shares=tuple(shares))

@@ -2,9 +2,8 @@
 
 Every share has a request, which the scheduler reserved for it, and a limit that it wants, at least
 its request. Each share gets its request. The rest of the card is lent to shares that want more,
-first come, first served. So the limits on a card add up to no more than the card has. They are
-computed again when a claim comes or goes and when the card's capacity changes: a new request takes
-back what was lent, and what a claim leaves is lent again.
+first come, first served. So the limits on a card add up to no more than the card has. A new request
+takes back what was lent, and what a claim leaves is lent again.
 
 Example, the memory of a card with 80Gi:
 
@@ -12,21 +11,30 @@ Example, the memory of a card with 80Gi:
     B requests 30Gi                   limits: A 50Gi, B 30Gi
     B ends                            limits: A 60Gi
 
-Not every limit takes part in this:
+So limits follow from the set of claims. A record has what they follow from: the order of the
+claims, and of each share its request, the limit that it wants, and what the tenants of its device
+divide, as last read. divided() computes the limits from that, whatever happened before, so that all
+instances, and every start, compute the same.
+
+Not every limit takes part in this. What cannot be computed is a fact of the record, `granted`:
 
 - A fixed limit is read once, when the container starts, so it could not be taken back (isolation
   `hard`, or an enforcer such as HAMi-core or MPS). It is the request. Once granted it stays, and
   the other shares divide what it leaves.
-- A limit also stays if the claim's enforcer could not express its new limits.
-- With overcommitted limits nothing is lent or taken back. Each share gets the limit that it wants,
-  capped at the card.
+- A limit also stays if the claim's enforcer could not express its new limits, as long as it cannot.
+
+With overcommitted limits nothing is lent or taken back. Each share gets the limit that it wants,
+capped at the card.
+
+Nothing is lent on a card on which a share is known whose record cannot be read: each share there
+has its request, until the record is rebuilt.
 
 Compute is divided like memory. A limiter knows its own container only, and cards give busy
 containers equal parts of their time. So a tenant that may use the whole card would take from other
 tenants what they have reserved, whatever their own limits are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -94,55 +102,130 @@ class LendingRules:
         return ""
 
 
+Devices = AbstractSet[str] | None
+"""Names of devices; None for every device of the node."""
+
+
+def includes(devices: Devices, device: str) -> bool:
+    """Return True if the device is one of these."""
+    return devices is None or device in devices
+
+
+def united(every: Iterable[Devices]) -> Devices:
+    """Return the devices that are among any of these."""
+    found: set[str] = set()
+    for devices in every:
+        if devices is None:
+            return None
+        found |= devices
+    return found
+
+
 def with_first_grant(
-    claim: PreparedClaim, devices: Mapping[str, Device], rules: LendingRules
+    claim: PreparedClaim, rules: LendingRules, shown: Mapping[tuple[str, str | None], Limit]
 ) -> PreparedClaim:
-    """Return a new claim with its fixed limits granted; its other limits stay as they are.
+    """Return a new claim with its fixed limits; its other limits stay as they are.
 
     A fixed limit is the request, since more could not be taken back for a later tenant. With
     overcommitted limits nothing is ever taken back, so it is the wanted limit, capped at the card.
 
     Args:
         claim: The new claim; its limits are the wanted ones.
-        devices: By name; all of the claim's.
         rules: The node's rules.
+        shown: Limits by device and share ID that the claim got before its record was damaged; its
+            containers were started with them.
     """
     shares = []
     for share in claim.shares:
         if share.limit is not None and rules.is_fixed(claim, share):
-            device = devices[share.device]
-            limit = _request(share, device)
+            limit = share.request_limit
             if rules.overcommit_limits:
-                limit = within(limit, _wanted(share), total(device))
+                limit = within(limit, share.wanted, share.total)
+            limit = shown.get((share.device, share.share_id), limit)
             share = replace(share, limit=limit)  # noqa: PLW2901
         shares.append(share)
     return replace(claim, shares=tuple(shares))
 
 
-def with_divided_limits(
-    claims: Sequence[PreparedClaim], devices: Mapping[str, Device], rules: LendingRules
-) -> list[PreparedClaim]:
-    """Return the claims, in the same order, with the limits that apply while all of them exist.
+def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
+    """Return the claim with what its devices have now; the limits are to be divided again.
 
-    A claim whose enforcer cannot express its new limits keeps its old ones, and the other claims
-    divide what those leave.
+    Args:
+        claim: The claim.
+        devices: By name; shares of other devices stay as they are.
+    """
+    shares = []
+    for share in claim.shares:
+        if share.consumed and (device := devices.get(share.device)) is not None:
+            tflops = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
+            percent = limits.percent(tflops, device.gpu)
+            share = replace(share, request_sm_percent=percent, total=total(device))  # noqa: PLW2901
+        shares.append(share)
+    return replace(claim, shares=tuple(shares))
+
+
+def divided(
+    claims: Sequence[PreparedClaim], rules: LendingRules, damaged: Devices = frozenset()
+) -> list[PreparedClaim]:
+    """Return the claims, in the same order, with the limits that follow from their records.
+
+    Args:
+        claims: All claims of the node, as read from their records.
+        rules: The node's rules.
+        damaged: Devices of claims whose record cannot be read.
+    """
+
+    def is_granted(_: PreparedClaim, share: PreparedShare) -> bool:
+        return share.granted is not None
+
+    return _divided(claims, None, rules, damaged, is_granted)
+
+
+def redistribute_limits(
+    claims: Sequence[PreparedClaim],
+    rules: LendingRules,
+    devices: Devices = None,
+    damaged: Devices = frozenset(),
+) -> list[PreparedClaim]:
+    """Return the claims, in the same order, with their limits after a change of the set.
+
+    A claim whose enforcer cannot express its new limits keeps its old ones, which its record then
+    has, and the other claims divide what those leave. A claim that does not change at all is the
+    same object.
 
     Args:
         claims: All claims with shares of these devices.
-        devices: By name; limits on other devices stay as they are.
         rules: The node's rules.
+        devices: Limits on other devices stay as they are.
+        damaged: Devices of claims whose record cannot be read.
     """
     kept: set[str] = set()
+
+    def stays(claim: PreparedClaim, share: PreparedShare) -> bool:
+        return claim.ref.uid in kept or rules.is_fixed(claim, share)
+
     while True:
-        granted = _divided_once(claims, devices, rules, kept)
+        found = _divided(claims, devices, rules, damaged, stays)
         refused = {
             new.ref.uid
-            for new, old in zip(granted, claims, strict=True)
+            for new, old in zip(found, claims, strict=True)
             if new is not old and rules.refusal(new)
         }
         if not refused:
-            return granted
+            break
         kept |= refused
+    return [
+        _with_shares(
+            claim,
+            [
+                _changed(share, share.limit, share.limit if stays(claim, share) else None)
+                if includes(devices, share.device)
+                else share
+                for share in claim.shares
+            ],
+        )
+        for claim in found
+    ]
 
 
 def total(device: Device) -> Limit:
@@ -153,16 +236,6 @@ def total(device: Device) -> Limit:
     return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
 
 
-def demand(
-    claim: PreparedClaim, share: PreparedShare, device: Device, rules: LendingRules
-) -> tuple[Limit, Limit]:
-    """Return the share's request and wanted limit; a fixed limit is both."""
-    if rules.is_fixed(claim, share):
-        return _fixed_demand(share, device)
-    request = _request(share, device)
-    return request, request if share.limit is None else _wanted(share)
-
-
 def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
     """Return the wanted limit, capped at what the device has, but at least the request."""
     return Limit(
@@ -171,35 +244,41 @@ def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
     )
 
 
-def _divided_once(
+def _divided(
     claims: Sequence[PreparedClaim],
-    devices: Mapping[str, Device],
+    devices: Devices,
     rules: LendingRules,
-    kept: AbstractSet[str],
+    damaged: Devices,
+    stays: Callable[[PreparedClaim, PreparedShare], bool],
 ) -> list[PreparedClaim]:
     """Divide each device once.
 
     Args:
-        kept: UIDs of claims whose limits stay as they are.
+        stays: Returns True if the limit of a share stays as it is.
     """
+    tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare]]] = {}
+    for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid)):
+        for index, share in enumerate(claim.shares):
+            if includes(devices, share.device) and not share.admin_access:
+                tenants.setdefault(share.device, []).append((claim, index, share))
     granted: dict[tuple[str, int], Limit] = {}
-    in_order = sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid))
-    for device in devices.values():
-        tenants = [
-            (claim, index, share)
-            for claim in in_order
-            for index, share in enumerate(claim.shares)
-            if share.device == device.name and not share.admin_access
-        ]
+    for device, found in tenants.items():
         demands = [
-            _fixed_demand(share, device)
-            if claim.ref.uid in kept
-            else demand(claim, share, device, rules)
-            for claim, _, share in tenants
+            # Its container may use this limit, whether it is more or less than its request.
+            (share.limit or share.request_limit,) * 2
+            if stays(claim, share)
+            else (share.request_limit, share.wanted if share.limit else share.request_limit)
+            for claim, _, share in found
         ]
-        whole = total(device)
+        # The smallest, as long as not all records have what was read last.
+        whole = Limit(
+            sm_percent=min(share.total.sm_percent for _, _, share in found),
+            vram_bytes=min(share.total.vram_bytes for _, _, share in found),
+        )
         if rules.overcommit_limits:
-            divided = [within(request, wanted, whole) for request, wanted in demands]
+            parts = [within(request, wanted, whole) for request, wanted in demands]
+        elif includes(damaged, device):
+            parts = [request for request, _ in demands]
         else:
             compute = limits.granted(
                 whole.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
@@ -207,42 +286,37 @@ def _divided_once(
             memory = limits.granted(
                 whole.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
             )
-            divided = [
+            parts = [
                 Limit(sm_percent=part, vram_bytes=size)
                 for part, size in zip(compute, memory, strict=True)
             ]
         granted.update(
-            ((claim.ref.uid, index), limit)
-            for (claim, index, _), limit in zip(tenants, divided, strict=True)
+            ((claim.ref.uid, index), part)
+            for (claim, index, _), part in zip(found, parts, strict=True)
         )
-    return [_with_limits(claim, granted) for claim in claims]
+    return [
+        _with_shares(
+            claim,
+            [
+                share
+                if share.limit is None
+                else _changed(
+                    share, granted.get((claim.ref.uid, index), share.limit), share.granted
+                )
+                for index, share in enumerate(claim.shares)
+            ],
+        )
+        for claim in claims
+    ]
 
 
-def _request(share: PreparedShare, device: Device) -> Limit:
-    """Return what the scheduler reserved for the share; no limit is ever lower."""
-    tflops = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-    return Limit(sm_percent=limits.percent(tflops, device.gpu), vram_bytes=share.vram_request_bytes)
+def _with_shares(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> PreparedClaim:
+    """Return the claim with these shares; the same object if none differs."""
+    return claim if claim.shares == tuple(shares) else replace(claim, shares=tuple(shares))
 
 
-def _wanted(share: PreparedShare) -> Limit:
-    return Limit(sm_percent=share.wanted_sm_percent, vram_bytes=share.wanted_vram_bytes)
-
-
-def _fixed_demand(share: PreparedShare, device: Device) -> tuple[Limit, Limit]:
-    """Return the share's present limit as both request and wanted limit.
-
-    Its container may use this limit, whether it is more or less than the share's request.
-    """
-    limit = share.limit or _request(share, device)
-    return limit, limit
-
-
-def _with_limits(claim: PreparedClaim, granted: Mapping[tuple[str, int], Limit]) -> PreparedClaim:
-    """Return the claim with these limits; the same object if none of them changes."""
-    shares = tuple(
-        share
-        if share.limit is None
-        else replace(share, limit=granted.get((claim.ref.uid, index), share.limit))
-        for index, share in enumerate(claim.shares)
-    )
-    return claim if shares == claim.shares else replace(claim, shares=shares)
+def _changed(share: PreparedShare, limit: Limit | None, granted: Limit | None) -> PreparedShare:
+    """Return the share with these limits; the same object if none differs, as most do."""
+    if (limit, granted) == (share.limit, share.granted):
+        return share
+    return replace(share, limit=limit, granted=granted)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -34,13 +34,16 @@ class Limit:
         return f"{self.sm_percent}% of compute, {Quantity.of_bytes(self.vram_bytes)} of memory"
 
     def as_json(self) -> dict[str, int]:
-        """Return the limit as JSON, for the ledger."""
+        """Return the limit as JSON, for a record."""
         return {"smPercent": self.sm_percent, "vramBytes": self.vram_bytes}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Limit":
         """Return the limit that as_json() wrote."""
         return cls(sm_percent=kept["smPercent"], vram_bytes=kept["vramBytes"])
+
+
+NOTHING: Final = Limit(sm_percent=0, vram_bytes=0)
 
 
 def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:

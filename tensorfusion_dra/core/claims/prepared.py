@@ -1,4 +1,4 @@
-"""Prepared claims: the ledger's records, from which CDI specs and answers to the kubelet follow."""
+"""Prepared claims: the records, from which CDI specs and answers to the kubelet follow."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
-from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.limits import NOTHING, Limit
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -53,8 +53,11 @@ class PreparedShare:
         wanted_vram_bytes: The memory limit that the share wants. It is more than the limit's if
             that was clamped to the card, or to what other tenants left of it.
         wanted_sm_percent: The compute limit that the share wants, in the same way; 0 if none.
+        request_sm_percent: The compute that the scheduler reserved, in percent of the card.
+        total: What the device's tenants divide, as it was last read.
+        granted: The limit if it does not follow from the other claims (lending.py); else None.
         limit: What the container may use; None for admin access, in `shared` isolation, and where
-            an administrator turned the limiter off.
+            an administrator turned the limiter off. Computed, so it is not recorded.
     """
 
     request: str
@@ -73,6 +76,9 @@ class PreparedShare:
     wanted_vram_bytes: int
     limit: Limit | None
     wanted_sm_percent: int = 0
+    request_sm_percent: int = 0
+    total: Limit = NOTHING
+    granted: Limit | None = None
 
     @property
     def vram_request_bytes(self) -> int:
@@ -80,6 +86,16 @@ class PreparedShare:
         if not self.consumed:
             return 0
         return capacity.consumed_amount(self.consumed, names.CAPACITY_VRAM).ceil()
+
+    @property
+    def request_limit(self) -> Limit:
+        """What the scheduler reserved."""
+        return Limit(sm_percent=self.request_sm_percent, vram_bytes=self.vram_request_bytes)
+
+    @property
+    def wanted(self) -> Limit:
+        """The limit that the share wants."""
+        return Limit(sm_percent=self.wanted_sm_percent, vram_bytes=self.wanted_vram_bytes)
 
     @property
     def memory_clamped(self) -> bool:
@@ -97,7 +113,7 @@ class PreparedShare:
         return self.memory_clamped or self.compute_clamped
 
     def as_json(self) -> dict[str, Any]:
-        """Return the share as JSON, for the ledger."""
+        """Return the share as JSON, for its record."""
         return {
             "request": self.request,
             "pool": self.pool,
@@ -114,13 +130,17 @@ class PreparedShare:
             "pciBusID": self.pci_bus_id,
             "wantedVramBytes": self.wanted_vram_bytes,
             "wantedSmPercent": self.wanted_sm_percent,
-            "limit": None if self.limit is None else self.limit.as_json(),
+            "requestSmPercent": self.request_sm_percent,
+            "total": self.total.as_json(),
+            "limited": self.limit is not None,
+            "granted": None if self.granted is None else self.granted.as_json(),
         }
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "PreparedShare":
-        """Return the share that as_json() wrote."""
-        return cls(
+        """Return the share that as_json() wrote; a limit that is to be computed is the wanted."""
+        granted = None if kept["granted"] is None else Limit.from_json(kept["granted"])
+        share = cls(
             request=kept["request"],
             pool=kept["pool"],
             device=kept["device"],
@@ -135,9 +155,13 @@ class PreparedShare:
             toolkit_device=kept["toolkitDevice"],
             pci_bus_id=kept["pciBusID"],
             wanted_vram_bytes=kept["wantedVramBytes"],
-            limit=None if kept["limit"] is None else Limit.from_json(kept["limit"]),
+            limit=None,
             wanted_sm_percent=kept["wantedSmPercent"],
+            request_sm_percent=kept["requestSmPercent"],
+            total=Limit.from_json(kept["total"]),
+            granted=granted,
         )
+        return replace(share, limit=granted or share.wanted) if kept["limited"] else share
 
 
 Attributes = Mapping[str, Any]
@@ -208,7 +232,7 @@ class PreparedClaim:
     metadata: DeviceMetadata | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the claim as JSON, for the ledger."""
+        """Return the claim as JSON, for its record."""
         kept = {
             "namespace": self.ref.namespace,
             "name": self.ref.name,
@@ -238,8 +262,7 @@ class PreparedClaim:
             common_nodes=tuple(kept["commonNodes"]),
             driver_mounts=tuple(Mount(**mount) for mount in kept["driverMounts"]),
             enforcer=kept["enforcer"],
-            # Records of ledger version 1 lack it.
-            boot_id=kept.get("bootID", ""),
+            boot_id=kept["bootID"],
             metadata=DeviceMetadata.from_json(kept["metadata"]) if "metadata" in kept else None,
         )
 

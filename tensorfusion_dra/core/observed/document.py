@@ -58,9 +58,8 @@ def as_json(view: NodeView) -> Json:
             "errorSince": _moment(view.publishing.error_since),
         },
         "ledger": {
-            "quarantined": view.ledger.quarantined,
             "restored": view.ledger.restored,
-            "lost": view.ledger.lost,
+            "damaged": view.ledger.damaged,
         },
         "enforcer": _enforcement(view.enforcer),
         "cards": [_card(card) for card in view.cards],

@@ -4,7 +4,7 @@ cards() and shares() build the views of cards and shares from devices and the re
 claims; count_xid() counts what the NVIDIA driver reports.
 
 The status page, its JSON and the metrics are made of this view. It repeats no rule: each value
-follows from the catalog, the ledger's records, the verdicts about limits, or the state of a loop.
+follows from the catalog, the records of claims, the verdicts about limits, or the state of a loop.
 
 Amounts are exact: compute in billionths of a TFLOPS (the resolution of a Kubernetes quantity),
 memory in bytes, time as timezone-aware moments or in seconds.
@@ -252,17 +252,15 @@ class PublishingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerView:
-    """Damage of the ledger that was found and repaired since this process started.
+    """Damage to the records of prepared claims.
 
     Attributes:
-        quarantined: Damaged files that were moved away.
-        restored: Records that were restored from their copies.
-        lost: Records that could not be restored.
+        restored: Records that were written again, or rebuilt, since this process started.
+        damaged: Records that cannot be read now.
     """
 
-    quarantined: int = 0
     restored: int = 0
-    lost: int = 0
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +277,7 @@ class NodeView:
         cards_missing: Why the cards are not known; "" once they are.
         left_out: Cards and devices that are not published, with the reason.
         shares: Of all prepared claims, sorted by claim; after an error those last read.
-        shares_error: Why the ledger could not be read; "" if it could.
+        shares_error: Why the records could not be read; "" if it could.
         use_error: Why nobody knows what the shares use; "" if it is known, or not observed.
         operations: The newest first.
     """

@@ -5,7 +5,7 @@ import socket
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,8 +22,6 @@ from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.discovery.nvml import processes
-from tensorfusion_dra.state.ledger_file import VERSION
-from tensorfusion_dra.state.ledger_reading import LedgerFacts
 from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
 from tests.support.builders.gpus import gpu
@@ -31,6 +29,7 @@ from tests.support.builders.prepared_claims import limit
 from tests.support.canned_api import served
 from tests.support.findings import Expected
 from tests.support.prepared_node import GPU_0
+from tests.support.stores import set_format
 
 
 @pytest.fixture
@@ -101,9 +100,9 @@ def test_a_spec_that_runtimes_do_not_load_is_a_warning_with_the_reason(
     (folder / "cdi").mkdir()
     (folder / "cdi" / name).write_text(text)
 
-    ledger, spec = records.records(context(folder))
+    store, spec = records.records(context(folder))
 
-    assert (ledger.level, spec.level) == (Level.NOTE, Level.WARNING)
+    assert (store.level, spec.level) == (Level.NOTE, Level.WARNING)
     assert expected in spec.found
 
 
@@ -223,43 +222,48 @@ def test_sockets_by_life(listed: dict[str, bool | None], expected: list[Expected
     findings.check(sockets.registrations(listed), expected)
 
 
-CLAIMS = {"uid-a": "default/a"}
+def leave_database(data: Path, _: Path) -> None:
+    (data / "ledger.sqlite3").touch()
 
 
 @pytest.mark.parametrize(
-    ("facts", "level", "text"),
+    ("change", "expected"),
     [
+        (lambda data, record: None, [(Level.OK, "1 claims"), (Level.OK, "1 of this driver")]),
         (
-            {"version": VERSION, "claims": CLAIMS, "size_bytes": 40960},
-            Level.OK,
-            "40 KiB, 1 claims",
+            lambda data, record: record.write_text("{"),
+            [(Level.PROBLEM, "found no record"), (Level.OK, "1 of this driver")],
         ),
-        ({"exists": False}, Level.NOTE, "no node plugin has run here"),
-        ({"trouble": "Permission denied"}, Level.COULD_NOT_LOOK, "Permission denied"),
-        ({"damage": "image is malformed"}, Level.PROBLEM, "image is malformed"),
         (
-            {"version": VERSION + 1, "claims": {}},
-            Level.PROBLEM,
-            "a newer release wrote it",
+            lambda data, record: set_format(record, 2),
+            [(Level.PROBLEM, "found format 2, expected at most 1"), (Level.OK, "1 of this")],
+        ),
+        (leave_database, [(Level.PROBLEM, "drain the node, delete"), (Level.OK, "1 of this")]),
+        (
+            lambda data, record: (data / "claims.lock").unlink(),
+            [(Level.NOTE, "no node plugin has run here"), (Level.WARNING, "no record")],
         ),
     ],
+    ids=["sound", "damaged", "newer", "older", "missing"],
 )
-def test_ledger_must_be_readable_and_of_a_known_version(
-    facts: dict[str, Any], level: Level, text: str
+def test_records_must_be_readable_and_of_a_known_format(
+    folder: Path, change: Callable[[Path, Path], object], expected: list[Expected]
 ) -> None:
-    findings.check([records.ledger(LedgerFacts(path="/l", **facts))], [(level, text)])
+    put_prepared_claim(folder)
+    data = context(folder).settings.data_folder
+    (record,) = (data / "claims").iterdir()
+    change(data, record)
+
+    findings.check(records.records(context(folder)), expected)
 
 
-def test_broken_spec_of_this_driver_is_a_problem_beside_a_damaged_ledger(folder: Path) -> None:
+def test_broken_spec_of_this_driver_is_a_problem(folder: Path) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi" / "tensor-fusion.ai-vgpu_a.json").write_text("{")
-    ledger = context(folder).settings.data_folder / "ledger.sqlite3"
-    ledger.parent.mkdir(parents=True)
-    ledger.write_text("no database")
 
-    damage, spec = records.records(context(folder))
+    spec = of(list(records.records(context(folder))), "CDI spec")
 
-    assert (damage.level, spec.level) == (Level.PROBLEM, Level.PROBLEM)
+    assert spec.level is Level.PROBLEM
     assert "restart the node plugin" in spec.cure
 
 

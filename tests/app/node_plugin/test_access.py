@@ -56,7 +56,7 @@ def test_only_cdi_specs_and_limits_are_readable_by_other_users(cluster: Simulate
     assert f"{names.DRIVER}/" in folders
     assert set(folders.values()) == {"0o700"}
     assert f"{names.DRIVER}/dra-pod-1.sock" in files
-    assert f"{names.DRIVER}/ledger.sqlite3" in files
+    assert f"{names.DRIVER}/claims/{ref.uid}.json" in files
     assert set(files.values()) == {"0o600"}
     assert set(registration.values()) == {"0o600"}
     assert specs == {f"{names.CDI_FILE_PREFIX}{ref.uid}.json": "0o644"}

@@ -1,6 +1,6 @@
-"""The real node-plugin process after ledger damage, a reboot, and a missing Unprepare call."""
+"""The real node-plugin process after damage, a reboot, and a missing Unprepare call."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from tests.app.node_plugin.test_node_plugin_process import (
     start,
     stop,
 )
-from tests.support.ledgers import edited
+from tests.support.stores import set_format
 from tests.support.waiting import eventually
 
 
@@ -29,16 +29,21 @@ def cluster() -> Iterator[SimulatedCluster]:
         yield running
 
 
-def ledger_file(cluster: SimulatedCluster) -> Path:
-    return cluster.kubelet_root / "plugins" / names.DRIVER / "ledger.sqlite3"
+def data_folder(cluster: SimulatedCluster) -> Path:
+    return cluster.kubelet_root / "plugins" / names.DRIVER
 
 
-def quarantined(cluster: SimulatedCluster) -> list[Json]:
+def record_file(cluster: SimulatedCluster) -> Path:
+    (file,) = (data_folder(cluster) / "claims").iterdir()
+    return file
+
+
+def damage_events(cluster: SimulatedCluster) -> list[Json]:
     events = cluster.client.list(EVENTS).items
-    return [event for event in events if event["reason"] == "LedgerQuarantined"]
+    return [event for event in events if event["reason"] == "ClaimRecordDamaged"]
 
 
-def test_a_damaged_ledger_affects_no_pod_and_causes_an_event_on_the_node(
+def test_a_damaged_record_affects_no_running_pod_and_is_rebuilt_with_an_event_on_the_node(
     cluster: SimulatedCluster,
 ) -> None:
     start(cluster)
@@ -46,37 +51,52 @@ def test_a_damaged_ledger_affects_no_pod_and_causes_an_event_on_the_node(
     (spec,) = cluster.spec_files()
     content, modified = spec.read_bytes(), spec.stat().st_mtime_ns
     stop(cluster)
-    ledger_file(cluster).write_bytes(b"\xa5" * 50_000)
+    record = record_file(cluster)
+    whole = record.read_bytes()
+    record.write_bytes(b"\xa5" * 3_000)
 
     start(cluster)
-    cluster.until("event", lambda: bool(quarantined(cluster)))
+    cluster.until("event", lambda: bool(damage_events(cluster)))
+    cluster.until("rebuilt", lambda: record.read_bytes() == whole)
 
-    (event,) = quarantined(cluster)
+    (event,) = damage_events(cluster)
     assert event["type"] == "Warning"
-    assert "claims restored from copies: 1;" in event["message"]
+    assert record.stem in event["message"]
     assert (spec.read_bytes(), spec.stat().st_mtime_ns) == (content, modified)
-    (aside,) = ledger_file(cluster).parent.glob("ledger-damaged-*.sqlite3")
-    assert aside.read_bytes() == b"\xa5" * 50_000
     run_pod(cluster, "b")
     cluster.delete("a")
     cluster.until("unprepared", lambda: not spec.exists())
 
 
-def test_the_ledger_of_a_newer_release_stops_the_start_with_both_versions(
-    cluster: SimulatedCluster,
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda record: set_format(record, 7), "found format 7, expected at most 1"),
+        (
+            lambda record: (record.parents[1] / "ledger.sqlite3").touch(),
+            "found ledger.sqlite3, expected none",
+        ),
+    ],
+    ids=["newer", "older"],
+)
+def test_records_of_another_release_stop_the_start(
+    cluster: SimulatedCluster, change: Callable[[Path], object], error: str
 ) -> None:
     start(cluster)
+    run_pod(cluster, "a")
     stop(cluster)
-    before = edited(ledger_file(cluster), "PRAGMA user_version = 7")
+    record = record_file(cluster)
+    change(record)
+    before = record.read_bytes()
 
     cluster.start_plugin()
     # Not with until(), which fails if it finds that the process has ended.
     assert eventually(lambda: bool(log_lines(cluster, "start_failed")))
 
     (line,) = log_lines(cluster, "start_failed")
-    assert "found version 7, expected at most 3" in line["error"]
+    assert error in line["error"]
     assert cluster.stop_plugin() == 1
-    assert ledger_file(cluster).read_bytes() == before
+    assert record.read_bytes() == before
 
 
 def test_after_a_reboot_specs_are_written_again_and_logged(

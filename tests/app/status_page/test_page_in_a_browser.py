@@ -98,12 +98,14 @@ def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> 
         )
         assert kinds == sorted(kinds, reverse=True)
         assert set(kinds) == {True, False}
-        expect(page.locator("#issues")).to_contain_text("2 records of claims lost with a damaged")
+        expect(page.locator("#issues")).to_contain_text("2 records of claims damaged")
 
-        node.view = replace(scenes.quiet(), ledger=LedgerView(quarantined=1, restored=5))
+        node.view = replace(scenes.quiet(), ledger=LedgerView(restored=5))
         refresh(page)
 
-        expect(page.locator("#issues")).to_contain_text("The ledger was damaged, and rebuilt")
+        expect(page.locator("#issues")).to_contain_text(
+            "5 records of claims were damaged, and written again"
+        )
 
         node.view = scenes.typical()
         refresh(page)

@@ -262,16 +262,28 @@ def test_claim_without_our_devices_has_no_document() -> None:
     assert documents.limits_document(claim_record("a", on=NODE)) is None
 
 
-def test_claim_ref_is_read_from_a_document() -> None:
+def test_limits_document_says_of_which_claim_it_is_and_what_its_shares_have() -> None:
     record = claim_record("a", allocation(GPU_0, 1), on=NODE)
+    (share,) = record.shares
+    assert share.limit is not None
 
-    assert documents.claim_ref(documents.limits_document(record)) == record.ref
+    found = documents.remains(documents.limits_document(record))
+
+    assert found == documents.Remains(
+        ref=record.ref,
+        devices=frozenset({GPU_0}),
+        enforcer=record.enforcer,
+        limits={(GPU_0, share.share_id): share.limit},
+    )
+
+
+CLAIM = {"namespace": "a", "name": "b", "uid": "c"}
 
 
 @pytest.mark.parametrize(
     "found",
-    [None, [], "claim", {}, {"claim": []}, {"claim": {"namespace": "a", "name": "b"}}]
-    + [{"claim": {"namespace": "a", "name": "b", "uid": uid}} for uid in (7, "", None)],
+    [None, [], "claim", {}, {"claim": []}, {"claim": CLAIM}, {"claim": CLAIM, "shares": []}]
+    + [{"claim": {**CLAIM, "uid": uid}, "shares": [], "enforcer": "mps"} for uid in (7, "", None)],
 )
-def test_other_values_have_no_claim_ref(found: object) -> None:
-    assert documents.claim_ref(found) is None
+def test_other_values_say_nothing_of_a_claim(found: object) -> None:
+    assert documents.remains(found) is None

@@ -37,13 +37,14 @@ def reread(record: PreparedClaim) -> PreparedClaim:
     return PreparedClaim.from_json(json.loads(json.dumps(record.as_json())))
 
 
-def test_pods_mounts_and_policy_survive_the_ledger() -> None:
+def test_pods_mounts_policy_and_granted_limit_survive_a_record() -> None:
     first = replace(
         RECORD.shares[0],
         toolkit_device="nvidia.com/gpu=0",
         isolation=Isolation.HARD,
         qos=Qos.CRITICAL,
         wanted_vram_bytes=2**53 + 1,
+        granted=RECORD.shares[0].limit,
     )
     record = replace(
         RECORD,

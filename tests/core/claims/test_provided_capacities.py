@@ -74,7 +74,7 @@ def test_record_fits_beside_claims_after_the_provider_is_gone() -> None:
     second = record("b", 2, "4", on=PLAIN, beside=(first,))
 
     assert SLOTS not in second.shares[0].consumed
-    assert lending.with_divided_limits([first, second], PLAIN.devices, PLAIN.rules) == [
+    assert lending.redistribute_limits([first, second], PLAIN.rules) == [
         first,
         second,
     ]

@@ -255,7 +255,7 @@ def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
 def test_damage_of_the_ledger_is_counted() -> None:
     damaged = document.as_json(scenes.broken())["ledger"]
 
-    assert damaged == {"quarantined": 1, "restored": 5, "lost": 2}
+    assert damaged == {"restored": 5, "damaged": 2}
     assert not any(document.as_json(scenes.quiet())["ledger"].values())
 
 

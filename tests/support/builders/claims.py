@@ -3,11 +3,12 @@
 For claims as the API server stores them, see tests.support.builders.stored_claims.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tensorfusion_dra.core.claims.admit import Admission, NodeFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
+from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tests.support.builders.policies import DEFAULTS
@@ -29,9 +30,10 @@ def claim_admission(
     on: NodeFacts,
     beside: Iterable[PreparedClaim] = (),
     policy: SharePolicy = DEFAULTS,
+    damaged: Mapping[str, Devices] = {},
 ) -> Admission:
     """Return the admission of a claim with the same policy for every share of the claim."""
-    return admit(claim, [policy] * len(claim.allocations), on, beside)
+    return admit(claim, [policy] * len(claim.allocations), on, beside, damaged=damaged)
 
 
 def claim_record(

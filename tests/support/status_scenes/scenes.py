@@ -144,7 +144,7 @@ def broken() -> NodeView:
         left_out=(LeftOut(subject="0000:41:00.0", reason="MIG is enabled, expected it disabled"),),
         shares=(share(Tenant(name="speech/asr-train-0", tflops=120, gib=32, found=None), 3),),
         shares_error="ledger: busy for 5 s",
-        ledger=LedgerView(quarantined=1, restored=5, lost=2),
+        ledger=LedgerView(restored=5, damaged=2),
         enforcer=CurrentVerdict(
             verdict=verdicts.not_enforced(
                 verdicts.LIMITER_MISSING,

@@ -1,4 +1,4 @@
-"""A second process on the same ledger: ``python -m tests.state.ledger_child VERB FOLDER NAME``.
+"""A second process on the same store: ``python -m tests.state.store_child VERB FOLDER NAME``.
 
 It reports each action on a line of stdout. Where a test has to act first, it waits for a line on
 stdin.
@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.state.ledger import Ledger
+from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
 from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import node_facts
+from tests.support.builders.nodes import RULES, node_facts
 
 NODE = node_facts(gpu())
 (DEVICE,) = NODE.devices
@@ -24,21 +24,21 @@ def main() -> None:
     if verb == "begin":
         begin(Path(folder))
         return
-    ledger = Ledger(Path(folder))
-    {"record": record, "admit": admit, "hold": hold}[verb](ledger, name)
-    ledger.close()
+    store = ClaimStore(Path(folder), rules=RULES)
+    {"record": record, "admit": admit, "hold": hold}[verb](store, name)
+    store.close()
 
 
-def record(ledger: Ledger, name: str) -> None:
+def record(store: ClaimStore, name: str) -> None:
     """Record claims for ever; report the UID of each once it is recorded."""
     for number in itertools.count():
         claim = claim_record(f"{name}-{number}", allocation(DEVICE, number), on=NODE)
-        with ledger.transaction() as transaction:
-            transaction.put(claim)
+        with store.transaction() as records:
+            records.put(claim)
         report(claim.ref.uid)
 
 
-def admit(ledger: Ledger, name: str) -> None:
+def admit(store: ClaimStore, name: str) -> None:
     """Admit claims for a sixteenth of the card until one is refused."""
     report("ready")
     sys.stdin.readline()
@@ -46,10 +46,8 @@ def admit(ledger: Ledger, name: str) -> None:
         wanted = allocation(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
         claim = allocated_claim(f"{name}-{number}", wanted)
         try:
-            with ledger.transaction() as transaction:
-                transaction.put(
-                    claim_admission(claim, on=NODE, beside=transaction.claims_on([DEVICE])).record
-                )
+            with store.transaction() as records:
+                records.put(claim_admission(claim, on=NODE, beside=records.claims()).record)
         except ClaimError as error:
             report(str(error))
             return
@@ -57,23 +55,23 @@ def admit(ledger: Ledger, name: str) -> None:
 
 
 def begin(folder: Path) -> None:
-    """Create one new ledger for each line on stdin."""
+    """Create one new store for each line on stdin."""
     report("ready")
     for number in itertools.count():
         if not sys.stdin.readline():
             return
         try:
-            Ledger(folder / str(number)).close()
+            ClaimStore(folder / str(number), rules=RULES).close()
         except RetryableError as error:
             report(str(error))
         else:
             report("opened")
 
 
-def hold(ledger: Ledger, name: str) -> None:
+def hold(store: ClaimStore, name: str) -> None:
     """Stay in a transaction until there is a line on stdin."""
-    with ledger.transaction() as transaction:
-        transaction.put(claim_record(name, allocation(DEVICE, 1), on=NODE))
+    with store.transaction() as records:
+        records.put(claim_record(name, allocation(DEVICE, 1), on=NODE))
         report("held")
         sys.stdin.readline()
     report("released")

@@ -1,0 +1,475 @@
+"""The store on a real disk: records, transactions, restarts, other releases and processes."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, PodRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
+from tensorfusion_dra.state import claim_records, claim_store
+from tensorfusion_dra.state.claim_store import FOLDER, LOCK, ClaimStore
+from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
+from tests.support.builders.nodes import RULES
+from tests.support.builders.policies import share_policy
+from tests.support.disk import read_only
+from tests.support.stores import (
+    GPU_0,
+    GPU_1,
+    NODE,
+    file_of,
+    opened,
+    put,
+    recorded_claim,
+    remove,
+    set_format,
+    uids,
+)
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+def put_and_admit(store: ClaimStore, known: PreparedClaim, claim: AllocatedClaim) -> None:
+    with store.transaction() as records:
+        records.put(known)
+        records.put(claim_admission(claim, on=NODE, beside=records.claims()).record)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / FOLDER).iterdir()}
+
+
+def test_records_survive_a_restart(tmp_path: Path) -> None:
+    a, b = recorded_claim("a"), recorded_claim("b", device=GPU_1)
+    with opened(tmp_path) as store:
+        put(store, a)
+        put(store, b)
+
+    with opened(tmp_path) as store:
+        assert store.claims() == [a, b]
+    assert sorted(files(tmp_path)) == ["uid-a.json", "uid-b.json"]
+
+
+def test_record_replaces_an_older_one_and_removing_an_unknown_one_writes_nothing(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as store:
+        put(store, claim_record("a", allocation(GPU_0, 1), allocation(GPU_1, 2), on=NODE))
+        put(store, recorded_claim("a", device=GPU_1))
+        before = files(tmp_path)
+
+        remove(store, "uid-unknown")
+
+        assert files(tmp_path) == before
+        (kept,) = store.claims()
+        assert [share.device for share in kept.shares] == [GPU_1]
+
+
+def test_only_changed_records_of_another_instance_are_decoded_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as store, opened(tmp_path) as other:
+        put(store, recorded_claim("b"))
+        first = store.claims()
+
+        put(store, recorded_claim("a", number=2))
+        own = store.claims()
+        remove(other, "uid-a")
+        put(other, recorded_claim("c", number=3))
+
+        assert own[1] is first[0]
+        assert [claim.ref.uid for claim in own] == ["uid-a", "uid-b"]
+        assert uids(store) == ["uid-b", "uid-c"]
+
+
+def test_transaction_sees_its_own_changes(tmp_path: Path) -> None:
+    a, b = recorded_claim("a"), recorded_claim("b", number=2)
+    with opened(tmp_path) as store:
+        put(store, a)
+
+        with store.transaction() as records:
+            assert records.get("uid-a") == a
+            records.remove("uid-a")
+            records.put(b)
+
+            assert records.get("uid-a") is None
+            assert records.get("uid-b") == b
+            assert records.claims() == [b]
+
+
+def test_failed_transaction_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, recorded_claim("a"))
+        before = files(tmp_path)
+
+        with pytest.raises(ClaimError):
+            put_and_admit(
+                store,
+                recorded_claim("b", number=2),
+                allocated_claim("c", exclusive_allocation(GPU_0)),
+            )
+
+        assert (uids(store), files(tmp_path)) == (["uid-a"], before)
+        put(store, recorded_claim("b", number=2))
+        assert uids(store) == ["uid-a", "uid-b"]
+
+
+def borrower(name: str, number: int) -> AllocatedClaim:
+    return allocated_claim(name, allocation(GPU_0, number, tflops="1", vram="10Gi"))
+
+
+def test_changed_limits_of_others_are_known_and_only_the_one_record_is_written(
+    tmp_path: Path,
+) -> None:
+    wants = share_policy(vram="80Gi")
+    with opened(tmp_path) as store, opened(tmp_path) as other:
+        put(store, claim_admission(borrower("a", 1), on=NODE, policy=wants).record)
+        before = files(tmp_path)
+
+        with store.transaction() as records:
+            beside = records.claims()
+            records.put(claim_admission(borrower("b", 2), on=NODE, beside=beside).record)
+        changed = [claim.ref.name for claim in records.changed()]
+        with store.transaction() as records:
+            records.get("uid-a")
+
+        assert (changed, records.changed()) == (["a"], [])
+        assert files(tmp_path).items() >= before.items()
+        assert other.claims() == store.claims()
+
+
+def test_store_in_a_read_only_folder_opens_once_it_is_writable(reachable: Path) -> None:
+    folder = reachable / "plugin"
+    with opened(folder) as store:
+        put(store, recorded_claim("a"))
+
+    with read_only(folder), pytest.raises(RetryableError, match=str(folder / FOLDER)):
+        ClaimStore(folder, rules=RULES)
+
+    with opened(folder) as store:
+        assert uids(store) == ["uid-a"]
+
+
+def test_file_in_place_of_the_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "plugin").write_text("")
+
+    with pytest.raises(RetryableError, match=r"plugin.*File exists"):
+        ClaimStore(tmp_path / "plugin", rules=RULES)
+
+
+def put_one_by_one(store: ClaimStore, count: int) -> None:
+    for number in range(count):
+        put(store, recorded_claim(f"{number:04}", number=number))
+
+
+def test_full_disk_refuses_records_and_still_removes_them(tiny_disk: Path) -> None:
+    with opened(tiny_disk) as store:
+        with pytest.raises(NoRoomError, match=str(tiny_disk / FOLDER)):
+            put_one_by_one(store, 10_000)
+        recorded = uids(store)
+
+        remove(store, recorded[0])
+        remove(store, recorded[1])
+        put(store, recorded_claim("last", device=GPU_1))
+
+    with opened(tiny_disk) as store:
+        assert uids(store) == [*recorded[2:], "uid-last"]
+
+
+@pytest.mark.parametrize("newer", [2, 99, 2**31 - 1])
+def test_record_of_a_newer_release_is_refused_and_left_unchanged(
+    tmp_path: Path, newer: int
+) -> None:
+    with opened(tmp_path) as store:
+        put(store, recorded_claim("a"))
+        before = set_format(file_of(tmp_path, "uid-a"), newer)
+        put(store, recorded_claim("b", number=2))
+
+        with opened(tmp_path / "other"), pytest.raises(FatalError, match="a newer release"):
+            ClaimStore(tmp_path, rules=RULES)
+        with pytest.raises(FatalError, match=f"found format {newer}, expected at most 1"):
+            claim_store.read(tmp_path)
+
+    assert file_of(tmp_path, "uid-a").read_bytes() == before
+
+
+def test_next_release_reads_this_ones_records_and_this_one_refuses_the_nexts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = recorded_claim("a"), recorded_claim("b", number=2)
+    with opened(tmp_path) as store:
+        put(store, a)
+
+        with monkeypatch.context() as next_release:
+            next_release.setitem(claim_records.READERS, 2, PreparedClaim.from_json)
+            with opened(tmp_path) as newer:
+                assert newer.claims() == [a]
+                put(newer, b)
+        with pytest.raises(FatalError, match="found format 2, expected at most 1"):
+            store.claims()
+        before = files(tmp_path)
+        with pytest.raises(FatalError, match=r"claim record .*uid-b\.json: found format 2"):
+            ClaimStore(tmp_path, rules=RULES)
+
+    assert files(tmp_path) == before
+
+
+def test_start_with_the_database_of_earlier_releases_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite3").write_bytes(b"SQLite format 3")
+
+    with pytest.raises(FatalError, match=rf"drain the node, delete {tmp_path}, and start again"):
+        ClaimStore(tmp_path, rules=RULES)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.sqlite3"]
+
+
+def test_reading_changes_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put_one_by_one(store, 40)
+        before = files(tmp_path), (tmp_path / LOCK).stat().st_size
+
+        assert len(claim_store.read(tmp_path).claims) == 40
+
+    assert (files(tmp_path), (tmp_path / LOCK).stat().st_size) == before
+    assert claim_store.read(tmp_path / "missing") == claim_records.Found()
+    assert not (tmp_path / "missing").exists()
+
+
+# Flushes
+
+
+class Disk:
+    """Stands in for os.fsync: counts the flushes, and blocks or fails them."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+        self.failure: OSError | None = None
+        self.entered = Event()
+        self.open = Event()
+        self.open.set()
+
+    def flush(self, _descriptor: int) -> None:
+        self.flushes += 1
+        self.entered.set()
+        assert self.open.wait(PATIENCE_SECONDS)
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    found = Disk()
+    monkeypatch.setattr(os, "fsync", found.flush)
+    yield found
+    found.open.set()
+
+
+@contextmanager
+def flushing(disk: Disk, act: Callable[[], None]) -> Iterator[Thread]:
+    """Run the block while the flush of an action in another thread waits; then end it."""
+    disk.open.clear()
+    disk.entered.clear()
+    thread = Thread(target=act, daemon=True)
+    thread.start()
+    assert disk.entered.wait(PATIENCE_SECONDS)
+    yield thread
+    disk.open.set()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_put_flushes_file_and_folder_a_removal_the_folder_and_reading_nothing(
+    tmp_path: Path, disk: Disk
+) -> None:
+    counts = []
+    with opened(tmp_path) as store:
+        for act in (
+            lambda: put(store, recorded_claim("a")),
+            lambda: uids(store),
+            lambda: remove(store, "uid-a"),
+            lambda: remove(store, "uid-a"),  # another call's may not be flushed yet
+        ):
+            disk.flushes = 0
+            act()
+            counts.append(disk.flushes)
+
+    assert counts == [2, 0, 1, 1]
+
+
+def test_record_is_visible_while_it_is_flushed_and_others_do_not_wait(
+    tmp_path: Path, disk: Disk
+) -> None:
+    with (
+        opened(tmp_path) as store,
+        opened(tmp_path) as other,
+        flushing(disk, lambda: put(store, recorded_claim("a"))) as thread,
+    ):
+        with other.transaction() as records:
+            seen = [claim.ref.uid for claim in records.claims()]
+        assert (seen, uids(store), thread.is_alive()) == (["uid-a"], ["uid-a"], True)
+        assert sorted(files(tmp_path)) == ["uid-a.new"]
+
+    assert sorted(files(tmp_path)) == ["uid-a.json"]
+
+
+def test_call_that_reads_another_instances_record_is_answered_after_its_flush(
+    tmp_path: Path, disk: Disk
+) -> None:
+    answered = Event()
+    with opened(tmp_path) as store, opened(tmp_path) as other:
+
+        def answer() -> None:
+            with other.transaction() as records:
+                assert records.get("uid-a") is not None
+            answered.set()
+
+        with flushing(disk, lambda: put(store, recorded_claim("a"))):
+            disk.entered.clear()
+            reader = Thread(target=answer, daemon=True)
+            reader.start()
+            assert disk.entered.wait(PATIENCE_SECONDS)
+            assert not answered.is_set()
+        assert answered.wait(PATIENCE_SECONDS)
+
+
+def test_record_that_was_replaced_during_its_flush_is_flushed_as_it_is_now(
+    tmp_path: Path, disk: Disk
+) -> None:
+    newer = recorded_claim("a", device=GPU_1)
+    with opened(tmp_path) as store:
+        with flushing(disk, lambda: put(store, recorded_claim("a"))):
+            second = Thread(target=lambda: put(store, newer), daemon=True)
+            second.start()
+            while store.claims() != [newer]:
+                pass
+        second.join(PATIENCE_SECONDS)
+
+        assert claim_store.read(tmp_path).unflushed == set()
+
+    with opened(tmp_path) as store:
+        assert store.claims() == [newer]
+
+
+def test_record_whose_flush_failed_is_not_there_and_can_be_put_again(
+    tmp_path: Path, disk: Disk
+) -> None:
+    old = recorded_claim("a")
+    with opened(tmp_path) as store:
+        put(store, old)
+        disk.failure = OSError(errno.EIO, os.strerror(errno.EIO))
+        for claim in (replace(old, sequence=9), recorded_claim("b", number=2)):
+            with pytest.raises(RetryableError, match="Input/output error"):
+                put(store, claim)
+        disk.failure = None
+
+        assert store.claims() == [old]
+        put(store, recorded_claim("b", number=2))
+        assert uids(store) == ["uid-a", "uid-b"]
+
+
+# Other processes
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def child(verb: str, folder: Path, name: str = "child") -> Iterator[subprocess.Popen[str]]:
+    """Run another process on the store; kill it at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.state.store_child", verb, str(folder), name],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def resume(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_killed_process_loses_no_record_that_it_reported(tmp_path: Path) -> None:
+    with opened(tmp_path) as store, child("record", tmp_path) as process:
+        reported = [line(process) for _ in range(25)]
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert process.stdout is not None
+        reported += process.stdout.read().split()
+        beside = uids(store)
+
+    with opened(tmp_path) as store:
+        recorded = uids(store)
+    assert beside == recorded
+    assert set(reported) <= set(recorded)
+    assert len(recorded) <= len(reported) + 1
+    assert all(name.endswith(".json") for name in files(tmp_path))
+
+
+def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
+    with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        resume(x)
+        resume(y)
+        answers = [process.communicate()[0].splitlines() for process in (x, y)]
+
+    admitted = [uid for lines in answers for uid in lines[:-1]]
+    with opened(tmp_path) as store:
+        assert sorted(admitted) == uids(store)
+    assert len(admitted) == 16
+    assert all(
+        "vram: found 5Gi plus 80Gi in use, expected at most 80Gi" in lines[-1] for lines in answers
+    )
+
+
+def test_two_processes_may_create_a_store_at_the_same_time(tmp_path: Path) -> None:
+    answers = []
+    with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
+        assert line(x) == line(y) == "ready"
+        for _ in range(60):
+            resume(x)
+            resume(y)
+            answers += [line(x), line(y)]
+
+    assert answers == ["opened"] * 120
+
+
+def test_store_locked_by_another_process_is_readable_but_refuses_changes(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        put(store, recorded_claim("a"))
+        with child("hold", tmp_path) as other:
+            assert line(other) == "held"
+            assert uids(store) == ["uid-a"]
+            with pytest.raises(RetryableError, match=r"claims: held by another instance for 5 s"):
+                remove(store, "uid-a")
+
+            resume(other)
+            assert line(other) == "released"
+            remove(store, "uid-a")
+            assert uids(store) == ["uid-child"]
+
+
+def test_pods_of_a_record_are_kept(tmp_path: Path) -> None:
+    pods = (PodRef(namespace="default", name="b", uid="uid-of-b"),)
+    with opened(tmp_path) as store:
+        put(store, replace(recorded_claim("a"), pods=pods))
+
+        assert store.claims()[0].pods == pods
