@@ -62,8 +62,9 @@ class ClusterLists:
     def pool_status(self, driver: str) -> list[dict[str, Any]]:
         """Return what kube-controller-manager counts in a driver's pools (KEP-5677).
 
-        None are returned without the gate DRAResourcePoolStatus, or permission to create and get the
-        request. kube-controller-manager answers it within a second, and deletes it after an hour.
+        None are returned without the gate DRAResourcePoolStatus, or without permission to create
+        and get the request. kube-controller-manager answers it within a second, and deletes it
+        after an hour.
         Where v1alpha3 is served with the gate off, nobody answers, so it is deleted here.
 
         Raises:
