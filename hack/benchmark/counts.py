@@ -41,7 +41,7 @@ _WRITE_SECONDS: Final = 0.5
 _WRITES: Final = ("create", "update", "patch", "delete")
 _QUIET_SECONDS: Final = 0.3
 """Longer than the wait of a status for a moment without calls."""
-_MOST_SECONDS: Final = 10.0
+_MAX_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.01
 _SETTLE_SECONDS: Final = 2.0
 _NO_PERIODIC_WORK: Final = (
@@ -85,7 +85,7 @@ class Meter:
 
     def wait_quiet(self, is_over: Callable[[], bool] = lambda: True) -> None:
         """Return once nothing has been counted for a moment, or after some seconds."""
-        deadline = time.monotonic() + _MOST_SECONDS
+        deadline = time.monotonic() + _MAX_SECONDS
         while not is_over() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         known, since = self._events(), time.monotonic()

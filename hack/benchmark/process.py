@@ -16,7 +16,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """The kernel's struct ucred: process, user and group."""
 _PERIOD_SECONDS: Final = 0.2
 _SHARE_AT_REST: Final = 0.02
-_MOST_SECONDS: Final = 600.0
+_MAX_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def usage_at_rest(path: Path) -> Usage | None:
 
 def _cpu_seconds_at_rest(pid: int) -> float:
     clock = cpu_clock(pid)
-    deadline = time.monotonic() + _MOST_SECONDS
+    deadline = time.monotonic() + _MAX_SECONDS
     while True:
         before = time.clock_gettime(clock)
         time.sleep(_PERIOD_SECONDS)

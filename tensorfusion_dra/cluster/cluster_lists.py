@@ -27,7 +27,7 @@ class ClusterLists:
     Use it from one thread. It changes nothing: its writes are dry runs and reviews.
 
     Attributes:
-        unreadable: What could not be read for want of a right, as texts.
+        unreadable: What could not be read for want of a permission, as texts.
     """
 
     def __init__(self, api: Api, *, wait_seconds: float = READ_SECONDS) -> None:
@@ -54,7 +54,7 @@ class ClusterLists:
         return kubernetes.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
 
     def taint_rules(self) -> list[dict[str, Any]]:
-        """Return the DeviceTaintRules; none without the right, or before Kubernetes 1.37."""
+        """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""
         if (self.minor_version or 0) < _FIRST_MINOR_WITH_TAINT_RULES:
             return []
         return self.readable_items(resource_path("devicetaintrules"), "DeviceTaintRules") or []
@@ -62,8 +62,9 @@ class ClusterLists:
     def pool_status(self, driver: str) -> list[dict[str, Any]]:
         """Return what kube-controller-manager counts in a driver's pools (KEP-5677).
 
-        None are returned without the gate DRAResourcePoolStatus, or the right to create and get the
-        request. kube-controller-manager answers it within a second, and deletes it after an hour.
+        None are returned without the gate DRAResourcePoolStatus, or without permission to create
+        and get the request. kube-controller-manager answers it within a second, and deletes it
+        after an hour.
         Where v1alpha3 is served with the gate off, nobody answers, so it is deleted here.
 
         Raises:
@@ -93,7 +94,7 @@ class ClusterLists:
         """Return the objects of a collection; none if the API server does not have the kind.
 
         Raises:
-            RetryableError: The API server did not answer, or the right to list is missing.
+            RetryableError: The API server did not answer, or permission to list is missing.
         """
         return self.items_if_served(path, **query) or []
 
@@ -101,7 +102,7 @@ class ClusterLists:
         """Return the objects of a collection; None if the API server does not have the kind.
 
         Raises:
-            RetryableError: The API server did not answer, or the right to list is missing.
+            RetryableError: The API server did not answer, or permission to list is missing.
         """
         try:
             return list(self.api.listed(path, query=query, wait_seconds=self._wait_seconds))
@@ -114,12 +115,12 @@ class ClusterLists:
         """Return the object at a path; None if there is none.
 
         Raises:
-            RetryableError: The API server did not answer, or the right to read is missing.
+            RetryableError: The API server did not answer, or permission to read is missing.
         """
         return self.api.find(path, wait_seconds=self._wait_seconds)
 
     def find_readable(self, path: str, what: str) -> dict[str, Any] | None:
-        """Return the object at a path; None, with a note, if the right to read it is missing.
+        """Return the object at a path; None, with a note, if permission to read it is missing.
 
         Raises:
             RetryableError: The API server did not answer.
@@ -127,7 +128,7 @@ class ClusterLists:
         return self._readable(partial(self.find, path), f"{what} (no right to get them)")
 
     def readable_items(self, path: str, what: str, **query: str) -> list[dict[str, Any]] | None:
-        """Return the objects of a collection; None, with a note, if the right to list is missing.
+        """Return the objects of a collection; None, with a note, if permission to list is missing.
 
         Args:
             what: Name of the objects in the note.
@@ -171,7 +172,7 @@ class ClusterLists:
                 caller's own rights.
 
         Raises:
-            RetryableError: The API server did not answer, or the right to review is missing.
+            RetryableError: The API server did not answer, or permission to review is missing.
         """
         resource, _, subresource = right.resource.partition("/")
         wanted = {

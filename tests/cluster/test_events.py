@@ -86,7 +86,7 @@ def test_event_about_a_pod_is_in_its_namespace(setup: Setup) -> None:
     }
 
 
-def test_without_the_right_events_about_pods_are_about_the_node(
+def test_without_permission_events_about_pods_are_about_the_node(
     server: ApiServer, setup: Setup
 ) -> None:
     setup.create_node()

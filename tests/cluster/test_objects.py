@@ -52,7 +52,7 @@ def test_annotations_of_a_pod_are_read_in_spite_of_a_transient_fault(
     assert annotations(Pods(api).find(ref, wait_seconds=5)) == ANNOTATIONS
 
 
-def test_missing_right_error_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:
+def test_missing_permission_names_the_setting_that_avoids_it(server: ApiServer, api: Api) -> None:
     ref = create_pod(api, "train", annotations=ANNOTATIONS)
     server.faults.add("get", "pods", Refuse(403, "no right"))
 
@@ -133,7 +133,7 @@ def test_pod_that_is_gone_is_not_marked(api: Api) -> None:
         workers_of(api).mark(gone, labels=LABEL, annotations={}, wait_seconds=5)
 
 
-def test_missing_rights_to_workers_are_named(api: Api, server: ApiServer) -> None:
+def test_missing_permissions_to_workers_are_named(api: Api, server: ApiServer) -> None:
     ref = create_pod(api, "train")
     for verb in ("list", "patch"):
         server.faults.add(verb, "pods", Refuse(403, "no right"))
@@ -309,7 +309,7 @@ def test_rejection_of_an_immutable_uid_counts_as_claim_gone(server: ApiServer, a
 
 
 @pytest.mark.parametrize(
-    ("refusal", "right"),
+    ("refusal", "permission"),
     [
         (Refuse(403, "no right"), "patch on resourceclaims/status"),
         (
@@ -319,14 +319,16 @@ def test_rejection_of_an_immutable_uid_counts_as_claim_gone(server: ApiServer, a
         (Refuse(422, not_granted("arbitrary-node:patch")), "a token bound to a pod"),
     ],
 )
-def test_missing_right_is_named(server: ApiServer, api: Api, refusal: Refuse, right: str) -> None:
+def test_missing_permission_is_named(
+    server: ApiServer, api: Api, refusal: Refuse, permission: str
+) -> None:
     ref = create_allocated_claim(api)
     server.faults.add("patch", "resourceclaims/status", refusal)
 
     with pytest.raises(MissingPermissionError, match=r"claim default/a: PATCH .*") as refused:
         ClaimStatus(api).write(ref, entries())
 
-    assert refused.value.permission.startswith(right)
+    assert refused.value.permission.startswith(permission)
 
 
 @pytest.mark.parametrize("fault", [Refuse(409), Refuse(422), Refuse(500), Refuse(429), Cut()])

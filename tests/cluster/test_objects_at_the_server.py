@@ -205,7 +205,7 @@ def test_kind_that_the_server_lacks_has_no_objects(tmp_path: Path) -> None:
         assert lists.unreadable == []
 
 
-def test_missing_right_is_noted_once_for_what_can_do_without(tmp_path: Path) -> None:
+def test_missing_permission_is_noted_once_for_what_can_do_without(tmp_path: Path) -> None:
     with canned_api.served({f"GET {NODES}": (403, "no")}) as server:
         lists = ClusterLists(Api(server.kubeconfig(tmp_path / "kubeconfig")))
 

@@ -418,7 +418,7 @@ NO_ANSWER = RetryableError("no answer within the time")
 NOT_FOUND = StatusError("404: page not found", 404)
 
 
-NO_RIGHT = StatusError("403: no right", 403)  # which is not tried again
+FORBIDDEN = StatusError("403: no right", 403)  # which is not tried again
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ NO_RIGHT = StatusError("403: no right", 403)  # which is not tried again
     [
         ([NOT_FOUND, NO_ANSWER], NOT_FOUND),
         ([NO_ANSWER], NO_ANSWER),
-        ([NOT_FOUND, NO_RIGHT], NO_RIGHT),
+        ([NOT_FOUND, FORBIDDEN], FORBIDDEN),
     ],
 )
 def test_newest_answer_is_named_and_without_any_the_last_error(
@@ -488,7 +488,7 @@ def test_claim_read_honours_retry_after(
     assert 3 <= server.requests.count("get", "resourceclaims") <= 4
 
 
-def test_missing_right_is_not_retried(server: ApiServer, api: Api) -> None:
+def test_missing_permission_is_not_retried(server: ApiServer, api: Api) -> None:
     server.faults.add("get", "resourceclaims", Refuse(403, "no right"))
 
     with pytest.raises(RetryableError, match=r"claim default/a: .*403"):
@@ -550,7 +550,7 @@ def test_call_without_remaining_time_sends_no_request(server: ApiServer, api: Ap
     assert server.requests.count("list", "resourceslices") == 0
 
 
-def test_missing_right_on_slices_is_named(server: ApiServer, api: Api) -> None:
+def test_missing_permission_on_slices_is_named(server: ApiServer, api: Api) -> None:
     server.faults.add("list", "resourceslices", Refuse(403, "forbidden"))
 
     with pytest.raises(MissingPermissionError) as caught:
