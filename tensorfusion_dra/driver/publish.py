@@ -454,26 +454,22 @@ class Repairs:
         self._backoff = Backoff(first_seconds=1, longest_seconds=_MAX_REPAIR_SECONDS)
         self._repaired_at = -_QUIET_SECONDS
         self._next_at = 0.0
-        self.is_reported = False
+        self._in_a_row = 0
 
     def seconds_left(self) -> float:
         """Return the time until the next repair may be made; 0 if it may be made now."""
         return max(0.0, self._next_at - self._clock())
 
     def record(self) -> bool:
-        """Record a repair; return True if the repeated repairs should be reported.
-
-        That is from the second repair in a row on, until the caller sets is_reported, which ends
-        with the next quiet time.
-        """
+        """Record a repair; return True for the second one in a row, which is to be reported."""
         now = self._clock()
         is_first = now - self._repaired_at >= _QUIET_SECONDS
         if is_first:
             self._backoff.succeeded()
-            self.is_reported = False
         self._repaired_at = now
         self._next_at = now + self._backoff.failed()
-        return not is_first and not self.is_reported
+        self._in_a_row = 1 if is_first else self._in_a_row + 1
+        return self._in_a_row == 2
 
 
 class Publisher:
@@ -684,5 +680,4 @@ class Publisher:
             f"expected {names.FIELD_MANAGER} as their only writer; they are restored once a minute"
         )
         log.warning("slices_contested", writers=writers, error=error)
-        if self._events.warn(names.EVENT_SLICES_CONTESTED, error):
-            self._repairs.is_reported = True
+        self._events.warn(names.EVENT_SLICES_CONTESTED, error)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
-from tensorfusion_dra.core.devices.device import Version
+from tensorfusion_dra.core.devices.device import Enforcement, Version
 from tensorfusion_dra.core.devices.health import HealthProblem, Problem, ProblemKind
 from tensorfusion_dra.core.kubernetes.device_rules import MOST_ENTRIES
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
@@ -20,7 +21,9 @@ from tests.support.builders.gpus import gpu
 
 ODD: dict[str, Any] = {"value": "4"}
 NAN: Any = float("nan")
-(CARD,) = published_devices(gpu())
+(CARD,) = published_devices(
+    gpu(), enforcement=Enforcement(given_up_since=datetime(2026, 3, 1, tzinfo=UTC))
+)
 attributes = partial(providers.offered, checked=providers.attribute)
 capacities = partial(providers.offered, checked=providers.capacity)
 FAN = Problem(reason="fan-stopped", text="fan 2 stands still")
@@ -41,6 +44,7 @@ def test_attribute_of_each_type_is_given(value: Any) -> None:
     extended = providers.extended_device(CARD, offer, {})
 
     assert extended.device.attributes["example.com/a"] == value
+    assert extended.device.taints == CARD.taints != ()
     assert extended.given == ("example.com/a",)
     assert not extended.refused
 
@@ -49,6 +53,8 @@ def test_attribute_of_each_type_is_given(value: Any) -> None:
     ("name", "value", "reason"),
     [
         ("model", "x", "the driver itself uses this name"),
+        ("used_by", "x", "the driver itself uses this name"),
+        ("phase", "Running", "the driver itself uses this name"),
         (f"{names.DRIVER}/model", "x", "the driver itself uses this name"),
         ("virtual_vram", "x", "the driver itself uses this name"),
         (7, "x", "found a name of type int, expected a string"),

@@ -337,25 +337,6 @@ def test_changes_of_another_writer_are_undone_once_a_minute_and_reported_once(
     assert "found them written by kubectl\n-edit again and again" in text
 
 
-def test_failed_event_about_another_writer_is_repeated_with_the_next_repair(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    setup = contested(monkeypatch, hours=1)
-    warn, tries = setup.events.warn, []
-
-    def failing_at_first(reason: str, message: str) -> bool:
-        tries.append(reason)
-        setup.events.away = len(tries) < 3
-        return warn(reason, message)
-
-    monkeypatch.setattr(setup.events, "warn", failing_at_first)
-
-    setup.publisher.run()
-
-    assert len(tries) == 3
-    assert len(setup.events.written) == 1
-
-
 def test_own_change_is_written_at_once_while_another_writer_interferes() -> None:
     setup = Setup(repairs=Repairs(clock=lambda: 1000.0))
     setup.publish()

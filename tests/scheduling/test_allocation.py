@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import combinations
 from typing import Any, Final
 
 import pytest
@@ -11,12 +14,19 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices.device import Enforcement
+from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
+from tensorfusion_dra.core.devices.other_users import OtherUser
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling.allocation import NoFitError
 from tensorfusion_dra.scheduling.devices import SchedulingError, with_rules
 from tests.scheduling.allocating import HALF, allocate, allocated, devices
+from tests.support.builders.devices import NODE as PUBLISHED_BY
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
 from tests.support.builders.stored_claims import template_claim
 from tests.support.objects import (
     CLASS,
@@ -505,6 +515,44 @@ def test_a_taint_repels_a_claim_that_does_not_tolerate_it(
         assert found["devices"]["results"][0].get("tolerations", []) == tolerations
     else:
         assert outcome([wanted], gpus) == rejected(gpu_0="taint sick is not tolerated")
+
+
+SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+XID_79 = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
+TAINTS = (names.TAINT_UNHEALTHY, names.TAINT_USED_BY, names.TAINT_ENFORCER_MISSING)
+TAINT_SETS = [subset for size in range(4) for subset in combinations(TAINTS, size)]
+
+
+@pytest.mark.parametrize("taints", TAINT_SETS)
+def test_claim_gets_a_device_only_if_it_tolerates_each_of_its_taints(
+    taints: tuple[str, ...],
+) -> None:
+    card = gpu()
+    user = OtherUser(name="nvidia-device-plugin", holds=False, since=SINCE)
+    unhealthy = Unhealthy(worst=XID_79, since=SINCE)
+    (device,) = published_devices(
+        card,
+        unhealthy={card.uuid.lower(): unhealthy} if names.TAINT_UNHEALTHY in taints else {},
+        users={card.uuid: user} if names.TAINT_USED_BY in taints else {},
+        enforcement=Enforcement(
+            given_up_since=SINCE if names.TAINT_ENFORCER_MISSING in taints else None
+        ),
+    )
+    ours = f'device.driver == "{names.DRIVER}"'
+    classes = [{"metadata": {"name": CLASS}, "spec": {"selectors": expressions(ours)}}]
+    planned = slices.plan(
+        slices.wanted([device.as_api()], replace(PUBLISHED_BY, name=NODE), node_uid="uid"), []
+    ).create
+    stored = [dict(item) for item in planned]
+
+    for tolerated in TAINT_SETS:
+        tolerations = [{"key": key, "operator": "Exists"} for key in tolerated]
+        wanted = claim(exactly(tolerations=tolerations) if tolerations else exactly())
+        if set(taints) <= set(tolerated):
+            assert allocate(wanted, slices=stored, classes=classes)
+        else:
+            with pytest.raises(NoFitError):
+                allocate(wanted, slices=stored, classes=classes)
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,6 @@ def test_name_is_a_dns_label_and_the_uuid_keeps_its_casing() -> None:
     assert device.attributes["uuid"] == card.uuid
 
 
-def test_pool_name_contains_the_node_so_that_nodes_never_share_a_pool() -> None:
-    first, second = (Node(name=name, gpupool="default", qos="low") for name in ("a", "b"))
-
-    assert first.pool == "default/a"
-    assert first.pool != second.pool
-
-
 def test_totals_count_the_cards_of_the_node() -> None:
     written = published_devices(*gpus(8), left_out=(LeftOut(subject="GPU-9", reason="lost"),))
 
