@@ -205,7 +205,15 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
             "card_oversubscription_ratio",
             "Capacity divided by what the card itself has.",
             ("uuid", "resource"),
-            (ratio for card in cards for ratio in _ratios(card)),
+            (
+                ((*_uuid(card), resource), whole / own)
+                for card in cards
+                for resource, whole, own in (
+                    ("tflops", card.capacity.nano_tflops, card.physical.nano_tflops),
+                    ("vram", card.capacity.vram_bytes, card.physical.vram_bytes),
+                )
+                if own
+            ),
         ),
         prometheus.states(
             "card_health",
@@ -253,16 +261,6 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
 
 def _uuid(card: CardView) -> LabelValues:
     return (label(card.uuid),)
-
-
-def _ratios(card: CardView) -> Iterable[tuple[LabelValues, float]]:
-    pairs = {
-        "tflops": (card.capacity.nano_tflops, card.physical.nano_tflops),
-        "vram": (card.capacity.vram_bytes, card.physical.vram_bytes),
-    }
-    for resource, (capacity, physical) in pairs.items():
-        if physical:
-            yield (*_uuid(card), resource), capacity / physical
 
 
 def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:

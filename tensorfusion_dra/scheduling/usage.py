@@ -181,22 +181,14 @@ def _consumed(requested: Quantity | None, capacity: Capacity) -> Quantity:
         return capacity.value if default is None else default
     if policy is None:
         return requested
-    if policy.least is not None:
-        return _rounded_up(requested, policy.least, policy.step)
-    if policy.valid_values is not None:
-        return next((value for value in policy.valid_values if requested <= value), requested)
-    return requested
-
-
-def _rounded_up(requested: Quantity, least: Quantity, step: Quantity | None) -> Quantity:
-    """Round up to the range's minimum, or to a whole number of steps above it."""
-    if requested < least:
-        return least
-    if step is None:
-        return requested
-    # Quantity.Value() rounds fractions up to whole numbers, also those of least and step.
-    above = requested.ceil() - least.ceil()
-    return Quantity.of_bytes(least.ceil() + -(-above // step.ceil()) * step.ceil())
+    if policy.least is None:
+        return next((value for value in policy.valid_values or () if requested <= value), requested)
+    if requested < policy.least or policy.step is None:
+        return max(requested, policy.least)
+    # A whole number of steps above the minimum. Quantity.Value() rounds fractions up to whole
+    # numbers, also those of least and step.
+    least, step = policy.least.ceil(), policy.step.ceil()
+    return Quantity.of_bytes(least + -(-(requested.ceil() - least) // step) * step)
 
 
 def _violates(amount: Quantity, policy: Policy | None) -> bool:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,11 +73,7 @@ def run(
     invalid = cel_evaluation.check_expression(expression)
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
-    found, used = (
-        _from_cluster(kubeconfig, with_claims=bool(requests))
-        if slices is None
-        else _from_file(slices)
-    )
+    found, used = _read(slices, kubeconfig, with_claims=bool(requests))
     term = terms.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
     lines = _lines(expression if expression != selector else "", term, results, requests)
@@ -198,38 +194,33 @@ def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     }
 
 
-def _from_file(file: str) -> _Devices:
-    """Read the ResourceSlices and ResourceClaims of a YAML or JSON file, including Lists.
-
-    Raises:
-        InputError: The file cannot be read, or has no ResourceSlice.
-    """
-    documents = streams.documents(file, of="slices ")
-    slices = [item for item in documents if item.get("kind") == "ResourceSlice"]
-    if not slices:
-        raise InputError(f"slices {file}: found no ResourceSlice, expected one or more")
-    claims = [item for item in documents if item.get("kind") == "ResourceClaim"]
-    return _found(slices, claims, subject=f"slices {file}")
-
-
-def _from_cluster(kubeconfig: str | None, *, with_claims: bool) -> _Devices:
-    """Read the ResourceSlices from the API server.
+def _read(file: str | None, kubeconfig: str | None, *, with_claims: bool) -> _Devices:
+    """Read the ResourceSlices of a YAML or JSON file, including Lists, or from the API server.
 
     Args:
+        file: Has the ResourceClaims as well; None for the API server.
         kubeconfig: None for $KUBECONFIG, or ~/.kube/config.
-        with_claims: Read the ResourceClaims, too; without them no device counts as used.
+        with_claims: Read the API server's ResourceClaims, too; without them no device counts as
+            used.
 
     Raises:
-        InputError: The kubeconfig cannot be used, or the slices are malformed.
+        InputError: The file has no ResourceSlice, the kubeconfig cannot be used, or the slices are
+            malformed.
         RetryableError: The API server did not answer, or refused the request.
     """
-    lists = ClusterLists(kubectl.api(kubeconfig))
-    slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
-    claims = lists.claims() if with_claims else []
-    return _found(slices, claims, subject="the cluster's slices")
-
-
-def _found(slices: Iterable[Document], claims: Iterable[Document], *, subject: str) -> _Devices:
+    subject = "the cluster's slices" if file is None else f"slices {file}"
+    slices: Sequence[Document]
+    claims: Sequence[Document]
+    if file is None:
+        lists = ClusterLists(kubectl.api(kubeconfig))
+        slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+        claims = lists.claims() if with_claims else []
+    else:
+        documents = streams.documents(file, of="slices ")
+        slices = [item for item in documents if item.get("kind") == "ResourceSlice"]
+        claims = [item for item in documents if item.get("kind") == "ResourceClaim"]
+        if not slices:
+            raise InputError(f"{subject}: found no ResourceSlice, expected one or more")
     try:
         of_driver = [
             devices.slice_of(document)

@@ -196,6 +196,14 @@ def known_pools(context: Context) -> Iterator[Finding]:
     yield from objects.placement_modes(pools, context.cluster.items(TEMPLATES) if pools else [])
 
 
+def crds(context: Context) -> Iterator[Finding]:
+    """Check that Tensor Fusion's CRDs keep the fields that turn DRA on for the pods of a pool."""
+    root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for name in objects.DEFINITIONS:
+        if stored := context.cluster.find(f"{root}/{name}"):
+            yield objects.definition(name, stored)
+
+
 def of_node_plugin(context: Context) -> Iterator[Finding]:
     """Check each permission that a node plugin with these settings uses.
 

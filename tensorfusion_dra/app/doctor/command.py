@@ -55,6 +55,7 @@ CHECKS: Final = (
     Check(theme="device class", run=cluster.device_class, needs_api=True),
     Check(theme="claim template", run=cluster.templates, needs_api=True),
     Check(theme="GPU pools", run=cluster.known_pools, needs_api=True, places=_WORKSTATION),
+    Check(theme="GPU pools", run=cluster.crds, needs_api=True, places=_WORKSTATION),
     Check(theme="rights", run=cluster.of_node_plugin, needs_api=True),
     Check(theme="webhook", run=cluster.of_webhook, needs_api=True, places=_WORKSTATION),
     Check(theme="webhook", run=cluster.reachable, needs_api=True),

@@ -68,16 +68,17 @@ def served(group: Mapping[str, Any] | None) -> Iterator[Finding]:
     """
     subject = "API group resource.k8s.io"
     versions = [str(item.get("version")) for item in (group or {}).get("versions") or []]
-    if "v1" in versions:
-        yield ok(subject, f"{', '.join(versions)}; v1 is used")
-    else:
-        yield problem(
+    yield (
+        ok(subject, f"{', '.join(versions)}; v1 is used")
+        if "v1" in versions
+        else problem(
             subject,
             ", ".join(versions) or "not served",
             expected="v1",
             cure="upgrade the cluster, or start kube-apiserver without "
             "--runtime-config=resource.k8s.io/v1=false",
         )
+    )
 
 
 def kubelet(node: Mapping[str, Any]) -> Iterator[Finding]:
@@ -111,15 +112,16 @@ def ready(node: Mapping[str, Any]) -> Iterator[Finding]:
     conditions = (node.get("status") or {}).get("conditions") or []
     state: Mapping[str, Any] = next((c for c in conditions if c.get("type") == "Ready"), {})
     status = state.get("status", "Unknown")
-    if status == "True":
-        yield ok(f"node {name}", "Ready")
-    else:
-        yield problem(
+    yield (
+        ok(f"node {name}", "Ready")
+        if status == "True"
+        else problem(
             f"node {name}",
             f"Ready is {status}: {state.get('message', '')}".rstrip(": "),
             expected="a node that is Ready",
             cure=f"kubectl describe node {name}",
         )
+    )
 
 
 def node_info(node: Mapping[str, Any]) -> Mapping[str, Any]:

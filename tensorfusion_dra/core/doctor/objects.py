@@ -21,6 +21,11 @@ SETTING: Final = "TENSORFUSION_DRA_"
 WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
 """Domain of this driver's webhooks; the end of each of their names."""
 _SEE: Final = "see docs/install.md, Your nodes"
+DEFINITIONS: Final = {
+    f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
+    f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
+}
+"""The field of spec that turns DRA on, by CRD name. Tensor Fusion's own CRDs lack it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +375,30 @@ def placement_modes(
                 cure="place pods by their affinity or topologySpreadConstraints "
                 "(docs/concepts.md, Which card a pod gets)",
             )
+
+
+def definition(name: str, stored: Mapping[str, Any]) -> Finding:
+    """Judge a CustomResourceDefinition.
+
+    Args:
+        name: One of DEFINITIONS.
+    """
+    field, subject = DEFINITIONS[name], f"CustomResourceDefinition {name}"
+    for version in as_list(as_map(stored.get("spec")).get("versions")):
+        found = as_map(version)
+        for key in ("schema", "openAPIV3Schema", "properties", "spec"):
+            found = as_map(found.get(key))
+        keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
+        if not keeps_unknown and field not in as_map(found.get("properties")):
+            return note(
+                subject,
+                f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by "
+                "it",
+                expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
+                cure="annotate the pods, or replace Tensor Fusion's own definition by "
+                f"daemonset/chart/tensor-fusion-crds/{name.partition('.')[0]}.yaml",
+            )
+    return ok(subject, f"keeps spec.{field}")
 
 
 def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core.devices import slices
@@ -261,6 +262,24 @@ def test_trial_slice_is_valid() -> None:
 
 
 CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
+
+
+def definition(**spec: Any) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
+    return {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
+
+
+@pytest.mark.parametrize("name", objects.DEFINITIONS)
+def test_definition_keeps_the_field_that_turns_dra_on(name: str) -> None:
+    ours = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+    lenient = definition(**{"x-kubernetes-preserve-unknown-fields": True})
+    others = definition(properties={"qosConfig": {}})
+
+    assert ours["metadata"]["name"] == name
+    findings.check([objects.definition(name, ours)], [OK])
+    findings.check([objects.definition(name, lenient)], [OK])
+    dropped = f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it"
+    findings.check([objects.definition(name, others)], [(Level.NOTE, dropped)])
 
 
 PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}
