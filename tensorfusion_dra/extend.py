@@ -28,7 +28,7 @@ Enforcers are different: they are called while a claim is prepared, see Enforcer
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, Protocol, Self, runtime_checkable
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import (
+from tensorfusion_dra.core.claims.enforcer import (
     Edits,
     EnforcerSettings,
     Folder,
@@ -37,7 +37,7 @@ from tensorfusion_dra.core.claims.enforcers.enforcer import (
     enforced,
     is_simulated,
 )
-from tensorfusion_dra.core.claims.enforcers.limiters import limits as limits_by_index
+from tensorfusion_dra.core.claims.index_limits import limits as limits_by_index
 from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare

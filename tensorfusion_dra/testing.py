@@ -24,7 +24,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory, Qos
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
-from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered, Report
 from tensorfusion_dra.extend import (
     BUDGET_SECONDS,

@@ -12,7 +12,7 @@ import pytest
 from tensorfusion_dra import testing
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.enforcers.registered import KINDS
 from tensorfusion_dra.extend import (
     Capacity,
     Edits,

@@ -34,8 +34,8 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Evidence,
     EvidencePaths,
@@ -43,7 +43,7 @@ from tensorfusion_dra.core.claims.evidence import (
     NodeEvidencePaths,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.presence import Choice
+from tensorfusion_dra.enforcers.choice import Choice
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.device import Enforcement, Node
 from tensorfusion_dra.core.errors import RetryableError

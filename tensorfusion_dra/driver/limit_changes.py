@@ -23,7 +23,7 @@ from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.state.ledger import Ledger, Transaction
 

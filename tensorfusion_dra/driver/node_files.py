@@ -9,7 +9,7 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import documents, presence
 from tensorfusion_dra.core.claims import plan as plans
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.plan import Plan
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError

@@ -33,7 +33,7 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -44,11 +44,11 @@ from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.pod_limits import PodLimits
+from tensorfusion_dra.enforcers.nvidia.pod_limits import PodLimits
 from tensorfusion_dra.driver.ports import Claims, Pods
 from tensorfusion_dra.driver.share_policies import ClaimPods
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.ledger import Ledger, Transaction
 

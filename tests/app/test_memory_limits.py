@@ -15,8 +15,8 @@ from tensorfusion_dra.app.memory_limits import Server
 from tensorfusion_dra.core.claims.enforcers import nvidia
 from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidencePaths
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
-from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
+from tensorfusion_dra.enforcers.evidence import EvidenceReader
+from tensorfusion_dra.enforcers.nvidia.client import MemoryLimits
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 HINT = "GPU-1: persistence mode: found off, expected on"

@@ -14,7 +14,7 @@ import pytest
 from stand_ins import libraries
 from stand_ins.libraries import Card, Machine
 from tensorfusion_dra.core.claims import cdi
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
+from tensorfusion_dra.core.claims.index_limits import Way
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tests.support import cdi_rules, contained
 from tests.support.compiler import compiler

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.index_limits import Way
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.state import claim_files

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -27,8 +27,8 @@ from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, EvidenceReader
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.enforcement import evidence
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
+from tensorfusion_dra.enforcers import evidence
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.builders.devices import NODE
@@ -44,7 +44,7 @@ from tests.support.ports import (
 from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.driver.pod_limits import PodLimits
+    from tensorfusion_dra.enforcers.nvidia.pod_limits import PodLimits
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")

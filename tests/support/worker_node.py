@@ -25,10 +25,10 @@ from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin, socket_name
-from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
+from tensorfusion_dra.enforcers.hypervisor import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin, socket_name
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.support import enforcer_files
 from tests.support.builders.stored_claims import stored_claim

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, ok, problem, warning
 
 _Mount = dict[str, Any]

@@ -51,7 +51,7 @@ from tensorfusion_dra.driver.node_observer import (
     RecentOperations,
 )
 from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.driver.pod_limits import PodLimits
+from tensorfusion_dra.enforcers.nvidia.pod_limits import PodLimits
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
@@ -59,9 +59,9 @@ from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
-from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
-from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
+from tensorfusion_dra.enforcers.evidence import EvidenceReader
+from tensorfusion_dra.enforcers.nvidia.client import MemoryLimits
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
@@ -255,10 +255,10 @@ class NodePlugin:
     def _workers(self, pods: Pods, reads: RetriedReads) -> Workers:
         """Start the bridge to Tensor Fusion's hypervisor; return it."""
         # Imported here so that a node without the bridge does not load them.
-        from tensorfusion_dra.enforcement.hypervisor.device_plugin import (  # noqa: PLC0415
+        from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import (  # noqa: PLC0415
             DevicePlugin,
         )
-        from tensorfusion_dra.enforcement.hypervisor.shared_memory import (  # noqa: PLC0415
+        from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import (  # noqa: PLC0415
             WorkerMemory,
         )
 

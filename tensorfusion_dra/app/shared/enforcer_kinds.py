@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.enforcer import EnforcerKind
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.core.claims.enforcer import EnforcerKind
+from tensorfusion_dra.enforcers.registered import KINDS
 from tensorfusion_dra.core.errors import InputError
 
 OWN: Final = tuple(KINDS)

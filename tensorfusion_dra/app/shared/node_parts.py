@@ -14,10 +14,10 @@ from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import presence, verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS, NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerSettings
+from tensorfusion_dra.enforcers.registered import AUTO, KINDS, NoEnforcer
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.limits import Limit
@@ -35,11 +35,11 @@ from tensorfusion_dra.driver.card_users import CardUsers
 from tensorfusion_dra.driver.catalog import CardHealthTracker
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
-from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
+from tensorfusion_dra.enforcers.evidence import EvidenceReader
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState

@@ -17,9 +17,9 @@ from tensorfusion_dra.app.shared.setting_sources import (
     setting,
 )
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, DEFAULT_ORDER, KINDS, NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.registered import AUTO, DEFAULT_ORDER, KINDS, NoEnforcer
+from tensorfusion_dra.core.claims.index_limits import Way
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS

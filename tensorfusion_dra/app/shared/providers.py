@@ -12,7 +12,7 @@ import structlog
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS
+from tensorfusion_dra.enforcers.registered import AUTO, KINDS
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
 

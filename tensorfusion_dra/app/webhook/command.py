@@ -12,7 +12,7 @@ from typing import Final
 from tensorfusion_dra.app.shared import enforcer_kinds, logging, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import BOOLEANS, LOG_FORMATS, LOG_LEVELS, setting
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
+from tensorfusion_dra.enforcers.registered import AUTO
 
 _RANGES: Final = {
     "port": (0, 65535),

@@ -21,8 +21,8 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.registered import AUTO
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server

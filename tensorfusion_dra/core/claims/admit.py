@@ -46,7 +46,7 @@ from tensorfusion_dra.core.claims import (
     presence,
 )
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.core.claims.evidence import NodeEvidence
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.plan import Plan

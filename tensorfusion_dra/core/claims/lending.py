@@ -32,8 +32,8 @@ from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorfusion_dra.core.claims import cdi, documents
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError
 

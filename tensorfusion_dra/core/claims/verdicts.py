@@ -27,11 +27,11 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters, nvidia
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.registered import NoEnforcer
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths, SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare

@@ -34,7 +34,7 @@ from typing import Any, Final
 
 import pynvml
 
-from tensorfusion_dra.core.claims.enforcers.nvidia import NO_LIMIT
+from tensorfusion_dra.enforcers.nvidia.enforcer import NO_LIMIT
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml import nvml_discovery
 

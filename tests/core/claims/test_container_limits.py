@@ -11,7 +11,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, share_policy
 from tensorfusion_dra.core.claims.admit import NodeFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources

@@ -9,8 +9,8 @@ import pytest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources, Isolation

@@ -3,8 +3,8 @@
 from typing import Final
 
 from tensorfusion_dra.core.claims.admit import NodeFacts
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, SharedAccess
 from tensorfusion_dra.core.devices.device import Node

@@ -9,18 +9,18 @@ import pytest
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import (
+from tensorfusion_dra.core.claims.enforcer import (
     Edits,
     Enforcer,
     Folder,
     Needs,
     TextFile,
 )
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.core.claims.index_limits import Way
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.kinds import DEFAULT_ORDER, NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.registered import DEFAULT_ORDER, NoEnforcer
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     Evidence,

@@ -7,7 +7,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
-from tensorfusion_dra.core.claims.enforcers.enforcer import (
+from tensorfusion_dra.core.claims.enforcer import (
     Edits,
     EnforcerSettings,
     Needs,
@@ -17,7 +17,7 @@ from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes import cdi_rules
-from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
+from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.driver.providers import ProviderKind, Registered
 from tests.support.another_enforcer import Another, variant
 from tests.support.builders.allocations import allocation

@@ -6,7 +6,7 @@ from typing import Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import enforcer
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, TextFile
+from tensorfusion_dra.core.claims.enforcer import Edits, TextFile
 from tensorfusion_dra.core.claims.limits import Limit, by_uuid
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import ClaimError

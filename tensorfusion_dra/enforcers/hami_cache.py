@@ -21,7 +21,7 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.evidence import Cache
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.enforcement import written_files
+from tensorfusion_dra.enforcers import written_files
 
 _FLAG: Final = 19_920_718
 _START: Final = struct.Struct("<iII")

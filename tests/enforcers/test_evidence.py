@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.evidence import (
     Cache,
     EvidencePaths,
@@ -20,10 +20,10 @@ from tensorfusion_dra.core.claims.evidence import (
     SharedMemory,
 )
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.enforcement import hami_cache
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers import hami_cache
+from tensorfusion_dra.enforcers.evidence import EvidenceReader
+from tensorfusion_dra.enforcers.hypervisor import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import (
     POD,

@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcers.enforcer import (
+from tensorfusion_dra.core.claims.enforcer import (
     Edits,
     EnforcerSettings,
     Hook,

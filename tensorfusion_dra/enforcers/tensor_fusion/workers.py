@@ -50,7 +50,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import workers
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.claims.workers import Worker
+from tensorfusion_dra.enforcers.tensor_fusion.marks import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.ports import DevicePlugin, Pods, WorkerMemory, WorkerPods
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
@@ -400,7 +400,7 @@ class Workers:
         """Mark the pod; return its new annotations.
 
         Raises:
-            ClaimError: See core.claims.workers.check_holders().
+            ClaimError: See enforcers.tensor_fusion.marks.check_holders().
             RetryableError: One of its cards is in use, or the pod may not be marked.
         """
         pod = worker.pod

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     Evidence,
@@ -20,9 +20,9 @@ from tensorfusion_dra.core.claims.evidence import (
     SharedMemory,
 )
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.enforcement import hami_cache
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
+from tensorfusion_dra.enforcers import hami_cache
+from tensorfusion_dra.enforcers.hypervisor import shared_memory
+from tensorfusion_dra.enforcers.nvidia.client import MemoryLimits
 from tensorfusion_dra.state import unix_sockets
 
 _ELF: Final = b"\x7fELF"

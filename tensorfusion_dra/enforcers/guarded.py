@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Needs
+from tensorfusion_dra.core.claims.enforcer import Edits, EnforcerSettings, Needs
 from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict

@@ -14,9 +14,9 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin
-from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers.hypervisor import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.driver.test_status import StatusAtServer
 from tests.support.builders.prepared_claims import limit

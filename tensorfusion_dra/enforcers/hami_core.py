@@ -23,8 +23,8 @@ from typing import ClassVar, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
+from tensorfusion_dra.core.claims.enforcer import Edits, EnforcerSettings, Folder, Needs
+from tensorfusion_dra.core.claims.index_limits import Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation

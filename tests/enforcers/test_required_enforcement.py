@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
+from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.evidence import (
     Evidence,
     EvidencePaths,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.nvidia import NO_LIMIT, Nvidia
+from tensorfusion_dra.enforcers.nvidia.enforcer import NO_LIMIT, Nvidia
 from tensorfusion_dra.core.claims.evidence import (
     Daemon,
     Evidence,
@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.evidence import (
 )
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.driver.pod_limits import PodLimits
+from tensorfusion_dra.enforcers.nvidia.pod_limits import PodLimits
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     GPU_0,

@@ -38,11 +38,11 @@ from typing import Final
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import REGISTERED_FOLDER, SHM_FILE
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import REGISTERED_FOLDER, SHM_FILE
 from tensorfusion_dra.core.claims.evidence import SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.enforcement import written_files
+from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.state import atomic, folders, host_files
 
 SIZE: Final = 35_504

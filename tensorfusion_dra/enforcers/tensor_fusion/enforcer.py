@@ -16,8 +16,8 @@ from typing import ClassVar, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, EnforcerSettings, Folder, Needs
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
+from tensorfusion_dra.core.claims.enforcer import Edits, EnforcerSettings, Folder, Needs
+from tensorfusion_dra.core.claims.index_limits import Way
 from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare

@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.evidence import (
     SharedMemory,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.presence import Choice
+from tensorfusion_dra.enforcers.choice import Choice
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import GIB
