@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,6 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.enforcers.registered import AUTO, KINDS
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -41,6 +41,8 @@ from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.ports import Discovery
 from tensorfusion_dra.driver.providers import Outcome, ProviderKind, Registered, Report
 from tensorfusion_dra.driver.providers import State as ProviderState
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.state import ledger_reading
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
@@ -328,7 +330,8 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
     """Yield the enforcers; only those of the settings are loaded."""
     own = (
-        Registered(kind=ProviderKind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items()
+        Registered(kind=ProviderKind.ENFORCER, name=name, load=partial(registered.kind, name))
+        for name in registered.OWN
     )
     for each in (*own, *(other for other in every if other.kind is ProviderKind.ENFORCER)):
         outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims.enforcer import AT_ONCE
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.device import Device
@@ -23,7 +24,6 @@ from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.catalog import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.state.ledger import Ledger, Transaction
 
@@ -33,11 +33,7 @@ _WAIT_SECONDS: Final = 60.0
 
 
 class LimitChanges:
-    """Recomputes the limits of prepared claims.
-
-    Attributes:
-        workers: Has the hypervisor's limits follow; None without a bridge to it.
-    """
+    """Recomputes the limits of prepared claims."""
 
     def __init__(
         self,
@@ -47,7 +43,6 @@ class LimitChanges:
         *,
         rules: LendingRules,
         status: StatusReporter,
-        workers: Workers | None = None,
         retry_seconds: float = 1.0,
     ) -> None:
         """Divide nothing yet.
@@ -58,10 +53,8 @@ class LimitChanges:
             catalog: The cards; each change of it divides them again.
             rules: For limits above requests.
             status: Reports claims whose limits changed.
-            workers: Has the hypervisor's limits follow; None without a bridge to it.
             retry_seconds: Wait after a first failure; longer after each further one.
         """
-        self.workers: Final = workers
         self._ledger = ledger
         self._files = files
         self._catalog = catalog
@@ -138,7 +131,10 @@ class LimitChanges:
         return grown
 
     def write(self, changed: Sequence[PreparedClaim]) -> None:
-        """Write the files of prepared claims whose limits changed."""
+        """Write the files of prepared claims whose limits changed; have the limits follow at once.
+
+        What an enforcer cannot do at once follows later, so that no other claim waits for it.
+        """
         for record in changed:
             with self._ledger.transaction() as transaction:
                 # By now it may be unprepared, or changed once more.
@@ -147,12 +143,16 @@ class LimitChanges:
                     continue
                 try:
                     self._files.ensure(current)
-                    if self.workers is not None:
-                        self.workers.follow(current, transaction.claims())
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.
                     log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
+                    continue
+            try:
+                enforcer = self._rules.enforcers[current.enforcer]
+                enforcer.apply(current, self._ledger.claims, AT_ONCE)
+            except (ClaimError, RetryableError) as error:
+                log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
 
     def _changed(
         self, claims: Sequence[PreparedClaim], devices: Mapping[str, Device]

@@ -19,7 +19,6 @@ the driver keeps using the two answers. The next readings find it hanging and do
 one after its return takes the other answers that it returned.
 """
 
-import reprlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import structlog
 
+from tensorfusion_dra.core import printable
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import provider_answers
 from tensorfusion_dra.core.devices.device import Device, Reading
@@ -48,12 +48,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 log = structlog.get_logger()
-
-LONGEST_TEXT: Final = 500
-"""Length to which texts of other packages are cut."""
-
-_REPR: Final = reprlib.Repr()
-_REPR.maxother = LONGEST_TEXT
 
 
 class ProviderKind(StrEnum):
@@ -86,11 +80,6 @@ class Registered:
     def log_fields(self) -> Mapping[str, str]:
         """Whose it is, for the log."""
         return {"kind": self.kind.value, "provider": self.name, "package": self.package}
-
-
-def error_text(error: BaseException) -> str:
-    """Return an exception as text; one that cannot show itself as the name of its class."""
-    return _REPR.repr(error)
 
 
 T = TypeVar("T")
@@ -199,13 +188,13 @@ class ProviderRunner(Generic[T]):
             if isinstance(provider, Begins):
                 provider.begin(reading)
         except BaseException as error:  # noqa: BLE001 - code of another package
-            errors[""] = error_text(error)
+            errors[""] = printable.error_text(error)
         else:
             for gpu in reading.gpus:
                 try:
                     answers[gpu.uuid] = self._call(provider, gpu, reading)
                 except BaseException as error:  # noqa: BLE001 - as above
-                    errors[gpu.uuid] = error_text(error)
+                    errors[gpu.uuid] = printable.error_text(error)
         return _Round(answers=answers, errors=errors, began=began, ended=time.monotonic())
 
     def _loaded(self) -> Any:

@@ -20,18 +20,25 @@ Kubernetes make. The socket's type was seen with the daemon of driver 535 (`ss -
 connect() of a CUDA program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers import enforcer, limiters
-from tensorfusion_dra.core.claims.enforcer import Edits, EnforcerSettings, Needs
-from tensorfusion_dra.core.claims.evidence import EvidencePaths
+from tensorfusion_dra.core.claims import enforcer, index_limits, verdicts
+from tensorfusion_dra.core.claims.enforcer import (
+    Edits,
+    Enforcer,
+    EnforcerFacts,
+    EnforcerSettings,
+    Needs,
+    Sign,
+)
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
+from tensorfusion_dra.state import unix_sockets
 
 _PIPES_IN_CONTAINER: Final = "/tmp/nvidia-mps"  # noqa: S108 - the service's default
 _SHM_IN_CONTAINER: Final = "/dev/shm"  # noqa: S108 - where POSIX shared memory is
@@ -39,8 +46,8 @@ _CONTROL: Final = "control"
 """The daemon's socket (SOCK_SEQPACKET) in its pipe folder; open to all users."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mps:
+@dataclass(frozen=True, kw_only=True)
+class Mps(Enforcer):
     """NVIDIA MPS as an enforcer.
 
     Attributes:
@@ -49,17 +56,15 @@ class Mps:
             that only the daemon uses keeps them out of the host's /dev/shm.
     """
 
-    name: ClassVar[str] = "mps"
-    enforces_hard: ClassVar[bool] = True
+    name = "mps"
     # Each process is limited by itself, so a claim with two of them may use twice its limits.
-    enforces_compute: ClassVar[bool] = False
-    enforces_memory: ClassVar[bool] = False
-    counts_by_pid: ClassVar[bool] = False
-    expands_memory: ClassVar[bool] = False
+    facts = EnforcerFacts(
+        enforces_hard=True,
+        counts_by_pid=False,
+        remedy="run NVIDIA's MPS control daemon on this node (chart value mps.daemon.enabled=true)",
+    )
     pipes: str = "/run/nvidia/mps/pipe"
     shm: str = "/run/nvidia/mps/shm"
-    fixed: frozenset[Isolation] = frozenset(Isolation)
-    claims_root: str = ""
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> "Mps":
@@ -84,20 +89,14 @@ class Mps:
                 f"claim {claim.ref}: found {len(cards)} cards, expected one: with MPS a process "
                 "that does not see all of them would be without a memory limit"
             )
-        limiters.check(claim)
+        index_limits.check(claim)
         if all(enforcer.is_simulated(shares) for shares in limited):
             return Needs()
-        return Needs(files=(self.shm,), sockets=(f"{self.pipes}/{_CONTROL}",))
-
-    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
-        limited = [share for share in claim.shares if share.limit]
-        if not limited or enforcer.is_simulated(limited):
-            return EvidencePaths()
-        return EvidencePaths(socket=f"{self.pipes}/{_CONTROL}")
+        return Needs(files=(self.shm,), sockets=(self._socket,))
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
-        limits = limiters.limits(shares)
+        limits = index_limits.limits(shares)
         if not limits:
             return Edits(env=env)
         env |= {
@@ -114,3 +113,37 @@ class Mps:
                 Mount(host_path=self.shm, container_path=_SHM_IN_CONTAINER, read_only=False),
             ),
         )
+
+    def sign(self) -> Sign:
+        if trouble := unix_sockets.trouble(self._socket):
+            text = f"no MPS daemon answers at {self._socket}: {trouble}"
+            return Sign(verdict=verdicts.not_enforced(verdicts.DAEMON_SILENT, text))
+        text = f"the MPS daemon answers at {self._socket}"
+        return Sign(verdict=verdicts.enforced(verdicts.ENFORCER_ALIVE, text))
+
+    def judge(
+        self,
+        claim: PreparedClaim,
+        shares: Sequence[PreparedShare],
+        others: Iterable[PreparedClaim],
+        *,
+        is_new: bool,
+    ) -> Sequence[Verdict]:
+        if trouble := unix_sockets.trouble(self._socket):
+            found = verdicts.not_enforced(
+                verdicts.DAEMON_SILENT,
+                f"{self._socket}: {trouble}: processes that start now run without limits; "
+                "start nvidia-cuda-mps-control -d on this node",
+            )
+        else:
+            found = verdicts.unknown(
+                verdicts.CLIENTS_HIDDEN,
+                f"the MPS daemon answers at {self._socket}; whether the container's processes are "
+                "its clients only its tool shows: run get_client_list in nvidia-cuda-mps-control "
+                "on the node",
+            )
+        return [found] * len(shares)
+
+    @property
+    def _socket(self) -> str:
+        return f"{self.pipes}/{_CONTROL}"

@@ -1,67 +1,76 @@
-"""The driver's own enforcer classes by their names in the settings."""
+"""Enforcers by name: the driver's own, and those of installed packages.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final
+The driver's own are registered in the same form as those of other packages, by entry points, so
+that only those that a process uses are imported. Packages are looked for only if a name is none of
+the driver's own, so that a process with one of these pays nothing.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, cast
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import (
-    Edits,
-    EnforcerKind,
-    EnforcerSettings,
-    Needs,
-)
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
-from tensorfusion_dra.core.claims.evidence import EvidencePaths
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.core.errors import InputError
 
 AUTO: Final = "auto"
 """Value of the setting `enforcer`: the first of `enforcers` that is there."""
+_OWN: Final = {
+    name: EntryPoint(name, f"tensorfusion_dra.enforcers.{value}", names.ENFORCERS)
+    for name, value in (
+        ("nvidia", "nvidia.enforcer:Nvidia"),
+        ("tensor-fusion", "tensor_fusion.enforcer:TensorFusion"),
+        ("hami-core", "hami_core:HamiCore"),
+        ("mps", "mps:Mps"),
+        ("none", "none:NoEnforcer"),
+    )
+}
+OWN: Final = tuple(_OWN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoEnforcer:
-    """Enforcer `none`: the administrator says that limits are advisory.
+def check(name: str) -> None:
+    """Check that there is an enforcer of this name.
 
-    Containers get no limiter. They and the node still learn the limits: from the variable of each
-    share and from the limits document. Also the enforcer of claims without limits, on a node where
-    `auto` finds none.
+    Raises:
+        InputError: There is none.
     """
-
-    name: ClassVar[str] = "none"
-    enforces_hard: ClassVar[bool] = False
-    enforces_compute: ClassVar[bool] = False
-    enforces_memory: ClassVar[bool] = False
-    counts_by_pid: ClassVar[bool] = False
-    expands_memory: ClassVar[bool] = False
-    fixed: frozenset[Isolation] = frozenset()
-    claims_root: str = ""
-
-    @classmethod
-    def from_settings(cls, settings: EnforcerSettings) -> "NoEnforcer":
-        return cls()
-
-    def needs(self, claim: PreparedClaim) -> Needs:
-        return Needs()
-
-    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
-        return EvidencePaths()
-
-    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
-        return Edits(env={names.ENV_ISOLATION_MODE: shares[0].isolation.value})
+    _entry_point(name)
 
 
-_OWN: Final[tuple[type[EnforcerKind], ...]] = (
-    Nvidia,
-    TensorFusion,
-    HamiCore,
-    Mps,
-    NoEnforcer,
-)
-KINDS: Final[Mapping[str, type[EnforcerKind]]] = {kind.name: kind for kind in _OWN}
-DEFAULT_ORDER: Final = ",".join((Nvidia.name, TensorFusion.name, HamiCore.name, Mps.name))
-"""Default of the setting `enforcers`."""
+def kind(name: str) -> type[Enforcer]:
+    """Import the class of an enforcer, and return it.
+
+    Raises:
+        InputError: There is none, or it cannot be imported.
+    """
+    try:
+        return checked(name, _entry_point(name).load())
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # code of another package
+        raise InputError(f"enforcer: {name}: {error!r}") from error
+
+
+def checked(name: str, found: object) -> type[Enforcer]:
+    """Return what an entry point names if it is the class of this enforcer.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    is_it = isinstance(found, type) and issubclass(found, Enforcer)
+    if not is_it or getattr(found, "name", None) != name:
+        raise TypeError(f"found {found!r}, expected a subclass of Enforcer with the name {name}")
+    return cast("type[Enforcer]", found)
+
+
+def _entry_point(name: str) -> EntryPoint:
+    """Return the entry point with this name; of several, that of the first package by name."""
+    if name in _OWN:
+        return _OWN[name]
+    found = sorted(
+        entry_points(group=names.ENFORCERS), key=lambda each: each.dist.name if each.dist else ""
+    )
+    of_name = [each for each in found if each.name == name]
+    if not of_name:
+        expected = ", ".join((*OWN, *sorted({each.name for each in found})))
+        raise InputError(f"enforcer: found {name!r}, expected one of {expected}")
+    return of_name[0]

@@ -33,6 +33,7 @@ from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Nodes, Pods, W
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcer import NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
@@ -51,7 +52,6 @@ from tensorfusion_dra.driver.node_observer import (
     RecentOperations,
 )
 from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.enforcers.nvidia.pod_limits import PodLimits
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import Publisher
@@ -59,9 +59,6 @@ from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
-from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
-from tensorfusion_dra.enforcers.evidence import EvidenceReader
-from tensorfusion_dra.enforcers.nvidia.client import MemoryLimits
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
@@ -144,7 +141,11 @@ class NodePlugin:
             self._ledger, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
         )
         self._reconciler.begin()
-        node_enforcer = node_parts.node_enforcer(settings, enforcers)
+        node_enforcer = node_parts.node_enforcer(
+            settings,
+            enforcers,
+            on_change=lambda: self.catalog.providers.wake(),  # noqa: PLW0108  it is built later
+        )
         provided = providers.load(settings)
         supervisor.on_stop(provided.close)
         claims_of = self._ledger.claims
@@ -169,7 +170,7 @@ class NodePlugin:
             users=self._users,
         )
         providers_of = self.catalog.providers
-        self._users.on_change = node_enforcer.on_change = replacement.on_change = (
+        self._users.on_change = replacement.on_change = (
             lambda: providers_of.wake()  # noqa: PLW0108  it is set later
         )
 
@@ -186,9 +187,6 @@ class NodePlugin:
         self._calls = CallsInFlight()
         reads = RetriedReads()
         claims = Claims(self._api, reads=reads)
-        self._pod_limits = PodLimits(
-            MemoryLimits(node_parts.memory_limits_socket(settings)), self._ledger
-        )
         self._settle: Callable[[], None] = lambda: None
         if settings.enforcer_wait_seconds:
             self._settle = BindingConditions(
@@ -198,11 +196,11 @@ class NodePlugin:
                 node_name=settings.node_name,
                 now=utc_now,
             ).settle
-        self._use = UseWatch(discovery, self._ledger.claims, claims, counted=self._pod_limits.used)
+        self._use = UseWatch(discovery, claims_of, claims, enforcers)
         self._enforcement = EnforcementWatch(
-            EvidenceReader(),
             enforcers,
             SavedState(settings.data_folder, saved_state.LIMITS),
+            records=claims_of,
             now=utc_now,
             node=node_enforcer,
             excess=self._use.excess,
@@ -216,14 +214,17 @@ class NodePlugin:
         )
         supervisor.own("status", self._status)
         pods = Pods(self._api, reads=reads)
-        workers = self._workers(pods, reads) if settings.bridge_folder else None
+        worker_pods = WorkerPods(self._api, node_name=settings.node_name, reads=reads)
+        access = NodeAccess(claims_of, pods, worker_pods)
+        for enforcer in enforcers.values():
+            for name, loop in enforcer.loops(access).items():
+                supervisor.own(name, loop)
         self._limit_changes = LimitChanges(
             self._ledger,
             files,
             self.catalog,
             rules=facts.rules,
             status=self._status,
-            workers=workers,
         )
         self._preparer = Preparer(
             claims_at_server=claims,
@@ -236,8 +237,6 @@ class NodePlugin:
             status=self._status,
             operations=Operations((self._recent, self._metrics)),
             enforcer=node_enforcer,
-            pod_limits=self._pod_limits,
-            workers=workers,
         )
         self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
@@ -251,32 +250,6 @@ class NodePlugin:
     def _events(self) -> Events:
         """Return a writer of Events on this node's Node and its pods, for use in one thread."""
         return Events(self._api, self._nodes, node_name=self._settings.node_name)
-
-    def _workers(self, pods: Pods, reads: RetriedReads) -> Workers:
-        """Start the bridge to Tensor Fusion's hypervisor; return it."""
-        # Imported here so that a node without the bridge does not load them.
-        from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import (  # noqa: PLC0415
-            DevicePlugin,
-        )
-        from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import (  # noqa: PLC0415
-            WorkerMemory,
-        )
-
-        settings, supervisor = self._settings, self._supervisor
-        plugin = DevicePlugin(Path(settings.bridge_folder))
-        worker_pods = WorkerPods(self._api, node_name=settings.node_name, reads=reads)
-        workers = Workers(
-            pods,
-            worker_pods,
-            plugin,
-            WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
-            self._ledger,
-        )
-        worker_watch = worker_pods.watch(workers.on_pods, workers.on_event)
-        supervisor.on_stop(workers.stop)
-        supervisor.run("workers", workers.run)
-        supervisor.own("worker-watch", worker_watch)
-        return workers
 
     def start(self) -> PluginServers:
         """Serve the kubelet, then follow cards, API server and pool; return the kubelet's servers.
@@ -328,7 +301,7 @@ class NodePlugin:
             self._status,
             stale_claims,
             self._events(),
-            on_recovered=self._enforcement.follow,
+            on_recovered=self._enforcement.sync,
         )
         supervisor.on_stop(self._reconciler.stop)
         supervisor.run("reconciler", reconcile)
@@ -341,7 +314,6 @@ class NodePlugin:
             self._enforcement.run,
             self._status.report_changed,
             self._events(),
-            self._pod_limits.restore,
             self._settle,
         )
         supervisor.run("enforcement", watch_limits)

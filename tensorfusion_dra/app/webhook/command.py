@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.app.shared import enforcer_kinds, logging, setting_sources
+from tensorfusion_dra.app.shared import logging, setting_sources
 from tensorfusion_dra.app.shared.setting_sources import BOOLEANS, LOG_FORMATS, LOG_LEVELS, setting
 from tensorfusion_dra.core import names
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.registered import AUTO
 
 _RANGES: Final = {
@@ -66,7 +67,7 @@ class WebhookSettings:
     enforcer: str = setting(
         AUTO,
         "Enforcer of the limits, as in the node plugins' setting: "
-        f"{', '.join((AUTO, *enforcer_kinds.OWN))}, or one of another package. Isolation hard is "
+        f"{', '.join((AUTO, *registered.OWN))}, or one of another package. Isolation hard is "
         "refused if the enforcer has none; with auto the nodes decide.",
     )
     drain_seconds: float = setting(
@@ -81,7 +82,7 @@ class WebhookSettings:
         setting_sources.check_ranges(self, _RANGES)
         setting_sources.check_choices(self, _CHOICES)
         if self.enforcer != AUTO:
-            enforcer_kinds.check(self.enforcer)
+            registered.check(self.enforcer)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import documents
-from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.kubernetes import untyped_json

@@ -1,14 +1,10 @@
 """Limits by the index of a card in the container, for limiters that do not know GPU UUIDs."""
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
-from typing import Final
 
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers import enforcer
-from tensorfusion_dra.core.claims.enforcer import Edits, TextFile
+from tensorfusion_dra.core.claims import enforcer
 from tensorfusion_dra.core.claims.limits import Limit, by_uuid
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 
@@ -83,37 +79,3 @@ def _whole_mib(limit: Limit) -> Limit:
 
 def _shown(each: Iterable[Limit]) -> str:
     return ", ".join(f"{limit.sm_percent}% {limit.vram_bytes // MIB}Mi" for limit in each) or "none"
-
-
-PRELOAD_IN_CONTAINER: Final = "/etc/ld.so.preload"
-
-
-class Way(StrEnum):
-    """How a container loads its limiter."""
-
-    FILE = "file"
-    ENV = "env"
-
-
-def preload_files(way: Way, library: str, file: str) -> tuple[TextFile, ...]:
-    """Return the files that the driver has to write for containers that load a limiter.
-
-    Args:
-        way: How they load it.
-        library: Its path in the container.
-        file: Path on the host of the file that names the library.
-    """
-    return (TextFile(path=file, text=f"{library}\n"),) if way is Way.FILE else ()
-
-
-def preload_edits(way: Way, library: str, file: str) -> Edits:
-    """Return the additions that load the library, without the mount of the library itself.
-
-    Args:
-        way: How the container loads it.
-        library: Its path in the container.
-        file: As in preload_files().
-    """
-    if way is Way.ENV:
-        return Edits(env={names.ENV_LD_PRELOAD: library})
-    return Edits(mounts=(Mount(host_path=file, container_path=PRELOAD_IN_CONTAINER),))

@@ -14,11 +14,15 @@ from typing import Final
 import grpc
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import workers
+from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.enforcers.patience import HungEnforcerError
+from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 
 ALLOCATE: Final = "/v1beta1.DevicePlugin/Allocate"
+_OPTIONS: Final = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
+_OPTIONS_SECONDS: Final = 1.0
 
 
 def socket_name(number: int) -> str:
@@ -27,24 +31,30 @@ def socket_name(number: int) -> str:
 
 
 class DevicePlugin:
-    """The hypervisor's sockets in one folder; implements ports.DevicePlugin."""
+    """The hypervisor's sockets in the kubelet's folder of device plugins."""
 
     def __init__(self, folder: Path) -> None:
-        """Call nothing yet.
-
-        Args:
-            folder: The kubelet's folder of device plugins.
-        """
         self._folder = folder
 
     def is_serving(self) -> bool:
+        """Return True if its sockets exist; it may still not answer."""
         try:
             return stat.S_ISSOCK((self._folder / socket_name(0)).stat().st_mode)
         except OSError:
             return False
 
     def allocate(self, index: int, *, wait_seconds: float) -> frozenset[str]:
-        number, count = workers.socket_of(index)
+        """Have it allocate the cards of the worker with this index; return their UUIDs.
+
+        The UUIDs are in lower case. Cards that the hypervisor does not know are missing. It does
+        nothing for a worker whose cards it has allocated already. It waits for a worker that it
+        does not see yet, or that already runs.
+
+        Raises:
+            SilentEnforcerError: It does not serve, or hangs.
+            RetryableError: It did not answer in time, or refused.
+        """
+        number, count = marks.socket_of(index)
         socket = self._folder / socket_name(number)
         request = pb.AllocateRequest(
             container_requests=[
@@ -72,7 +82,8 @@ def _call(
     """Send the request.
 
     Raises:
-        RetryableError: See ports.DevicePlugin.
+        SilentEnforcerError: See allocate().
+        RetryableError: See allocate().
     """
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         allocate = channel.unary_unary(
@@ -85,13 +96,32 @@ def _call(
         except grpc.RpcError as error:
             code = error.code()
             if code is grpc.StatusCode.UNAVAILABLE:
-                found = "no answer, expected Tensor Fusion's hypervisor to serve there"
-            elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                found = (
-                    f"no answer within {wait_seconds:.0f} s for worker index {index}, expected the "
-                    f"hypervisor to see the pod with this index"
-                )
-            else:
+                raise SilentEnforcerError(
+                    f"{socket}: found no answer, expected Tensor Fusion's hypervisor to serve there"
+                ) from error
+            if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 found = f"{error.details()}, expected cards for worker index {index}"
-            raise RetryableError(f"{socket}: found {found}") from error
+                raise RetryableError(f"{socket}: found {found}") from error
+            found = f"no answer within {wait_seconds:.0f} s for worker index {index}"
+            if not _answers(channel):
+                raise HungEnforcerError(
+                    f"{socket}: found {found}, nor to any other call, expected Tensor Fusion's "
+                    f"hypervisor to answer"
+                ) from error
+            raise RetryableError(
+                f"{socket}: found {found}, expected the hypervisor to see the pod with this index"
+            ) from error
     return answer
+
+
+def _answers(channel: grpc.Channel) -> bool:
+    """Return True if a call that waits for no pod is answered; one that it does not know is too."""
+    options: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_OPTIONS)
+    try:
+        options(b"", timeout=_OPTIONS_SECONDS)
+    except grpc.RpcError as error:
+        return error.code() not in {
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            grpc.StatusCode.UNAVAILABLE,
+        }
+    return True

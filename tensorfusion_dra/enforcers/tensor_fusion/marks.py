@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import limits
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import limits, pod_marks
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.pod_marks import RULING, annotations, original_annotations
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
@@ -43,19 +43,12 @@ from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import pod_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
+NAME: Final = "tensor-fusion"
 LAST_INDEX: Final = 128
 """16 sockets with 8 indices each (IndexKeyLength, IndexModLength)."""
 INDICES_PER_SOCKET: Final = 8
+_SOCKETS: Final = frozenset("0123456789abcdef")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_RULING: Final = (
-    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
-    names.ANNOTATION_GPU_COUNT,
-    names.MARK_GPU_INDICES,
-    names.ANNOTATION_ISOLATION,
-    names.ANNOTATION_TFLOPS_LIMIT,
-    names.ANNOTATION_VRAM_LIMIT,
-)
-"""The annotations of a pod that rule a worker; ruling_marks() has the values."""
 _COMPUTE_REQUESTS: Final = frozenset(
     {names.ANNOTATION_COMPUTE_PERCENT_REQUEST, names.ANNOTATION_TFLOPS_REQUEST}
 )
@@ -83,7 +76,7 @@ class Worker:
 
 def soft_shares(claim: PreparedClaim) -> Sequence[PreparedShare]:
     """Return the shares of a claim whose limits the hypervisor keeps."""
-    if claim.enforcer != TensorFusion.name:
+    if claim.enforcer != NAME:
         return ()
     return [
         share
@@ -160,15 +153,15 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
     own = {key: value for key, value in wanted.items() if key not in foreign}
     ruling = ruling_marks(worker)
     own |= {key: value for key, value in ruling.items() if value and foreign.get(key) != value}
-    for key in _RULING:
+    for key in RULING:
         if key in foreign and foreign[key] != ruling[key]:
-            own[_kept(key)] = str(foreign[key])
+            own[pod_marks.kept(key)] = str(foreign[key])
     own[names.MARK_INDEX] = str(index)
     own[names.MARK_GPU_IDS] = ",".join(worker.gpu_ids)
     own[names.MARK_CONTAINER_GPUS] = untyped_json.compact_json(_container_gpus(worker, stored))
     keys = sorted([*own, names.LABEL_COMPONENT])
     own[names.MARK_DRA_MARKS] = ",".join(key.removeprefix(names.ANNOTATION_PREFIX) for key in keys)
-    removed = [key for key in _RULING if key in annotations(stored) and ruling[key] is None]
+    removed = [key for key in RULING if key in annotations(stored) and ruling[key] is None]
     return {**own, **dict.fromkeys(removed)}
 
 
@@ -205,18 +198,9 @@ def overruled(worker: Worker, stored: Mapping[str, Any]) -> dict[str, str | None
 
 def unmarks(marked: Mapping[str, object]) -> dict[str, str | None]:
     """Return the change that removes the marks from annotations and restores what was kept."""
-    own = _own_keys(marked) | {names.MARK_DRA_MARKS}
-    kept = {key: str(marked[_kept(key)]) for key in _RULING if marked.get(_kept(key)) is not None}
+    own = pod_marks.own_keys(marked) | {names.MARK_DRA_MARKS}
+    kept = {key: str(text) for key, text in pod_marks.replaced(marked).items() if text is not None}
     return {**dict.fromkeys(sorted(own - {names.LABEL_COMPONENT})), **kept}
-
-
-def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the annotations of a pod as they would be without this driver."""
-    found = annotations(stored)
-    own = _own_keys(found) | {names.MARK_DRA_MARKS}
-    kept = {key: found[_kept(key)] for key in _RULING if _kept(key) in found}
-    rest = {key: value for key, value in found.items() if key not in own}
-    return {**rest, **kept}
 
 
 def is_finished(stored: Mapping[str, Any]) -> bool:
@@ -227,17 +211,6 @@ def is_finished(stored: Mapping[str, Any]) -> bool:
 def is_running(stored: Mapping[str, Any]) -> bool:
     """Return True for phase Running: then the hypervisor allocates by itself, and not on call."""
     return _phase(stored) == "Running"
-
-
-def _own_keys(found: Mapping[str, object]) -> frozenset[str]:
-    """Return the labels and annotations that this driver added, as it listed them."""
-    text = str(found.get(names.MARK_DRA_MARKS, ""))
-    return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
-
-
-def _kept(key: str) -> str:
-    """Return the annotation that has the former value of one that this driver replaced."""
-    return names.MARK_DRA_PREFIX + key.removeprefix(names.ANNOTATION_PREFIX)
 
 
 def _requests(shares: Iterable[PreparedShare]) -> dict[str, str]:
@@ -275,16 +248,8 @@ def _container_gpus(worker: Worker, stored: Mapping[str, Any]) -> Mapping[str, S
     return found
 
 
-def annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
-    """Return the annotations of a pod."""
-    return as_map(as_map(stored.get("metadata")).get("annotations"))
-
-
 def _phase(stored: Mapping[str, Any]) -> object:
     return as_map(stored.get("status")).get("phase")
-
-
-_SOCKETS: Final = frozenset("0123456789abcdef")
 
 
 def free_index(others: Iterable[Mapping[str, Any]]) -> int:

@@ -32,19 +32,26 @@ import struct
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import REGISTERED_FOLDER, SHM_FILE
-from tensorfusion_dra.core.claims.evidence import SharedMemory
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.state import atomic, folders, host_files
 
+SHM_FILE: Final = "shm"
+"""The hypervisor's file in the folder of a pod."""
+REGISTERED_FOLDER: Final = ".tensorfusion-dra"
+"""Beside the folders of namespaces: a file by pod UID, with the folder that the pod has mounted."""
+FRESH_SECONDS: Final = 5.0
+"""Greatest age of a heartbeat. The limiter wants two seconds; the rest is for whole seconds in the
+file and for a busy node."""
+_EARLY_SECONDS: Final = 2.0
+"""Time by which a heartbeat may be ahead, since two clocks are read one after the other."""
 SIZE: Final = 35_504
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -56,8 +63,56 @@ _PERCENT_AT: Final = 64
 _BYTES_AT: Final = 72
 _HEARTBEAT_AT: Final = 2_192
 _COUNT_AT: Final = 34_976
-_MOST_PROCESSES: Final = 2_048
+_MAX_PROCESSES: Final = 2_048
 _POLL_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """The shared memory of a pod, as Tensor Fusion's hypervisor writes it and its limiter reads it.
+
+    Attributes:
+        found: False if there is no such file.
+        is_replaced: True if its folder is not the one that the pod's containers have mounted.
+        overruled: What the hypervisor obeys instead of the limits in it; "" if nothing.
+        trouble: Why it could not be read; "" if it could.
+        heartbeat: Time of the hypervisor's last visit, in seconds since 1970; 0 for none.
+        limits: By GPU UUID, in the hypervisor's spelling.
+        processes: Number of processes that registered. A hypervisor need not remove those that
+            ended.
+    """
+
+    path: str
+    found: bool = True
+    is_replaced: bool = False
+    overruled: str = ""
+    trouble: str = ""
+    heartbeat: int = 0
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    processes: int = 0
+
+
+def is_fresh(memory: SharedMemory, read_at: float) -> bool:
+    """Return True if a hypervisor was at this shared memory a moment ago."""
+    return memory.heartbeat > 0 and -_EARLY_SECONDS <= read_at - memory.heartbeat <= FRESH_SECONDS
+
+
+def plain_uuid(uuid: str) -> str:
+    """Return a UUID without its prefix, in lower case: upstream's parts spell it in three ways."""
+    return uuid.lower().removeprefix("gpu-")
+
+
+def read_registered(path: str, note: str) -> SharedMemory:
+    """Return what is in the shared memory at this path of a pod that was registered with a folder.
+
+    Args:
+        path: Of the file.
+        note: What was noted of the pod.
+    """
+    memory = read(path)
+    folder, trouble = noted(note)
+    present = folder_identity(str(Path(path).parent))
+    return replace(memory, is_replaced=folder not in {"", present}, overruled=trouble)
 
 
 def read(path: str) -> SharedMemory:
@@ -77,7 +132,7 @@ def read(path: str) -> SharedMemory:
         path=path,
         heartbeat=heartbeat,
         limits={uuid: limit for _, uuid, limit in _entries(content)},
-        processes=min(processes, _MOST_PROCESSES),
+        processes=min(processes, _MAX_PROCESSES),
     )
 
 
@@ -91,9 +146,9 @@ def set_limits(path: str, limits: Mapping[str, Limit]) -> bool:
     changed = False
     with written_files.opened(path, access=os.O_RDWR) as descriptor:
         content = _content(descriptor)
-        places = {verdicts.plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
+        places = {plain_uuid(uuid): at for at, uuid, _ in _entries(content)}
         for uuid, limit in limits.items():
-            at = places.get(verdicts.plain_uuid(uuid))
+            at = places.get(plain_uuid(uuid))
             if at is None:
                 found = ", ".join(places) or "none"
                 raise ValueError(f"GPUs: found {found}, expected {uuid} as well")
@@ -126,38 +181,68 @@ def noted(note: str) -> tuple[str, str]:
 
 
 class WorkerMemory:
-    """The files below one folder; implements ports.WorkerMemory."""
+    """The shared memory from which limiters read the limits of workers, below one folder.
+
+    The hypervisor creates it and writes a heartbeat into it twice a second. It never changes the
+    limits in it. The folder has one for each namespace.
+    """
 
     def __init__(self, root: Path) -> None:
-        """Read nothing yet.
-
-        Args:
-            root: Folder with a folder for each namespace.
-        """
         self._root = root
 
+    def lock_file(self) -> Path:
+        """Return the file of the lock that whoever changes limits here holds.
+
+        Raises:
+            RetryableError: Its folder cannot be created.
+        """
+        folder = self._root / REGISTERED_FOLDER
+        with host_files.errors(folder):
+            folders.make(self._root)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return folder / ".lock"
+
     def is_kept(self, pod: PodRef, gpu_ids: tuple[str, ...]) -> bool:
+        """Return True if it is that of this pod and has these cards and a fresh heartbeat.
+
+        Args:
+            pod: The worker.
+            gpu_ids: The UUIDs of exactly its cards, in lower case.
+        """
         return self.is_of(pod) and not self._missing(pod, gpu_ids)
 
     def is_of(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with the folder that is at its path now."""
         folder, _ = noted(str(self._note(pod)))
         return folder != "" and folder == self._present(pod)
 
     def is_replaced(self, pod: PodRef) -> bool:
+        """Return True if the pod was registered with another folder than that at its path now."""
         folder, _ = noted(str(self._note(pod)))
         return folder not in {"", self._present(pod)}
 
     def record_registered(self, pod: PodRef) -> None:
+        """Note that the pod is registered, and with which folder.
+
+        Raises:
+            RetryableError: It cannot be noted.
+        """
         with host_files.errors(self._note(pod)):
             self._write_note(pod, self._present(pod))
 
     def record_trouble(self, pod: PodRef, text: str) -> None:
+        """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
         folder, trouble = noted(str(self._note(pod)))
         if folder and trouble != text:
             with suppress(OSError):
                 self._write_note(pod, f"{folder}\n{text}")
 
     def await_kept(self, pod: PodRef, gpu_ids: tuple[str, ...], *, wait_seconds: float) -> None:
+        """Return once it has these cards and a fresh heartbeat.
+
+        Raises:
+            RetryableError: It has not within the time.
+        """
         deadline = time.monotonic() + wait_seconds
         while missing := self._missing(pod, gpu_ids):
             if time.monotonic() >= deadline:
@@ -165,6 +250,13 @@ class WorkerMemory:
             time.sleep(_POLL_SECONDS)
 
     def set_limits(self, pod: PodRef, limits: Mapping[str, Limit]) -> bool:
+        """Write the limits by GPU UUID where they differ; return True if one did.
+
+        The limiter reads them at its next call.
+
+        Raises:
+            RetryableError: There is no shared memory, or it has another layout or lacks a card.
+        """
         path = self._file(pod)
         try:
             return set_limits(str(path), limits)
@@ -172,6 +264,11 @@ class WorkerMemory:
             raise RetryableError(f"{path}: {error}") from error
 
     def clear(self, pod: PodRef) -> None:
+        """Remove what an earlier pod of this name left, or an earlier registration of this pod.
+
+        Raises:
+            RetryableError: See remove().
+        """
         if self.is_of(pod):
             with suppress(OSError):  # containers may have put something else there
                 self._file(pod).unlink(missing_ok=True)
@@ -179,16 +276,27 @@ class WorkerMemory:
         self.remove(pod)
 
     def remove(self, pod: PodRef) -> None:
+        """Remove the pod's folder, whatever its containers made of it, and what was noted.
+
+        Raises:
+            RetryableError: The folder above it cannot be written.
+        """
         folder = self._file(pod).parent
         with host_files.errors(folder):
             folders.remove(folder)
         self.forget(pod)
 
     def forget(self, pod: PodRef) -> None:
+        """Remove what was noted; the folder at the pod's path is of another pod.
+
+        Raises:
+            RetryableError: It cannot be removed.
+        """
         with host_files.errors(self._note(pod)):
             self._note(pod).unlink(missing_ok=True)
 
     def forget_others(self, used: Collection[str]) -> None:
+        """Remove what was noted of pods other than those with these UIDs."""
         with suppress(OSError):
             for note in (self._root / REGISTERED_FOLDER).iterdir():
                 if claims.is_uid(note.name) and note.name not in used:
@@ -201,17 +309,15 @@ class WorkerMemory:
             return f"{memory.path}: found none, expected the hypervisor's shared memory"
         if memory.trouble:
             return f"{memory.path}: {memory.trouble}"
-        found, expected = (
-            sorted(map(verdicts.plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids)
-        )
+        found, expected = (sorted(map(plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids))
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"
         now = time.time()
-        if not verdicts.is_fresh(memory, now):
+        if not is_fresh(memory, now):
             age = now - memory.heartbeat
             return (
                 f"{memory.path}: heartbeat: found one of {age:.0f} s ago, expected "
-                f"{verdicts.FRESH_SECONDS:.0f} s at most"
+                f"{FRESH_SECONDS:.0f} s at most"
             )
         return ""
 
@@ -223,7 +329,6 @@ class WorkerMemory:
 
     def _write_note(self, pod: PodRef, text: str) -> None:
         note = self._note(pod)
-        note.parent.mkdir(mode=0o700, exist_ok=True)
         atomic.write(note, text.encode(), mode=0o600, durable=False)
 
     def _present(self, pod: PodRef) -> str:

@@ -6,11 +6,10 @@ does what Tensor Fusion's scheduler and the kubelet do for such a pod:
 
 1. Read the pod and the node's other workers: a card that Tensor Fusion's scheduler gave to one of
    them is refused, and an index is chosen that none of them uses.
-2. Mark the pod (core/claims/workers.py).
+2. Mark the pod (marks.py).
 3. Call Allocate with the pod's index.
 4. Wait until the hypervisor has created the shared memory of the pod, and write the limits of each
-   card there: the pod's annotations have room for one limit only. They are read from the ledger in
-   the same transaction, since other claims may have changed them meanwhile.
+   card there: the pod's annotations have room for one limit only.
 
 If a step fails, the marks are removed again and the claim is not prepared, so no container starts
 without its limits.
@@ -25,6 +24,11 @@ heartbeat, and in a note beside it. So a repeated prepare costs two reads of fil
 The memory has the pod's name, and so has that of a pod that is created again after a deletion by
 force. As long as a claim of the one is recorded, the other is not registered: the kubelet
 unprepares the claims of the first, which removes its memory, and repeats the prepare of the second.
+
+What was lent stays lent until it is free, without the lock of the store: limits are written under
+a lock of this enforcer, which all instances on the node share, and under it the records are read
+first. Records that are newer belong to a call that waits for this lock, so the last call to write
+has read the newest ones. Nobody waits for the hypervisor while holding it.
 
 A limit that changes is written into the shared memory at once. Its annotation, from which the
 hypervisor regulates the rate of kernels, follows in run(), which also repairs what others change:
@@ -42,19 +46,24 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import workers
+from tensorfusion_dra.core.claims import pod_marks
 from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.enforcer import NodeAccess, SilentEnforcerError
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.enforcers.tensor_fusion.marks import Worker
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver.ports import DevicePlugin, Pods, WorkerMemory, WorkerPods
+from tensorfusion_dra.enforcers.patience import Patience, node_lock
+from tensorfusion_dra.enforcers.tensor_fusion import marks
+from tensorfusion_dra.enforcers.tensor_fusion.marks import Worker
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.runtime.loops import LogThrottle, Wakeup
-from tensorfusion_dra.state.ledger import Ledger
+
+if TYPE_CHECKING:
+    from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 
 log = structlog.get_logger()
 
@@ -63,6 +72,7 @@ _ALLOCATE_SECONDS: Final = 8.0
 _MEMORY_SECONDS: Final = 5.0
 """The hypervisor looks once a second for what it has allocated."""
 _PATCH_SECONDS: Final = 10.0
+_LOCK_SECONDS: Final = 5.0
 _REPAIR_SECONDS: Final = 20.0
 _CHECK_SECONDS: Final = 15.0
 _SHOWN: Final = 200  # characters of an answer or an annotation in an error
@@ -73,31 +83,17 @@ class Workers:
 
     def __init__(
         self,
-        pods: Pods,
-        worker_pods: WorkerPods,
-        plugin: DevicePlugin,
+        node: NodeAccess,
+        plugin: "DevicePlugin",
         memory: WorkerMemory,
-        ledger: Ledger,
         *,
         check_seconds: float = _CHECK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Register nothing yet.
-
-        Args:
-            pods: Reads a claim's pod.
-            worker_pods: Reads and marks the node's workers.
-            plugin: The hypervisor.
-            memory: The workers' shared memory.
-            ledger: The claims of this node.
-            check_seconds: Interval of the checks.
-            clock: In seconds.
-        """
-        self._pods = pods
-        self._worker_pods = worker_pods
+        self._pods, self._worker_pods, self._records = node.pods, node.worker_pods, node.records
         self._plugin = plugin
         self._memory = memory
-        self._ledger = ledger
+        self._patience = Patience("Tensor Fusion's hypervisor")
         self._check_seconds = check_seconds
         self._clock = clock
         self._wakeup = Wakeup()
@@ -110,25 +106,25 @@ class Workers:
         self._lost: set[str] = set()  # UIDs of pods that the last check found unkept
         self._throttle = LogThrottle()
 
-    def register(self, claim: PreparedClaim, deadline: float) -> None:
-        """Return once the hypervisor keeps the limits of the claim's pod.
-
-        Args:
-            claim: A claim that is recorded.
-            deadline: On the clock.
+    def apply(self, claim: PreparedClaim, deadline: float) -> None:
+        """Return once the hypervisor keeps the limits of the claim's pod; see Enforcer.apply().
 
         Raises:
             ClaimError: The hypervisor cannot keep the limits of this claim.
             RetryableError: It does not do it now.
         """
-        if not workers.soft_shares(claim):
+        if not marks.soft_shares(claim):
             return
-        pod = workers.the_pod(claim)
-        recorded = self._ledger.claims()
-        worker = workers.of_pod(pod, [*recorded, claim])
-        if worker is None or self.is_kept(worker):
+        if deadline <= self._clock():
+            for pod in claim.pods:
+                self.is_kept(pod)  # if it is not, its registration will write the limits of then
             return
-        for other in workers.of_other_pods(pod, recorded):
+        pod = marks.the_pod(claim)
+        recorded = self._records()
+        worker = marks.of_pod(pod, [*recorded, claim])
+        if worker is None or self.is_kept(pod):
+            return
+        for other in marks.of_other_pods(pod, recorded):
             raise RetryableError(
                 f"pod {pod}: UID {pod.uid}: found claim {other.ref} of an earlier pod of this name "
                 f"still prepared, UID {other.pods[0].uid}, expected the kubelet to unprepare it"
@@ -136,50 +132,40 @@ class Workers:
         if self._register_worker(worker, deadline):
             log.debug("worker_registered", pod=str(pod), devices=list(worker.gpu_ids))
 
-    def follow(self, claim: PreparedClaim, recorded: Iterable[PreparedClaim]) -> None:
-        """Have the limits of the claim's pod follow its claims; called in the claims' transaction.
-
-        Args:
-            claim: A claim that is recorded.
-            recorded: All recorded claims.
-
-        Raises:
-            RetryableError: They cannot be written into the shared memory.
-        """
-        for worker in workers.of_claims(recorded):
-            if worker.pod in claim.pods:
-                self._follow(worker)  # if not kept, its registration will write the limits of then
-
-    def release(self, claim: PreparedClaim, recorded: Iterable[PreparedClaim]) -> None:
+    def release(self, claim: PreparedClaim) -> None:
         """Remove the shared memory of the claim's pod with the last of its claims, and no other's.
 
-        Args:
-            claim: A claim that is about to be removed.
-            recorded: All recorded claims.
+        Two claims of a pod that are released at the same time may each take the other for one that
+        still needs it. Then the pod's folder goes with the claims' other folders.
 
         Raises:
             RetryableError: It cannot be removed.
         """
-        if not workers.soft_shares(claim):
+        if not marks.soft_shares(claim):
             return
-        others = (each for each in recorded if each.ref.uid != claim.ref.uid)
-        soft = [other for other in others if workers.soft_shares(other)]
-        used = {pod for other in soft for pod in other.pods}
-        for pod in {*claim.pods} - used:
-            if self._memory.is_of(pod) or not workers.of_other_pods(pod, soft):
-                self._memory.remove(pod)
-            else:
-                self._memory.forget(pod)
+        with self._alone():
+            others = (each for each in self._records() if each.ref.uid != claim.ref.uid)
+            soft = [other for other in others if marks.soft_shares(other)]
+            used = {pod for other in soft for pod in other.pods}
+            for pod in {*claim.pods} - used:
+                if self._memory.is_of(pod) or not marks.of_other_pods(pod, soft):
+                    self._memory.remove(pod)
+                else:
+                    self._memory.forget(pod)
 
-    def is_kept(self, worker: Worker) -> bool:
+    def is_kept(self, pod: PodRef) -> bool:
         """Return True if the hypervisor keeps the pod; write the limits that are not as recorded.
 
         Raises:
             RetryableError: They cannot be written.
         """
-        with self._ledger.transaction() as transaction:  # the worker's own may be older by now
-            current = workers.of_pod(worker.pod, transaction.claims())
-            return current is not None and self._follow(current)
+        with self._alone():
+            current = marks.of_pod(pod, self._records())
+            if current is None or not self._memory.is_kept(pod, current.gpu_ids):
+                return False
+            if self._memory.set_limits(pod, current.limits):
+                self._annotate_later(pod)
+            return True
 
     def stop(self) -> None:
         """End run()."""
@@ -200,7 +186,7 @@ class Workers:
         """Have annotations follow limits, and repair workers, until stopped.
 
         Raises:
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has changed the store.
         """
         next_check = 0.0
         while self._wakeup.next_round():
@@ -221,7 +207,7 @@ class Workers:
         if not changed:
             return
         try:
-            every = workers.of_claims(self._ledger.claims())
+            every = marks.of_claims(self._records())
         except RetryableError as error:
             log.warning("workers_unchecked", error=str(error))
             with self._guard:
@@ -245,13 +231,13 @@ class Workers:
 
         Raises:
             RetryableError: The ledger cannot be read now.
-            FatalError: A newer release has changed the ledger.
+            FatalError: A newer release has changed the store.
         """
-        claims = self._ledger.claims()
+        claims = self._records()
         self._memory.forget_others(_pod_uids(claims))
         if not self._plugin.is_serving():
             return
-        every = workers.of_claims(claims)
+        every = marks.of_claims(claims)
         pods = Counter(str(worker.pod) for worker in every)
         lost = [
             worker
@@ -274,17 +260,9 @@ class Workers:
 
     def _is_surely_kept(self, worker: Worker) -> bool:
         try:
-            return self.is_kept(worker)
+            return self.is_kept(worker.pod)
         except RetryableError:
             return False
-
-    def _follow(self, worker: Worker) -> bool:
-        """Do what is_kept() does, inside the transaction that the worker was read in."""
-        if not self._memory.is_kept(worker.pod, worker.gpu_ids):
-            return False
-        if self._memory.set_limits(worker.pod, worker.limits):
-            self._annotate_later(worker.pod)
-        return True
 
     def _annotate_later(self, pod: PodRef) -> None:
         with self._guard:
@@ -307,14 +285,14 @@ class Workers:
         if not self._memory.is_of(worker.pod):
             return False
         stored = stored or self._pods.find(worker.pod, wait_seconds=_PATCH_SECONDS)
-        wanted = workers.overruled(worker, stored) if stored else {}
+        wanted = marks.overruled(worker, stored) if stored else {}
         try:
             if wanted:
                 self._worker_pods.mark(
                     worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
                 )
         except RetryableError as error:
-            found = workers.annotations(stored or {})
+            found = pod_marks.annotations(stored or {})
             shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
             self._memory.record_trouble(
                 worker.pod, f"{shown}; the driver cannot put it back: {error}"
@@ -327,21 +305,21 @@ class Workers:
         """Register a worker; return False if nothing of its pod will run.
 
         Raises:
-            ClaimError: See register().
-            RetryableError: See register(), or another call registers the pod.
+            ClaimError: See apply().
+            RetryableError: See apply(), or another call registers the pod.
         """
-        with self._alone(worker.pod):
-            if self.is_kept(worker):  # by another call, meanwhile
+        with self._registering(worker.pod):
+            if self.is_kept(worker.pod):  # by another call, meanwhile
                 return True
             if not self._plugin.is_serving():
-                raise RetryableError(
+                raise SilentEnforcerError(
                     f"pod {worker.pod}: found no device plugin sockets of Tensor Fusion's "
                     f"hypervisor, expected it to serve on this node; start it"
                 )
             stored = self._pods.find(worker.pod, wait_seconds=deadline - self._clock())
-            if stored is None or workers.is_finished(stored):
+            if stored is None or marks.is_finished(stored):
                 return False
-            runs = workers.is_running(stored)
+            runs = marks.is_running(stored)
             if not runs:
                 self._memory.clear(worker.pod)
             elif self._memory.is_replaced(worker.pod):
@@ -349,27 +327,28 @@ class Workers:
                     f"pod {worker.pod}: shared memory: found another folder than the one that its "
                     f"containers have mounted, expected the same; delete the pod"
                 )
-            marks = self._mark(worker, stored, deadline)
-            try:
-                if not runs:
-                    self._allocate(worker, int(str(marks[names.MARK_INDEX])), deadline)
-                seconds = min(_MEMORY_SECONDS, deadline - self._clock())
-                self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
-                self._write_limits(worker)
-            except RetryableError as error:
-                log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
-                self._unmark(worker.pod, marks)
-                raise
+            with self._patience.waiting():
+                given = self._mark(worker, stored, deadline)
+                try:
+                    if not runs:
+                        self._allocate(worker, int(str(given[names.MARK_INDEX])), deadline)
+                    seconds = min(_MEMORY_SECONDS, deadline - self._clock())
+                    self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
+                    self._write_limits(worker)
+                except RetryableError as error:
+                    log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
+                    self._unmark(worker.pod, given)
+                    raise
         return True
 
     def _write_limits(self, worker: Worker) -> None:
-        """Write the limits as they are recorded now; from then on follow() finds the worker.
+        """Write the limits as they are recorded now; from then on is_kept() finds the worker.
 
         Raises:
             RetryableError: They cannot be written, or claims of the pod came or went.
         """
-        with self._ledger.transaction() as transaction:
-            current = workers.of_pod(worker.pod, transaction.claims())
+        with self._alone():
+            current = marks.of_pod(worker.pod, self._records())
             if current is None or current.gpu_ids != worker.gpu_ids:
                 raise RetryableError(
                     f"pod {worker.pod}: found other claims than at the start of its registration, "
@@ -381,7 +360,13 @@ class Workers:
             self._annotate_later(current.pod)
 
     @contextmanager
-    def _alone(self, pod: PodRef) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
+        """Write limits inside the block; no other thread or instance writes any meanwhile."""
+        with node_lock(self._memory.lock_file(), wait_seconds=_LOCK_SECONDS):
+            yield
+
+    @contextmanager
+    def _registering(self, pod: PodRef) -> Iterator[None]:
         with self._guard:
             if pod.uid in self._busy:
                 raise RetryableError(
@@ -400,7 +385,7 @@ class Workers:
         """Mark the pod; return its new annotations.
 
         Raises:
-            ClaimError: See enforcers.tensor_fusion.marks.check_holders().
+            ClaimError: See marks.check_holders().
             RetryableError: One of its cards is in use, or the pod may not be marked.
         """
         pod = worker.pod
@@ -408,19 +393,19 @@ class Workers:
             every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
             others = [each for each in every if each["metadata"]["uid"] != pod.uid]
             # Read after the list: a claim is recorded before its pod is marked.
-            own = _pod_uids(filter(workers.soft_shares, self._ledger.claims()))
-            workers.check_holders(worker, stored, others, own)
-            marks = workers.marks(worker, stored, workers.free_index(others))
-            found = workers.annotations(stored)
+            own = _pod_uids(filter(marks.soft_shares, self._records()))
+            marks.check_holders(worker, stored, others, own)
+            given = marks.marks(worker, stored, marks.free_index(others))
+            found = pod_marks.annotations(stored)
             if names.MARK_DRA_MARKS in found:  # by an earlier registration
                 self._unmark(pod, found)
             self._worker_pods.mark(
                 pod,
                 labels={names.LABEL_COMPONENT: names.COMPONENT_WORKER},
-                annotations=marks,
+                annotations=given,
                 wait_seconds=min(_PATCH_SECONDS, deadline - self._clock()),
             )
-        return marks
+        return given
 
     def _unmark(self, pod: PodRef, marked: Mapping[str, object]) -> None:
         """Remove the marks from these annotations; the hypervisor forgets the pod.
@@ -431,7 +416,7 @@ class Workers:
         self._worker_pods.mark(
             pod,
             labels={names.LABEL_COMPONENT: None},
-            annotations=workers.unmarks(marked),
+            annotations=marks.unmarks(marked),
             wait_seconds=_PATCH_SECONDS,
         )
 
