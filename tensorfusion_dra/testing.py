@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.gpu import Inventory, Qos
@@ -310,7 +311,7 @@ def _check_claim(
             assert 0 < limit.sm_percent <= most.sm_percent, (
                 f"found {limit.sm_percent} percent of compute, expected 1 to {most.sm_percent}"
             )
-    _check_verdict(enforcer, example, limited[0])
+    _check_verdicts(enforcer, replace(example, enforcer=enforcer.name))
 
 
 def _checked_edits(
@@ -338,11 +339,10 @@ def _checked_edits(
     return edits
 
 
-def _check_verdict(
-    enforcer: GuardedEnforcer, example: PreparedClaim, limited: PreparedShare
-) -> None:
+def _check_verdicts(enforcer: GuardedEnforcer, example: PreparedClaim) -> None:
     """Check that limits do not count as enforced where no sign shows it."""
-    (found,) = enforcer.judge(example, [limited], (), is_new=False)
-    for each in (found, enforcer.sign().verdict):
-        assert each.reason != verdicts.UNREADABLE, each.text
-        assert each.state is not State.ENFORCED, f"found Enforced without a sign of life: {each}"
+    judged = enforcers.judged(example, enforcer, (), is_new=False)
+    for found in (*judged, enforcer.sign().verdict):
+        assert found.reason != verdicts.UNREADABLE, found.text
+        is_shown = found.state is State.ENFORCED and found.reason != verdicts.NO_LIMIT
+        assert not is_shown, f"found Enforced without a sign of life: {found}"

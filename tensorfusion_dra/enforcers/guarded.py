@@ -227,5 +227,5 @@ class _FaultError(Exception):
 
 def _of_type(found: T, kind: object, subject: str) -> T:
     if not isinstance(found, kind):  # type: ignore[arg-type]  # a class or a union of classes
-        raise _FaultError(f"{subject}: found {found!r}, expected {kind}")
+        raise _FaultError(f"{subject}: found {found!r}, expected {getattr(kind, '__name__', kind)}")
     return found

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Needs
-from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
@@ -20,6 +19,7 @@ from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.recover import Reconciler, RecoveryReport, recover
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state.ledger import Ledger
 from tests.support.builders.devices import NODE
 from tests.support.ledgers import edited

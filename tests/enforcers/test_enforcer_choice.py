@@ -7,20 +7,15 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.enforcers.registered import DEFAULT_ORDER, NoEnforcer
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
-from tensorfusion_dra.core.claims.evidence import (
-    Daemon,
-    Evidence,
-    EvidencePaths,
-    FileEvidence,
-    NodeEvidence,
-    NodeEvidencePaths,
-)
-from tensorfusion_dra.core.claims.verdicts import State
+from tensorfusion_dra.app.shared.node_settings import Settings as NodeSettings
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement
-from tensorfusion_dra.driver.enforcement_watch import NODE_CHECK_SECONDS, NodeEnforcer
+from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
+from tensorfusion_dra.enforcers.none import NoEnforcer
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
@@ -35,20 +30,27 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
+from tests.support.signs import signing
 
-PATHS: Final = {
-    "nvidia": NodeEvidencePaths(
-        enforcer="nvidia", socket="/run/tensor-fusion/nvidia/memory-limits/socket"
+ABSENT: Final = {
+    "nvidia": verdicts.not_enforced(
+        verdicts.DRIVER_CANNOT_LIMIT,
+        "/run/tensor-fusion/nvidia/memory-limits/socket: found No such file or directory, expected "
+        "the container memory-limits",
     ),
-    "tensor-fusion": NodeEvidencePaths(
-        enforcer="tensor-fusion", files=("/run/tensor-fusion/libcuda_limiter.so",)
+    "tensor-fusion": verdicts.not_enforced(
+        verdicts.LIMITER_MISSING, "/run/tensor-fusion/libcuda_limiter.so: not found"
     ),
-    "hami-core": NodeEvidencePaths(enforcer="hami-core", files=("/usr/local/vgpu/libvgpu.so.1",)),
-    "mps": NodeEvidencePaths(enforcer="mps", socket="/run/nvidia/mps/pipe/control"),
-    "none": NodeEvidencePaths(enforcer="none"),
+    "hami-core": verdicts.not_enforced(
+        verdicts.LIMITER_MISSING, "/usr/local/vgpu/libvgpu.so.1: not found"
+    ),
+    "mps": verdicts.not_enforced(
+        verdicts.DAEMON_SILENT,
+        "no MPS daemon answers at /run/nvidia/mps/pipe/control: No such file or directory",
+    ),
 }
 KINDS: Final = {each.name: each for each in (Nvidia(), TENSOR_FUSION, HAMI_CORE, MPS, NoEnforcer())}
-ORDER: Final = DEFAULT_ORDER.split(",")
+ORDER: Final = NodeSettings(node_name="node-01").enforcers.split(",")
 EXPANDING: Final = replace(
     NODE,
     oversubscription=Oversubscription(
@@ -60,28 +62,29 @@ NOW: Final = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class NodeWith:
-    """Evidence of a node with these enforcers and no other."""
+    """Signs of a node with these enforcers and no other."""
 
     def __init__(self) -> None:
         self.present: set[str] = set()
         self.read: list[str] = []
 
-    def of_claim(self, paths: EvidencePaths) -> Evidence:
-        raise AssertionError(paths)
+    def has(self, enforcer: Enforcer) -> Enforcer:
+        """Return the enforcer, which is there if it is present on this node."""
+        return signing(enforcer, lambda: self._sign(enforcer))
 
-    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
-        self.read.append(paths.enforcer)
-        is_present = paths.enforcer in self.present
-        trouble = "" if is_present else "not found"
-        silent = "" if is_present else "No such file or directory"
-        if paths.enforcer == "nvidia" and silent:
-            silent = f"{paths.socket}: found {silent}, expected the container memory-limits"
-        return NodeEvidence(
-            read_at=0,
-            files=tuple(FileEvidence(path=file, trouble=trouble) for file in paths.files),
-            hypervisor="device plugin answers" if "tensor-fusion" in self.present else "",
-            daemon=Daemon(path=paths.socket, trouble=silent) if paths.socket else None,
-        )
+    def _sign(self, enforcer: Enforcer) -> Sign:
+        self.read.append(enforcer.name)
+        if isinstance(enforcer, NoEnforcer):
+            return enforcer.sign()
+        return Sign(verdict=self._verdict(enforcer.name))
+
+    def _verdict(self, name: str) -> Verdict:
+        if name not in self.present:
+            return ABSENT[name]
+        if name == "hami-core":
+            return verdicts.unknown(verdicts.LIBRARY_INSTALLED, "the library is there")
+        text = "the MPS daemon answers at /run/nvidia/mps/pipe/control"
+        return verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
 
 
 class Chooser:
@@ -92,16 +95,14 @@ class Chooser:
         self.node = NodeWith()
         self.events = EventsInMemory()
         self.changes = 0
-        arguments: dict[str, Any] = {"paths": PATHS, "is_required": False, **more}
         self.chooser = NodeEnforcer(
-            self.node,
-            {name: KINDS[name] for name in candidates or ORDER},
+            {name: self.node.has(KINDS[name]) for name in candidates or ORDER},
             is_auto=is_auto,
+            on_change=self._changed,
             now=lambda: NOW,
             clock=lambda: self.seconds,
-            **arguments,
+            **{"is_required": False, **more},
         )
-        self.chooser.on_change = self._changed
 
     def _changed(self) -> None:
         self.changes += 1
@@ -110,10 +111,10 @@ class Chooser:
         self.node.present = {*present}
         return self.chooser.of_new_claim().enforcer
 
-    def check(self, *present: str, after: float = NODE_CHECK_SECONDS) -> None:
+    def check(self, *present: str, after: float = CHECK_SECONDS) -> None:
         self.node.present = {*present}
         self.seconds += after
-        self.chooser.check(self.events)
+        self.chooser.check(self.events.warn)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_text_of_a_bare_node_is_the_documented_one() -> None:
     page = markdown.text(helm.ROOT / "docs" / "install.md")
     documented = page.partition("<!-- refusal:")[2].split("```")[1].removeprefix("text")
 
-    assert Chooser().chooser.of_new_claim().lacking == " ".join(documented.split())
+    assert Chooser().chooser.of_new_claim().none_found == " ".join(documented.split())
 
 
 def test_devices_are_published_again_if_the_choice_changes() -> None:
@@ -182,7 +183,7 @@ def test_pool_that_expands_memory_takes_only_enforcers_that_can() -> None:
     assert setup.chosen("hami-core") == "hami-core"
 
     assert setup.chooser.of_devices(EXPANDING) == Enforcement(enforcer="none")
-    assert "hami-core (" not in setup.chooser.of_new_claim().lacking
+    assert "hami-core (" not in setup.chooser.of_new_claim().none_found
     assert setup.chosen("hami-core", "tensor-fusion") == "tensor-fusion"
     assert setup.chooser.of_devices(NODE).enforcer == "tensor-fusion"
 
@@ -194,14 +195,14 @@ def test_named_enforcer_is_chosen_there_or_not_and_not_read_at_a_prepare() -> No
 
     choice = setup.chooser.of_new_claim()
 
-    assert (choice.enforcer, choice.lacking) == ("hami-core", "")
+    assert (choice.enforcer, choice.none_found) == ("hami-core", "")
     assert len(setup.node.read) == 1
     setup.check("hami-core")
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="hami-core", **BOTH)
 
 
 def test_simulated_gpus_show_their_enforcer_and_nothing_is_read() -> None:
-    setup = Chooser("tensor-fusion", is_auto=False, paths={})
+    setup = Chooser("tensor-fusion", is_auto=False, is_real=False)
 
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
     assert setup.node.read == []
@@ -260,7 +261,7 @@ def test_missing_enforcer_is_awaited_at_the_scheduler_and_then_given_up() -> Non
         ("mps", {"wait_seconds": 0}),
         ("mps", {"is_needed": False}),  # the default isolation needs none
         ("none", {"is_auto": False}),  # limits are advisory
-        ("tensor-fusion", {"paths": {}, "is_auto": False}),  # simulated GPUs
+        ("tensor-fusion", {"is_real": False, "is_auto": False}),  # simulated GPUs
     ],
 )
 def test_enforcer_that_refuses_no_claim_is_not_awaited(
@@ -295,8 +296,8 @@ def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
     hard = put_claim(setup, "b", share_result(), uid="uid-b")
     setup.annotate(hard, **{"tensor-fusion.ai/isolation": "hard"})
 
-    assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().lacking}"
-    assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().lacking}"
+    assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
+    assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().none_found}"
     assert setup.ledger.claims() == []
     node.node.present = {"hami-core"}
     assert setup.prepared(ref).enforcer == "hami-core"

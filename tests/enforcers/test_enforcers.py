@@ -16,18 +16,17 @@ from tensorfusion_dra.core.claims.enforcer import (
     Needs,
     TextFile,
 )
-from tensorfusion_dra.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.index_limits import Way
-from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
-from tensorfusion_dra.core.claims.evidence import EvidencePaths
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import cdi_rules, quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.preload import PreloadMethod
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.prepared_claims import (
     admin_share,
     limit,
@@ -83,7 +82,7 @@ def test_shares_without_a_limit_get_only_their_isolation(
 @EVERY
 def test_simulated_card_has_limits_but_nothing_of_the_host(by: Enforcer) -> None:
     assert edits(by, SIMULATED) == Edits(env=edits(by, ONE).env)
-    assert (by.needs(SIMULATED), by.evidence_paths(SIMULATED)) == (Needs(), EvidencePaths())
+    assert by.needs(SIMULATED) == Needs()
 
 
 @pytest.mark.parametrize("by", [HAMI, MPS], ids=lambda by: by.name)
@@ -92,43 +91,14 @@ def test_hard_and_soft_isolation_have_the_same_fixed_limits(by: Enforcer) -> Non
 
     assert variables_with_prefix(hard.env, "CUDA_") == variables_with_prefix(soft.env, "CUDA_")
     assert hard.mounts == soft.mounts
-    assert by.fixed == set(Isolation)
-
-
-@pytest.mark.parametrize(
-    ("by", "claim", "paths"),
-    [
-        (
-            HAMI,
-            ONE,
-            EvidencePaths(files=(HAMI_LIBRARY,), caches={"gpu": f"{HAMI_CACHES}/gpu.cache"}),
-        ),
-        (Mps(), ONE, EvidencePaths(socket="/run/nvidia/mps/pipe/control")),
-        (
-            TENSOR_FUSION,
-            ONE,
-            EvidencePaths(
-                files=(LIMITER,),
-                shared_memory=f"{SHM}/shm",
-                registered_folder=f"/run/tensor-fusion/shm/.tensorfusion-dra/{ONE.pods[0].uid}",
-            ),
-        ),
-        (TENSOR_FUSION, HARD, EvidencePaths()),
-        (HAMI, UNLIMITED, EvidencePaths()),
-        (MPS, UNLIMITED, EvidencePaths()),
-    ],
-)
-def test_evidence_is_at_the_enforcers_own_places(
-    by: Enforcer, claim: PreparedClaim, paths: EvidencePaths
-) -> None:
-    assert by.evidence_paths(claim) == paths
+    assert by.facts.fixed == set(Isolation)
 
 
 @pytest.mark.parametrize(
     ("by", "library"),
     [
-        (HamiCore(library=HAMI_LIBRARY, preload=Way.ENV), "/usr/local/vgpu/libvgpu.so"),
-        (TensorFusion(preload=Way.ENV), "/tensor-fusion-limiter/libcuda_limiter.so"),
+        (HamiCore(library=HAMI_LIBRARY, method=PreloadMethod.ENV), "/usr/local/vgpu/libvgpu.so"),
+        (TensorFusion(method=PreloadMethod.ENV), "/tensor-fusion-limiter/libcuda_limiter.so"),
     ],
 )
 def test_without_a_preload_file_a_variable_loads_the_library(
@@ -441,5 +411,4 @@ def test_nvidia_needs_nothing_without_limits_on_real_cards(claim: PreparedClaim)
     claim = replace(claim, enforcer="nvidia")
 
     assert Nvidia().needs(claim) == Needs()
-    assert Nvidia().evidence_paths(claim) == EvidencePaths()
     assert edits(Nvidia(), claim).hooks == ()

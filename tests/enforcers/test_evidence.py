@@ -4,26 +4,21 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
-from tensorfusion_dra.core.claims.evidence import (
-    Cache,
-    EvidencePaths,
-    NodeEvidencePaths,
-    SharedMemory,
-)
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.enforcers import hami_cache
-from tensorfusion_dra.enforcers.evidence import EvidenceReader
-from tensorfusion_dra.enforcers.hypervisor import shared_memory
-from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers import hami_core
+from tensorfusion_dra.enforcers.hami_core import Cache, HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory, WorkerMemory
 from tests.support import enforcer_files
 from tests.support.builders.prepared_claims import (
     POD,
@@ -35,7 +30,6 @@ from tests.support.builders.prepared_claims import (
 )
 
 NOW: Final = 1_700_000_000.0
-FRESH: Final = enforcer_files.shared_memory({"0": limit(25, 20)}, heartbeat=int(NOW))
 
 
 @pytest.fixture
@@ -51,16 +45,12 @@ def listener() -> Iterator[socket.socket]:
         yield server
 
 
-def soft(folder: Path) -> NodeEvidencePaths:
-    return NodeEvidencePaths(
-        enforcer="tensor-fusion",
-        files=(str(folder / "libcuda_limiter.so"),),
-        sockets=str(folder / "tensor-fusion-index-*.sock"),
-    )
+def soft(folder: Path, **address: Any) -> TensorFusion:
+    return TensorFusion(root=str(folder), device_plugins=str(folder), **address)
 
 
-def found(paths: NodeEvidencePaths) -> tuple[str, str, str]:
-    verdict = presence.of_node(paths.enforcer, EvidenceReader(now=lambda: NOW).of_node(paths))
+def found(enforcer: Enforcer) -> tuple[str, str, str]:
+    verdict = enforcer.sign().verdict
     return verdict.state.value, verdict.reason, verdict.text
 
 
@@ -117,63 +107,30 @@ def test_healthz_of_the_hypervisor_is_asked_last(node: Path, answer: bytes, stat
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
-        paths = replace(soft(node), http=("127.0.0.1", server.getsockname()[1]))
+        address = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": server.getsockname()[1]}
 
-        assert found(paths)[0] == state
+        assert found(soft(node, **address))[0] == state
         thread.join()
 
 
 def test_mps_daemon_has_to_accept(tmp_path: Path, listener: socket.socket) -> None:
-    paths = NodeEvidencePaths(enforcer="mps", socket=str(tmp_path / "control"))
-    assert found(paths)[2].startswith(f"no MPS daemon answers at {tmp_path}/control: No such file")
+    mps = Mps(pipes=str(tmp_path))
+    assert found(mps)[2].startswith(f"no MPS daemon answers at {tmp_path}/control: No such file")
 
     listener.bind(str(tmp_path / "control"))
-    assert found(paths)[:2] == ("NotEnforced", "DaemonSilent")
+    assert found(mps)[:2] == ("NotEnforced", "DaemonSilent")
 
     listener.listen()
-    assert found(paths)[:2] == ("Enforced", "EnforcerAlive")
+    assert found(mps)[:2] == ("Enforced", "EnforcerAlive")
 
 
 def test_installed_library_of_hami_core_shows_nothing(node: Path) -> None:
-    paths = NodeEvidencePaths(enforcer="hami-core", files=(str(node / "libcuda_limiter.so"),))
+    hami = HamiCore(library=str(node / "libcuda_limiter.so"))
 
-    assert found(paths)[:2] == ("Unknown", "LibraryInstalled")
-
-
-def test_signs_of_a_claim_are_read_at_its_places(node: Path) -> None:
-    enforcer_files.write_shared_memory(node / "shm", FRESH)
-    (node / "gpu.cache").write_bytes(enforcer_files.hami_cache([limit(25, 20)]))
-
-    evidence = EvidenceReader(now=lambda: NOW).of_claim(
-        EvidencePaths(
-            files=(str(node / "libcuda_limiter.so"), str(node / "missing")),
-            shared_memory=str(node / "shm"),
-            caches={"gpu": str(node / "gpu.cache")},
-            socket=str(node / "control"),
-        )
-    )
-
-    assert [file.trouble for file in evidence.files] == ["", "not found"]
-    assert evidence.shared_memory is not None
-    assert evidence.shared_memory.heartbeat == NOW
-    assert evidence.caches["gpu"].processes == 1
-    assert evidence.daemon is not None
-    assert evidence.daemon.trouble == "No such file or directory"
+    assert found(hami)[:2] == ("Unknown", "LibraryInstalled")
 
 
-def test_places_of_a_simulated_claim_are_not_read() -> None:
-    evidence = EvidenceReader(now=lambda: NOW).of_claim(EvidencePaths())
-
-    assert (evidence.files, evidence.shared_memory, evidence.caches, evidence.daemon) == (
-        (),
-        None,
-        {},
-        None,
-    )
-
-
-def test_only_claims_that_something_on_the_node_enforces_are_refused(node: Path) -> None:
-    evidence = EvidenceReader(now=lambda: NOW).of_node(soft(node))
+def test_only_claims_that_something_on_the_node_enforces_need_evidence() -> None:
     shares = {
         "soft": prepared_share(0, limit(25, 20)),
         "hard": prepared_share(0, limit(25, 20), isolation=Isolation.HARD),
@@ -185,7 +142,7 @@ def test_only_claims_that_something_on_the_node_enforces_are_refused(node: Path)
     refused = [
         name
         for name, share in shares.items()
-        if presence.refusal(prepared_claim(share, enforcer="tensor-fusion"), evidence)
+        if enforcers.needs_evidence(prepared_claim(share), TensorFusion())
     ]
 
     assert refused == ["soft"]
@@ -197,8 +154,8 @@ GPU: Final = CLAIM.shares[0].gpu_uuid
 
 def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_path: Path) -> None:
     memory = WorkerMemory(tmp_path / "shm")
-    paths = TensorFusion(root=str(tmp_path)).evidence_paths(CLAIM)
-    file = Path(paths.shared_memory)
+    enforcer = TensorFusion(root=str(tmp_path))
+    file = Path(enforcer.needs(CLAIM).folders[0].path) / "shm"
     content = enforcer_files.shared_memory(
         {GPU: limit(25, 20)}, heartbeat=int(time.time()), processes=1
     )
@@ -206,8 +163,7 @@ def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_pat
     memory.record_registered(POD)
 
     def reason() -> str:
-        evidence = EvidenceReader().of_claim(paths)
-        (found,) = verdicts.of_claim(CLAIM, evidence, is_new=False)
+        (found,) = enforcers.judged(CLAIM, enforcer, (), is_new=False)
         return found.reason
 
     assert reason() == "LimiterActive"
@@ -239,7 +195,7 @@ def path(tmp_path: Path) -> Path:
 def test_limits_and_processes_of_hami_core_are_read(path: Path) -> None:
     path.write_bytes(enforcer_files.hami_cache(LIMITS, processes=2))
 
-    found = hami_cache.read(str(path))
+    found = hami_core.read(str(path))
 
     assert (found.limits[:2], found.processes, found.trouble) == (LIMITS, 2, "")
     assert found.limits[2:] == (limit(0, 0),) * 14
@@ -267,11 +223,11 @@ def test_bytes_that_are_no_text_are_no_error(path: Path) -> None:
     ("read", "content", "trouble"),
     [
         # A file that no process of HAMi-core has initialized yet has no limits.
-        (hami_cache.read, b"", ""),
-        (hami_cache.read, bytes(2_008_953), ""),
-        (hami_cache.read, enforcer_files.hami_cache(LIMITS, flag=0), ""),
+        (hami_core.read, b"", ""),
+        (hami_core.read, bytes(2_008_953), ""),
+        (hami_core.read, enforcer_files.hami_cache(LIMITS, flag=0), ""),
         (
-            hami_cache.read,
+            hami_core.read,
             enforcer_files.hami_cache(LIMITS, version=(1, 1)),
             "found version 1.1, expected 1.2",
         ),
@@ -294,7 +250,7 @@ def test_file_of_another_layout_has_no_limits(
     assert (tuple(found.limits), found.processes, found.trouble) == ((), 0, trouble)
 
 
-@pytest.mark.parametrize("read", [hami_cache.read, shared_memory.read])
+@pytest.mark.parametrize("read", [hami_core.read, shared_memory.read])
 def test_links_and_pipes_of_a_tenant_are_not_followed(path: Path, read: Read) -> None:
     missing = read(str(path))
     assert (tuple(missing.limits), missing.trouble) == ((), "")
@@ -302,7 +258,7 @@ def test_links_and_pipes_of_a_tenant_are_not_followed(path: Path, read: Read) ->
     real = path.with_name("real")
     real.write_bytes(
         enforcer_files.hami_cache(LIMITS)
-        if read is hami_cache.read
+        if read is hami_core.read
         else enforcer_files.shared_memory(BY_GPU, heartbeat=1)
     )
     path.symlink_to(real)

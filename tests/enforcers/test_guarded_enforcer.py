@@ -9,16 +9,17 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Edits,
+    EnforcerFacts,
     EnforcerSettings,
     Needs,
+    Sign,
+    SilentEnforcerError,
 )
-from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
-from tensorfusion_dra.core.claims.verdicts import State
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.errors import ClaimError, InputError
+from tensorfusion_dra.core.errors import ClaimError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
-from tensorfusion_dra.driver.providers import ProviderKind, Registered
 from tests.support.another_enforcer import Another, variant
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import claim_record
@@ -34,10 +35,7 @@ CLAIM = claim_record("a", allocation(CARD, 1, tflops="78", vram="20Gi"), on=NODE
 
 
 def guarded(kind: object, *, budget_seconds: float = FOREVER) -> GuardedEnforcer:
-    registered = Registered(
-        kind=ProviderKind.ENFORCER, name="another", package="another 1.0", load=lambda: kind
-    )
-    return GuardedEnforcer(registered, SETTINGS, budget_seconds=budget_seconds)
+    return GuardedEnforcer("another", lambda: kind, SETTINGS, budget_seconds=budget_seconds)
 
 
 def test_edits_become_a_valid_cdi_spec() -> None:
@@ -54,20 +52,19 @@ def test_edits_become_a_valid_cdi_spec() -> None:
 def test_members_that_are_left_out_promise_least() -> None:
     enforcer = guarded(Another)
 
-    assert not enforcer.enforces_hard
-    assert not enforcer.expands_memory
-    assert enforcer.counts_by_pid
-    assert enforcer.fixed == frozenset(Isolation)
-    assert enforcer.evidence_paths(CLAIM) == EvidencePaths()
+    assert enforcer.facts == EnforcerFacts()
+    assert enforcer.facts.fixed == frozenset(Isolation)
     assert enforcer.claims_root == f"{FOLDER}/claims"
+    enforcer.apply(CLAIM, tuple, 0.0)
+    enforcer.release(CLAIM, tuple)
+    assert enforcer.used(CLAIM) == {}
+    assert enforcer.of_record(CLAIM.shares[0]) is None
 
 
 def test_members_that_are_there_count() -> None:
-    enforcer = guarded(variant(enforces_hard=True, counts_by_pid=False, fixed=frozenset()))
+    facts = EnforcerFacts(enforces_hard=True, counts_by_pid=False, fixed=frozenset())
 
-    assert enforcer.enforces_hard
-    assert not enforcer.counts_by_pid
-    assert enforcer.fixed == frozenset()
+    assert guarded(variant(facts=facts)).facts == facts
 
 
 def test_its_own_refusal_is_passed_on() -> None:
@@ -78,7 +75,7 @@ def test_its_own_refusal_is_passed_on() -> None:
         guarded(variant(needs=needs)).needs(CLAIM)
 
 
-@pytest.mark.parametrize("member", ["needs", "evidence_paths", "edits"])
+@pytest.mark.parametrize("member", ["needs", "edits"])
 def test_answer_of_another_type_fails_the_claim(member: str) -> None:
     enforcer = guarded(variant(**{member: lambda *_: None}))
     arguments = (CLAIM, CLAIM.shares) if member == "edits" else (CLAIM,)
@@ -119,22 +116,67 @@ def test_class_that_cannot_be_used_is_an_error_at_the_start(kind: object) -> Non
         guarded(kind).check()
 
 
-def test_enforcer_without_signs_is_unknown() -> None:
-    found = guarded(Another).judge(CLAIM, CLAIM.shares[0], Evidence(read_at=0.0))
+def judged(enforcer: GuardedEnforcer) -> Verdict:
+    (found,) = enforcer.judge(CLAIM, CLAIM.shares, (), is_new=False)
+    return found
 
-    assert (found.state, found.reason) == (State.UNKNOWN, verdicts.NO_SIGNS)
+
+def test_enforcer_without_signs_is_unknown() -> None:
+    enforcer = guarded(Another)
+
+    for found in (judged(enforcer), enforcer.sign().verdict):
+        assert (found.state, found.reason) == (State.UNKNOWN, verdicts.NO_SIGNS)
+
+
+@pytest.mark.parametrize(
+    ("needs", "reason"),
+    [
+        (Needs(files=("/nowhere/limiter.so",)), verdicts.LIMITER_MISSING),
+        (Needs(sockets=("/nowhere/socket",)), verdicts.DAEMON_SILENT),
+    ],
+)
+def test_what_a_claim_needs_is_a_sign(needs: Needs, reason: str) -> None:
+    found = guarded(variant(needs=lambda *_: needs)).sign().verdict
+
+    assert (found.state, found.reason) == (State.NOT_ENFORCED, reason)
 
 
 def test_enforcer_judges_by_its_own_signs() -> None:
     alive = verdicts.enforced("DaemonAlive", "seen")
-    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _evidence: alive))
+    enforcer = guarded(
+        variant(judge=lambda *_, is_new: [alive], sign=lambda _: Sign(verdict=alive))
+    )
 
-    assert enforcer.judge(CLAIM, CLAIM.shares[0], Evidence(read_at=0.0)) == alive
+    assert (judged(enforcer), enforcer.sign().verdict) == (alive, alive)
 
 
-def test_verdict_of_another_type_is_unknown() -> None:
-    enforcer = guarded(variant(judge=lambda _self, _claim, _share, _evidence: "Enforced"))
-
-    found = enforcer.judge(CLAIM, CLAIM.shares[0], Evidence(read_at=0.0))
+@pytest.mark.parametrize("answer", [["Enforced"], [], None])
+def test_verdict_of_another_type_is_unknown(answer: object) -> None:
+    found = judged(guarded(variant(judge=lambda *_, is_new: answer)))
 
     assert (found.state, found.reason) == (State.UNKNOWN, verdicts.UNREADABLE)
+
+
+def test_enforcer_that_hangs_while_it_acts_holds_up_no_admission() -> None:
+    gate = threading.Event()
+
+    def apply(*_: object) -> None:
+        assert gate.wait(PATIENCE_SECONDS)
+
+    enforcer = guarded(variant(apply=apply), budget_seconds=0.01)
+
+    for _ in range(2):
+        with pytest.raises(SilentEnforcerError, match="enforcer another: no answer"):
+            enforcer.apply(CLAIM, tuple, 0.0)
+    calm = guarded(variant(apply=apply))
+    calm.check()
+    assert enforcer.needs(CLAIM) == calm.needs(CLAIM)
+    gate.set()
+
+
+def test_reason_why_a_limit_is_not_as_recorded_is_passed_on() -> None:
+    def apply(*_: object) -> None:
+        raise RetryableError("GPU-0: found 5 bytes, expected 4")
+
+    with pytest.raises(RetryableError, match=r"^GPU-0: found 5 bytes"):
+        guarded(variant(apply=apply)).apply(CLAIM, tuple, 0.0)

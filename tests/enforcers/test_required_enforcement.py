@@ -9,18 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
-from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.evidence import (
-    Evidence,
-    EvidencePaths,
-    FileEvidence,
-    NodeEvidence,
-    NodeEvidencePaths,
-)
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs, Sign
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.enforcers import choice
+from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
@@ -35,6 +29,7 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
+from tests.support.signs import ALIVE, NO_HYPERVISOR
 
 MISSING: Final = {
     "/run/tensor-fusion/libcuda_limiter.so",
@@ -84,7 +79,7 @@ def test_part_of_a_card_waits_and_the_error_names_enforcer_and_cures(
     assert text.startswith("claim default/a: nothing on this node would enforce its limits: ")
     assert f"enforcer {enforcer.name}: " in text
     assert ": No such file or directory; " in text
-    assert text.endswith(presence.cure(enforcer.name))
+    assert text.endswith(choice.remedy(enforcer))
     assert (node.ledger.claims(), node.spec_of(ref)) == ([], None)
 
 
@@ -127,7 +122,7 @@ def test_only_claims_for_nothing_but_whole_cards_are_prepared(
 def test_whole_card_is_prepared_in_isolation_shared(
     bare: Callable[[Enforcer], Setup], enforcer: Enforcer, mode: str
 ) -> None:
-    if mode == "hard" and not enforcer.enforces_hard:
+    if mode == "hard" and not enforcer.facts.enforces_hard:
         return  # refused to tenants, and for administrators the limiter is in the image
     node = bare(enforcer)
     annotations = {"tensor-fusion.ai/isolation": mode} if mode else {}
@@ -137,7 +132,7 @@ def test_whole_card_is_prepared_in_isolation_shared(
 
     (share,) = outcome.shares
     assert (share.limit, share.isolation) == (None, Isolation.SHARED)
-    (found,) = verdicts.of_claim(outcome, Evidence(read_at=0.0), is_new=False)
+    (found,) = enforcers.judged(outcome, enforcer, (), is_new=False)
     assert (found.state, found.reason) == ("Enforced", "NoLimit")
     assert node.ledger.claims() == [outcome]
     assert "TF_ISOLATION_MODE=shared" in str(node.spec_of(ref))
@@ -157,33 +152,25 @@ def test_whole_card_stays_without_limit_once_the_enforcer_is_there(
 
 
 class NodeWithHypervisor:
-    """Signs of this node's hypervisor: "" is a dead one."""
+    """A node whose hypervisor lives or not."""
 
     def __init__(self) -> None:
-        self.hypervisor = ""
+        self.is_alive = False
 
-    def of_claim(self, paths: EvidencePaths) -> Evidence:
-        raise AssertionError(paths)
-
-    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
-        return NodeEvidence(
-            read_at=0,
-            files=(FileEvidence(path="/libcuda_limiter.so"),),
-            hypervisor=self.hypervisor,
-            asked=("device plugin: not found",),
-        )
+    def sign(self) -> Sign:
+        return ALIVE if self.is_alive else NO_HYPERVISOR
 
 
 @pytest.fixture
-def evidence(setup: Setup) -> NodeWithHypervisor:
+def hypervisor(setup: Setup) -> NodeWithHypervisor:
     """Require the signs of a hypervisor, on a node with real cards."""
     found = NodeWithHypervisor()
-    setup.use(required=found)
+    setup.use(required=found.sign)
     return found
 
 
 def test_claim_waits_until_the_hypervisor_is_alive(
-    setup: Setup, evidence: NodeWithHypervisor
+    setup: Setup, hypervisor: NodeWithHypervisor
 ) -> None:
     use_real_cards(setup)
     ref = put_claim(setup, "a", share_result())
@@ -192,11 +179,11 @@ def test_claim_waits_until_the_hypervisor_is_alive(
         "claim default/a: nothing would enforce its limits (require-enforcement): no sign of a "
         "hypervisor (device plugin: not found); run Tensor Fusion's hypervisor on this node"
     )
-    evidence.hypervisor = "device plugin answers"
+    hypervisor.is_alive = True
     setup.prepared(ref)
 
     # Once prepared, its containers may run; the kubelet repeats the call when it restarts.
-    evidence.hypervisor = ""
+    hypervisor.is_alive = False
     setup.prepared(ref)
 
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import workers
+from tensorfusion_dra.core.claims import pod_marks
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.enforcers.hypervisor import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
@@ -269,7 +269,7 @@ def test_replaced_annotations_are_kept_and_restored(
 
     node.setup.unprepare(node.put("b", share_result(GPU_1), pod="train"))
     node.prepare(node.put("a", share_result(**SMALL), pod="train"))
-    found = workers.original_annotations(node.pods.stored["train"])
+    found = pod_marks.original_annotations(node.pods.stored["train"])
     assert {key: value for key, value in found.items() if key in before} == before
 
 
@@ -687,7 +687,9 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
     notes = node.hypervisor.shm / ".tensorfusion-dra"
     (notes / "uid-of-a-pod-of-an-earlier-release").touch()
     with running(node.workers.run, stop=node.workers.stop):
-        assert eventually(lambda: [note.name for note in notes.iterdir()] == ["uid-of-the-next"])
+        assert eventually(
+            lambda: {note.name for note in notes.iterdir()} == {".lock", "uid-of-the-next"}
+        )
     assert len(node.hypervisor.calls) == 2
 
 

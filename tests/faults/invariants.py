@@ -8,9 +8,9 @@ from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, documents
-from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state.ledger import Ledger
 
 

@@ -329,6 +329,7 @@ class WorkerMemory:
 
     def _write_note(self, pod: PodRef, text: str) -> None:
         note = self._note(pod)
+        note.parent.mkdir(mode=0o700, exist_ok=True)
         atomic.write(note, text.encode(), mode=0o600, durable=False)
 
     def _present(self, pod: PodRef) -> str:

@@ -304,8 +304,8 @@ def test_named_enforcer_is_the_choice_there_or_not(
 
     choice = chooser.of_new_claim()
 
-    assert (choice.enforcer, chooser.enforces_hard(choice)) == (enforcer, enforces_hard)
-    assert choice.lacking == ""
+    assert (choice.enforcer, choice.enforces_hard) == (enforcer, enforces_hard)
+    assert choice.none_found == ""
 
 
 @pytest.mark.parametrize(

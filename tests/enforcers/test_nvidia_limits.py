@@ -1,22 +1,17 @@
 """Memory limits of pods, as the path of a claim has the NVIDIA driver set them."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.enforcers.nvidia.enforcer import NO_LIMIT, Nvidia
-from tensorfusion_dra.core.claims.evidence import (
-    Daemon,
-    Evidence,
-    EvidencePaths,
-    NodeEvidence,
-    NodeEvidencePaths,
-)
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers.nvidia.pod_limits import PodLimits
+from tensorfusion_dra.enforcers.nvidia.client import NO_LIMIT, LimitsClient
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     GPU_0,
@@ -26,24 +21,37 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
+from tests.support.waiting import PATIENCE_SECONDS
 
 
-class DriverInMemory:
+class DriverInMemory(LimitsClient):
     """Limits by pod and card; it may be away, and lowers no limit of a pod that is busy."""
 
     def __init__(self) -> None:
+        super().__init__("/nowhere")
         self.limits: dict[str, dict[str, int]] = {}
         self.trouble = ""
+        self.cannot = ""
         self.busy = ""
 
-    def get(self, pod_uid: str, gpu_uuids: Iterable[str]) -> Mapping[str, tuple[int, int] | str]:
+    def check(self, *, wait_seconds: float) -> Sequence[str]:
+        return [self.cannot]
+
+    def get(
+        self, pod_uid: str, gpu_uuids: Iterable[str], *, wait_seconds: float
+    ) -> Mapping[str, tuple[int, int] | str]:
         if self.trouble:
             raise RetryableError(self.trouble)
         own = self.limits[pod_uid]
         return {uuid: (own[uuid], 5) if uuid in own else "no limit" for uuid in gpu_uuids}
 
     def set(
-        self, pod_uid: str, limits: Mapping[str, int], beside: Mapping[str, Mapping[str, int]]
+        self,
+        pod_uid: str,
+        limits: Mapping[str, int],
+        beside: Mapping[str, Mapping[str, int]],
+        *,
+        wait_seconds: float,
     ) -> Sequence[str]:
         if self.trouble:
             raise RetryableError(self.trouble)
@@ -57,29 +65,20 @@ class DriverInMemory:
         return changed
 
 
-class NodeWith:
-    """Evidence of a node whose driver has this trouble."""
-
-    def __init__(self, trouble: str) -> None:
-        self.trouble = trouble
-
-    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
-        return NodeEvidence(read_at=0.0, daemon=Daemon(path="/socket", trouble=self.trouble))
-
-    def of_claim(self, paths: EvidencePaths) -> Evidence:
-        raise AssertionError(paths)
-
-
 class Node(Setup):
     """A node with enforcer nvidia."""
 
     def __init__(self, folder: Path) -> None:
         self.driver = DriverInMemory()
-        super().__init__(folder, enforcer=Nvidia())
-        self.enforcers["nvidia"] = Nvidia()
-        self.setter = self.pod_limits = PodLimits(self.driver, self.ledger)
-        self.use()
+        self.nvidia = Nvidia(root=str(folder / "nvidia"), client=self.driver)
+        super().__init__(folder, enforcer=self.nvidia)
+        self.enforcers["nvidia"] = self.nvidia
+        self.use(required=self.nvidia.sign)
         use_real_cards(self)
+
+    def apply(self, claim: PreparedClaim) -> None:
+        """Have the claim's limits set again, as each check of the watch does."""
+        self.nvidia.apply(claim, self.ledger.claims, time.monotonic() + PATIENCE_SECONDS)
 
     def put(
         self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0, **limits: str
@@ -133,13 +132,13 @@ def test_unprepare_succeeds_without_the_driver(node: Node) -> None:
 def test_use_is_what_the_driver_counts_for_the_pod(node: Node) -> None:
     claim = node.prepared(node.put("a", "8Gi"))
     card = claim.shares[0].gpu_uuid
-    known = node.setter.used(claim)
+    known = node.nvidia.used(claim)
     node.driver.limits["p"].clear()
-    without_limit = node.setter.used(claim)
+    without_limit = node.nvidia.used(claim)
     node.driver.trouble = "nobody listens"
 
     assert known == {("p", card): 5}
-    assert (without_limit, node.setter.used(claim)) == ({}, {})
+    assert (without_limit, node.nvidia.used(claim)) == ({}, {})
 
 
 def test_lost_limits_are_set_again(node: Node) -> None:
@@ -148,16 +147,17 @@ def test_lost_limits_are_set_again(node: Node) -> None:
     node.unprepare(gone.ref)
     node.driver.limits.clear()
 
-    node.setter.restore(claim)
-    node.setter.restore(gone)
+    node.apply(claim)
+    node.apply(gone)
 
     assert [list(each.values()) for each in node.driver.limits.values()] == [[8 * GIB]]
     node.driver.trouble = "nobody listens"
-    node.setter.restore(claim)  # logged
+    with pytest.raises(RetryableError, match="nobody listens"):
+        node.apply(claim)
 
 
 def test_parts_of_cards_wait_for_a_driver_that_can_limit_and_whole_cards_run(node: Node) -> None:
-    node.use(required=NodeWith("NVIDIA driver: found 580.95.05, expected 615 or later"))
+    node.driver.cannot = "NVIDIA driver: found 580.95.05, expected 615 or later"
 
     text = node.refused(node.put("a", "8Gi"))
     whole = node.prepared(put_claim(node, "whole", share_result(tflops="312", vram="80Gi")))
@@ -181,7 +181,8 @@ def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
     waiting = node.put("b", "30Gi", pod="q")
 
     assert node.refused(waiting) == "pod p: still uses memory that was lent to it"
-    node.setter.restore(borrower)  # logged
+    with pytest.raises(RetryableError, match="lent to it"):
+        node.apply(borrower)
     assert node.driver.limits == {"p": {card: 60 * GIB}}
 
     node.driver.busy = ""
@@ -189,7 +190,7 @@ def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
     assert node.driver.limits == {"p": {card: 50 * GIB}, "q": {card: 30 * GIB}}
 
     node.unprepare(waiting)
-    node.setter.restore(borrower)
+    node.apply(borrower)
     assert node.driver.limits == {"p": {card: 60 * GIB}, "q": {card: NO_LIMIT}}
 
 
