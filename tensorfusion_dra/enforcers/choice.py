@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from threading import Lock
 from typing import Final
 
 import structlog
@@ -30,8 +29,6 @@ log = structlog.get_logger()
 CHECK_SECONDS: Final = 60.0
 _FRESH_SECONDS: Final = 5.0
 """Age up to which a sign of life counts at a prepare."""
-_TURN_SECONDS: Final = 1.5
-"""How long a prepare waits for another one that reads the signs."""
 _SIMULATED: Final = verdicts.unknown(verdicts.SIMULATED, "simulated GPUs: nothing to enforce")
 _HAMI_CORE_INSTALL: Final = "chart value hamiCore.install.enabled=true"
 _WHOLE: Final = "claims for whole cards need none"
@@ -133,9 +130,8 @@ class NodeEnforcer:
     wait at the scheduler. After the wait they carry a taint instead: pods get other nodes.
     BindingConditions (driver/binding_conditions.py) ends the wait of claims.
 
-    Reading a sign may take a few seconds if the enforcer hangs. One prepare at a time reads it, the
-    others wait a moment for its result and then use the last one; claims for whole cards, which
-    need no enforcer, always use the last one.
+    Reading a sign may take a few seconds if the enforcer hangs. Claims for whole cards, which need
+    no enforcer, use what was read last.
 
     Example: a bare node has the choice `none`, and pods with a part of a card wait. HAMi-core's
     library is installed: the kubelet's next prepare, or the next check, chooses `hami-core`, and
@@ -184,7 +180,6 @@ class NodeEnforcer:
         self._now = now
         self._clock = clock
         self._check_at = -math.inf
-        self._reading = Lock()  # held by the one prepare that reads the signs
         # Each replaced as a whole, so that reading needs no lock:
         self._choice: EnforcerChoice | None = None
         self._current: CurrentVerdict | None = None
@@ -212,17 +207,8 @@ class NodeEnforcer:
             may_wait: False for a claim that can do without an enforcer.
         """
         known = self._choice
-        if known is None:
+        if known is None or (may_wait and self._is_due(known)):
             known = self._choose()
-        elif may_wait and self._is_due(known):
-            began = self._clock()
-            if self._reading.acquire(timeout=_TURN_SECONDS):
-                try:
-                    if self._read_at <= began:  # else another call has read it meanwhile
-                        self._choose()
-                finally:
-                    self._reading.release()
-            known = self._choice or known
         return replace(known, missing=self._missing_errors(known))
 
     def of_devices(self, node: Node) -> Enforcement:

@@ -27,15 +27,6 @@ _OWN: Final = {
 OWN: Final = tuple(_OWN)
 
 
-def check(name: str) -> None:
-    """Check that there is an enforcer of this name.
-
-    Raises:
-        InputError: There is none.
-    """
-    _entry_point(name)
-
-
 def kind(name: str) -> type[Enforcer]:
     """Import the class of an enforcer, and return it.
 
@@ -43,7 +34,7 @@ def kind(name: str) -> type[Enforcer]:
         InputError: There is none, or it cannot be imported.
     """
     try:
-        return checked(name, _entry_point(name).load())
+        return checked(name, entry_point(name).load())
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # code of another package
@@ -62,8 +53,12 @@ def checked(name: str, found: object) -> type[Enforcer]:
     return cast("type[Enforcer]", found)
 
 
-def _entry_point(name: str) -> EntryPoint:
-    """Return the entry point with this name; of several, that of the first package by name."""
+def entry_point(name: str) -> EntryPoint:
+    """Return the entry point with this name; of several, that of the first package by name.
+
+    Raises:
+        InputError: There is none.
+    """
     if name in _OWN:
         return _OWN[name]
     found = sorted(

@@ -336,7 +336,7 @@ class Settings:
                 f"gpupool/node-name: {size} characters, expected at most {_LONGEST_POOL}"
             )
         for name in self.candidates:
-            registered.check(name)
+            registered.entry_point(name)
         if self.enforcer == _NONE and self.require_enforcement == "true":
             raise InputError("require-enforcement: found true and enforcer none, expected false")
         if self.enforcer == AUTO and _NONE in self.candidates:

@@ -82,7 +82,7 @@ class WebhookSettings:
         setting_sources.check_ranges(self, _RANGES)
         setting_sources.check_choices(self, _CHOICES)
         if self.enforcer != AUTO:
-            registered.check(self.enforcer)
+            registered.entry_point(self.enforcer)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

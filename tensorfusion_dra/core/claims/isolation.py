@@ -184,10 +184,14 @@ def takes_whole_cards(
 
 def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) -> bool:
     """Return True if the share consumes everything that tenants of the device divide."""
-    return all(
-        capacity.consumed_amount(consumed, name) >= capacity.divided_capacity(device, name).value
-        for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
-    )
+    try:
+        return all(
+            capacity.consumed_amount(consumed, name)
+            >= capacity.divided_capacity(device, name).value
+            for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+        )
+    except KeyError:  # an allocation without this amount, which admit() refuses
+        return False
 
 
 _PATH: Final = "spec.nodeManagerConfig"

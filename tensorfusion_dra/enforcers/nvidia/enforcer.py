@@ -110,16 +110,22 @@ class Nvidia(Enforcer):
     )
 
     def __init__(
-        self, *, root: str = "/run/tensor-fusion/nvidia", client: LimitsClient | None = None
+        self,
+        *,
+        root: str = "/run/tensor-fusion/nvidia",
+        client: LimitsClient | None = None,
+        wait_seconds: float = _WAIT_SECONDS,
     ) -> None:
-        """Connect to nothing yet.
+        """Connect to nothing; each call makes a connection of its own.
 
         Args:
             root: Host folder of the hook, and above that of the socket.
             client: Asks memory-limits; None for one at its socket.
+            wait_seconds: Longest wait for an answer.
         """
         self._root = root
         self._client = client or LimitsClient(self.socket)
+        self._wait_seconds = wait_seconds
         self._patience = Patience("the container memory-limits")
 
     @classmethod
@@ -157,7 +163,7 @@ class Nvidia(Enforcer):
     def sign(self) -> Sign:
         try:
             with self._patience.waiting():
-                trouble, *hints = self._client.check(wait_seconds=_WAIT_SECONDS)
+                trouble, *hints = self._client.check(wait_seconds=self._wait_seconds)
         except RetryableError as error:
             trouble, hints = str(error), []
         if trouble:
@@ -188,7 +194,7 @@ class Nvidia(Enforcer):
         ]
 
     def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
-        wait_seconds = min(_WAIT_SECONDS, deadline - time.monotonic())
+        wait_seconds = min(self._wait_seconds, deadline - time.monotonic())
         if wait_seconds <= 0 or not memory_limits([claim]):
             return
         with self._alone(wait_seconds):
@@ -213,10 +219,10 @@ class Nvidia(Enforcer):
             return
         pod = _pod_uid(claim)
         try:
-            with self._alone(_WAIT_SECONDS):
+            with self._alone(self._wait_seconds):
                 others = (each for each in records() if each.ref.uid != claim.ref.uid)
                 wanted = {**dict.fromkeys(mine, NO_LIMIT), **_by_pod(others).get(pod, {})}
-                self._client.set(pod, wanted, {}, wait_seconds=_WAIT_SECONDS)
+                self._client.set(pod, wanted, {}, wait_seconds=self._wait_seconds)
         except RetryableError as error:
             log.warning("memory_limits_not_removed", claim=str(claim.ref), error=str(error))
 
@@ -238,7 +244,7 @@ class Nvidia(Enforcer):
         if not uuids or not claim.pods:
             return {}
         with self._patience.waiting():
-            return self._client.get(_pod_uid(claim), uuids, wait_seconds=_WAIT_SECONDS)
+            return self._client.get(_pod_uid(claim), uuids, wait_seconds=self._wait_seconds)
 
     @contextmanager
     def _alone(self, wait_seconds: float) -> Iterator[None]:

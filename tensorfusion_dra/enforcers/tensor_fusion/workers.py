@@ -95,6 +95,7 @@ class Workers:
         self._memory = memory
         self._patience = Patience("Tensor Fusion's hypervisor")
         self._check_seconds = check_seconds
+        self.allocate_seconds = _ALLOCATE_SECONDS
         self._clock = clock
         self._wakeup = Wakeup()
         self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
@@ -421,7 +422,7 @@ class Workers:
         )
 
     def _allocate(self, worker: Worker, index: int, deadline: float) -> None:
-        seconds = min(_ALLOCATE_SECONDS, deadline - self._clock())
+        seconds = min(self.allocate_seconds, deadline - self._clock())
         found = self._plugin.allocate(index, wait_seconds=seconds)
         if found != {*worker.gpu_ids}:
             shown = ", ".join(sorted(found))[:_SHOWN] or "none"

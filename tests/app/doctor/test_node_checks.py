@@ -651,7 +651,8 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     """A limiter without a hypervisor, then with a live one, then with a dead one."""
     put_limiter(folder)
     plugin = folder / "tensor-fusion-index-0.sock"
-    here = context(folder, simulated_gpus="", hypervisor_sockets=str(plugin.parent))
+    address = {"simulated_gpus": "", "hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+    here = context(folder, hypervisor_sockets=str(plugin.parent), **address)
 
     (without,) = limits.alive(here)
     with socket.socket(socket.AF_UNIX) as hypervisor:
@@ -659,7 +660,7 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
         hypervisor.listen()
         (alive,) = limits.alive(here)
     (dead,) = limits.alive(here)
-    (required,) = limits.alive(context(folder, simulated_gpus="", require_enforcement="true"))
+    (required,) = limits.alive(context(folder, require_enforcement="true", **address))
 
     assert [without.level, alive.level, dead.level, required.level] == [
         *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),

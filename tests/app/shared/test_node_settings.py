@@ -299,6 +299,7 @@ def test_named_enforcer_is_the_choice_there_or_not(
         tensor_fusion_root=str(tmp_path),
         hami_core_library=str(tmp_path / "libvgpu.so"),
         mps_pipes=str(tmp_path),
+        mps_shm=str(tmp_path),
     )
     chooser = node_parts.node_enforcer(settings)
 
