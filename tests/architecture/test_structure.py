@@ -75,7 +75,8 @@ KNOWN_OUTSIDE: Final = {
     "app/memory_limits.py": "the process behind enforcer nvidia",
     "discovery/nvml/memory_limits.py": "what that process does with NVML",
     "app/shared/node_settings.py": "the settings of each enforcer",
-    "discovery/nvml/nvml_discovery.py": "nvidia is a driver of Linux there",
+    "discovery/host.py": "a folder of NVIDIA's driver container",
+    "discovery/nvml/nvml_discovery.py": "a module of Linux",
     "core/admission/dialects.py": "mps is a value of another system's annotation",
     "app/simulate/cluster.py": "folders of a simulated node",
 }

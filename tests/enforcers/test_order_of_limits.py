@@ -5,9 +5,8 @@ record has a version as its limit, so that the order of writes shows which recor
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, NodeAccess, Records
+from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, NodeAccess, Records
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -97,10 +96,10 @@ def tensor_fusion(folder: Path, written: Written) -> Instance:
 
 
 @pytest.fixture(params=[nvidia, tensor_fusion], ids=lambda each: each.__name__)
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Written, Instance]]:
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Written, Instance]:
     written = Written()
     name = request.param.__name__.replace("_", "-")
-    yield name, written, request.param(tmp_path, written)
+    return name, written, request.param(tmp_path, written)
 
 
 def versioned(enforcer: str, version: int) -> PreparedClaim:
@@ -189,11 +188,10 @@ def test_call_whose_time_is_over_reads_nothing(tmp_path: Path) -> None:
     assert (written.limits, next(reads)) == ([60 * GIB], 1)
 
 
-def test_limit_of_another_claim_follows_at_once_only_if_nobody_has_to_be_asked() -> None:
-    """What needs to be asked follows at the next check, so that no other claim waits for it."""
-    claim = replace(versioned("nvidia", 60))
-    nvidia_, calls = Nvidia(root="/nowhere"), count()
+def test_what_waits_for_a_process_is_not_done_at_once() -> None:
+    """It follows at the next check, so that no other claim waits for it."""
 
-    nvidia_.apply(claim, lambda: [next(calls)] and [claim], 0.0)
+    def records() -> Sequence[PreparedClaim]:
+        raise AssertionError
 
-    assert next(calls) == 0
+    Nvidia(root="/nowhere").apply(versioned("nvidia", 60), records, AT_ONCE)

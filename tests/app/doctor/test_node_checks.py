@@ -651,7 +651,11 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     """A limiter without a hypervisor, then with a live one, then with a dead one."""
     put_limiter(folder)
     plugin = folder / "tensor-fusion-index-0.sock"
-    address = {"simulated_gpus": "", "hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
+    address: dict[str, Any] = {
+        "simulated_gpus": "",
+        "hypervisor_ip": "127.0.0.1",
+        "hypervisor_port": 1,
+    }
     here = context(folder, hypervisor_sockets=str(plugin.parent), **address)
 
     (without,) = limits.alive(here)
