@@ -22,23 +22,32 @@ first ``begin`` if it has that method, then once for each card.
 - One that fails costs only its own answers. It is logged once, and shown by ``tensorfusion-dra
   inspect --providers``.
 
-Enforcers are different: they are called while a claim is prepared, see Enforcer.
+Enforcers are different: an entry point names a subclass of Enforcer, which is called while a claim
+is prepared and while limits are watched. Two threads call it, one for its pure methods, one for the
+others, and each call has BUDGET_SECONDS. A fault (another exception than ClaimError and
+RetryableError, a late answer, edits that no container can have) fails the claim at hand. Folders
+and texts have to be below the folder of its settings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final, Protocol, Self, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import (
+from tensorfusion_dra.core.claims.enforcer import (
+    Advice,
     Edits,
+    Enforcer,
+    EnforcerFacts,
     EnforcerSettings,
     Folder,
     Needs,
+    Records,
+    Sign,
+    SilentEnforcerError,
     TextFile,
     enforced,
     is_simulated,
 )
-from tensorfusion_dra.core.claims.enforcers.limiters import limits as limits_by_index
-from tensorfusion_dra.core.claims.evidence import Evidence, EvidencePaths
+from tensorfusion_dra.core.claims.index_limits import limits as limits_by_index
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
@@ -46,11 +55,12 @@ from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version
 from tensorfusion_dra.core.devices.gpu import Gpu, Isolation, TflopsSource
 from tensorfusion_dra.core.devices.health import Problem
-from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 __all__ = [
     "BUDGET_SECONDS",
+    "Advice",
     "AttributeProvider",
     "AttributeValue",
     "Begins",
@@ -59,9 +69,8 @@ __all__ = [
     "ClaimError",
     "Edits",
     "Enforcer",
+    "EnforcerFacts",
     "EnforcerSettings",
-    "Evidence",
-    "EvidencePaths",
     "Folder",
     "Gpu",
     "HealthSource",
@@ -76,6 +85,10 @@ __all__ = [
     "Problem",
     "Quantity",
     "Reading",
+    "Records",
+    "RetryableError",
+    "Sign",
+    "SilentEnforcerError",
     "State",
     "TextFile",
     "TflopsSource",
@@ -147,58 +160,5 @@ class Listens(Protocol):
 
         Called once. Calling `wake`, from any thread, has the cards read and the provider called
         soon: at once, but no more often than once a second.
-        """
-        ...
-
-
-class Enforcer(Protocol):
-    """Class of an enforcer: software that keeps containers within the limits of their shares.
-
-    It translates limits into what the software reads. It is called while a claim is prepared and
-    while its record is compared with its files, so it has to return the same for the same claim,
-    without reading or writing anything.
-
-    A class may leave these out, with the value that is assumed then:
-
-    - enforces_hard (bool, False): it brings a limiter that reads its limits from the container's
-      environment, so that tenants may choose isolation `hard`.
-    - enforces_compute, enforces_memory (bool, False): it keeps all processes of a claim together
-      within the limit; the devices of its node show it.
-    - expands_memory (bool, False): it can extend a card's memory by the host's memory or disk.
-    - counts_by_pid (bool, True): it tells processes apart by their PID in the container, so that
-      only containers with one PID namespace can use a request at the same time.
-    - fixed (frozenset of Isolation, all): modes in which a running container's limit cannot change.
-    - evidence_paths(claim) -> EvidencePaths: files and a socket that show whether limits hold.
-    - judge(claim, share, evidence) -> Verdict: whether the limits of a share hold.
-
-    A fault (an exception other than ClaimError, a late answer, edits that no container can have)
-    fails the claim at hand.
-
-    Attributes:
-        name: Name in the setting `enforcer`; the same as that of the entry point.
-    """
-
-    name: ClassVar[str]
-
-    @classmethod
-    def from_settings(cls, settings: EnforcerSettings, /) -> Self:
-        """Return the enforcer of a node."""
-        ...
-
-    def needs(self, claim: PreparedClaim, /) -> Needs:
-        """Return what the claim's containers need on the host before they start.
-
-        Folders and texts are created by the driver, and have to be below the folder of the
-        settings. A claim's own folder is ``<claims_root>/<claim UID>``.
-
-        Raises:
-            ClaimError: The enforcer cannot express the claim's limits.
-        """
-        ...
-
-    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare], /) -> Edits:
-        """Return variables and mounts for the containers of one request.
-
-        A share's `limit` is None if it has none.
         """
         ...

@@ -17,21 +17,20 @@ from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, verdicts
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.evidence import Daemon, FileEvidence
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.gpu import Inventory, Qos
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes import cdi_rules
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
-from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered, Report
+from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.extend import (
     BUDGET_SECONDS,
     ClaimError,
     Edits,
     EnforcerSettings,
-    Evidence,
     Gpu,
     Isolation,
     Limit,
@@ -272,12 +271,9 @@ def check_enforcer(
     """
     name = getattr(kind, "name", None)
     assert isinstance(name, str), f"name: found {name!r}, expected the name of the entry point"
-    registered = Registered(
-        kind=ProviderKind.ENFORCER, name=name, package="of it", load=lambda: kind
-    )
     chosen = settings or enforcer_settings(name)
     first, second = (
-        GuardedEnforcer(registered, chosen, budget_seconds=budget_seconds) for _ in range(2)
+        GuardedEnforcer(name, lambda: kind, chosen, budget_seconds=budget_seconds) for _ in range(2)
     )
     try:
         first.check()
@@ -315,7 +311,7 @@ def _check_claim(
             assert 0 < limit.sm_percent <= most.sm_percent, (
                 f"found {limit.sm_percent} percent of compute, expected 1 to {most.sm_percent}"
             )
-    _check_verdict(enforcer, example, limited[0])
+    _check_verdicts(enforcer, replace(example, enforcer=enforcer.name))
 
 
 def _checked_edits(
@@ -343,16 +339,10 @@ def _checked_edits(
     return edits
 
 
-def _check_verdict(
-    enforcer: GuardedEnforcer, example: PreparedClaim, limited: PreparedShare
-) -> None:
+def _check_verdicts(enforcer: GuardedEnforcer, example: PreparedClaim) -> None:
     """Check that limits do not count as enforced where no sign shows it."""
-    paths = enforcer.evidence_paths(example)
-    missing = Evidence(
-        read_at=0.0,
-        files=tuple(FileEvidence(path=path, trouble="not found") for path in paths.files),
-        daemon=Daemon(path=paths.socket, trouble="not found") if paths.socket else None,
-    )
-    found = enforcer.judge(example, limited, missing)
-    assert found.reason != verdicts.UNREADABLE, found.text
-    assert found.state is not State.ENFORCED, "judge: found Enforced without a sign of life"
+    judged = enforcers.judged(example, enforcer, (), is_new=False)
+    for found in (*judged, enforcer.sign().verdict):
+        assert found.reason != verdicts.UNREADABLE, found.text
+        is_shown = found.state is State.ENFORCED and found.reason != verdicts.NO_LIMIT
+        assert not is_shown, f"found Enforced without a sign of life: {found}"

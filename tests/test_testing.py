@@ -12,7 +12,7 @@ import pytest
 from tensorfusion_dra import testing
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.enforcers.kinds import KINDS
+from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.extend import (
     Capacity,
     Edits,
@@ -153,7 +153,13 @@ def tensor_fusion_limits(edits: Edits) -> Sequence[Limit]:
     return [Limit(sm_percent=percent[uuid], vram_bytes=memory[uuid]) for uuid in sorted(memory)]
 
 
-ROOT = {"tensor_fusion_root": "/run/tensor-fusion", "hypervisor_ip": "", "hypervisor_port": "8001"}
+ROOT = {
+    "tensor_fusion_root": "/nowhere",
+    "hypervisor_ip": "",
+    "hypervisor_port": "8001",
+    "hypervisor_sockets": "",
+    "kubelet_root": "/nowhere",
+}
 
 
 @pytest.mark.parametrize(
@@ -162,20 +168,21 @@ ROOT = {"tensor_fusion_root": "/run/tensor-fusion", "hypervisor_ip": "", "hyperv
         (
             "hami-core",
             hami_core_limits,
-            testing.enforcer_settings("hami-core", hami_core_library="/usr/local/vgpu/lib.so.1"),
+            replace(
+                testing.enforcer_settings("hami-core", hami_core_library="/nowhere/lib.so.1"),
+                folder="/nowhere",
+            ),
         ),
         (
             "mps",
             mps_limits,
-            testing.enforcer_settings("mps", mps_pipes="/run/mps/pipe", mps_shm="/run/mps/shm"),
+            testing.enforcer_settings("mps", mps_pipes="/nowhere", mps_shm="/nowhere"),
         ),
         # Its folders are the hypervisor's, which are beside those of other enforcers.
         (
             "tensor-fusion",
             tensor_fusion_limits,
-            replace(
-                testing.enforcer_settings("tensor-fusion", **ROOT), folder="/run/tensor-fusion"
-            ),
+            replace(testing.enforcer_settings("tensor-fusion", **ROOT), folder="/nowhere"),
         ),
     ],
 )
@@ -183,7 +190,7 @@ def test_the_drivers_own_enforcers_conform(
     name: str, limits_of: Callable[[Edits], Sequence[Limit]], settings: EnforcerSettings
 ) -> None:
     testing.check_enforcer(
-        KINDS[name], limits_of=limits_of, settings=settings, budget_seconds=FOREVER
+        registered.kind(name), limits_of=limits_of, settings=settings, budget_seconds=FOREVER
     )
 
 
@@ -204,8 +211,8 @@ ALWAYS = verdicts.enforced("Always", "x")
         (variant(needs=lambda _self, _claim: Needs(files=("a",))), "expected an absolute path"),
         (variant(name=7), "expected the name of the entry point"),
         (variant(from_settings=None), "enforcer: another: "),
-        (variant(judge=lambda *_: ALWAYS), "found Enforced without a sign of life"),
-        (variant(judge=lambda *_: None), "expected Verdict"),
+        (variant(judge=lambda *_, is_new: [ALWAYS]), "found Enforced without a sign of life"),
+        (variant(judge=lambda *_, is_new: [None]), "expected Verdict"),
     ],
 )
 def test_bad_enforcer_is_told_why(kind: object, text: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,6 @@ from tensorfusion_dra.app.shared import (
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -44,6 +44,8 @@ from tensorfusion_dra.driver.providers import (
     Report,
 )
 from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.registered import AUTO
 
 _OF_THE_VIEW: Final = ("cards", "leftOut", "shares")
 """The parts of the view that need no running node plugin."""
@@ -332,7 +334,8 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
     """Yield the enforcers; only those of the settings are loaded."""
     own = (
-        Registered(kind=ProviderKind.ENFORCER, name=name, load=kind) for name, kind in KINDS.items()
+        Registered(kind=ProviderKind.ENFORCER, name=name, load=partial(registered.kind, name))
+        for name in registered.OWN
     )
     for each in (*own, *(other for other in every if other.kind is ProviderKind.ENFORCER)):
         outcome = Outcome(state=ProviderState.UNUSED if each.unused else ProviderState.NEW)

@@ -4,7 +4,19 @@ Names of opaque fields, annotations and messages of servers may contain a newlin
 new line in a log, or an escape sequence, which a terminal executes.
 """
 
+import reprlib
 from collections.abc import Sequence
+from typing import Final
+
+MAX_FOREIGN_TEXT: Final = 500
+"""Length to which texts of other packages are cut."""
+_REPR: Final = reprlib.Repr()
+_REPR.maxother = MAX_FOREIGN_TEXT
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception as text; one that cannot show itself as the name of its class."""
+    return _REPR.repr(error)
 
 
 def first(texts: Sequence[str], most: int = 5) -> str:

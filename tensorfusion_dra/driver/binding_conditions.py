@@ -1,6 +1,6 @@
 """Binding conditions (KEP-5007): tell the scheduler about claims that wait for the node's enforcer.
 
-While the enforcer is awaited, the devices carry a condition (enforcement_watch.py). The scheduler
+While the enforcer is awaited, the devices carry a condition (enforcers/choice.py). The scheduler
 copies it into each claim that it allocates meanwhile, and binds the pod once it is True in the
 claim's status. Only a list of all claims of the cluster shows which ones wait here. Nothing is
 listed while pods have to wait anyway. Six lists follow, one at each check of the limits, once
@@ -26,8 +26,8 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Entry
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.ports import ClaimStatus, ListedClaims
+from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 LISTS: Final = 6
@@ -48,7 +48,7 @@ class BindingConditions:
         node_name: str,
         now: Callable[[], datetime],
     ) -> None:
-        """Write nothing yet.
+        """Assume that claims may wait since before.
 
         Args:
             enforcer: Knows what the devices show.

@@ -10,19 +10,19 @@ the limits of prepared claims change
 After a start with other rules, recovery has the files follow (recover.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import Final
 
 import structlog
 
 from tensorfusion_dra.core.claims import lending
+from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.workers import Workers
 from tensorfusion_dra.runtime.loops import Backoff
 from tensorfusion_dra.state.claim_store import ClaimStore
 
@@ -32,11 +32,7 @@ _WAIT_SECONDS: Final = 60.0
 
 
 class LimitChanges:
-    """Recomputes the limits of prepared claims.
-
-    Attributes:
-        workers: Has the hypervisor's limits follow; None without a bridge to it.
-    """
+    """Recomputes the limits of prepared claims."""
 
     def __init__(
         self,
@@ -44,8 +40,8 @@ class LimitChanges:
         files: NodeFiles,
         catalog: DeviceCatalog,
         *,
+        enforcers: Mapping[str, Enforcer],
         status: StatusReporter,
-        workers: Workers | None = None,
         retry_seconds: float = 1.0,
     ) -> None:
         """Divide nothing yet.
@@ -54,14 +50,14 @@ class LimitChanges:
             store: The claims of this node.
             files: Writes the files of claims whose limits changed.
             catalog: The cards; each change of it divides them again.
+            enforcers: By name; each has its limits follow.
             status: Reports claims whose limits changed.
-            workers: Has the hypervisor's limits follow; None without a bridge to it.
             retry_seconds: Wait after a first failure; longer after each further one.
         """
-        self.workers: Final = workers
         self._store = store
         self._files = files
         self._catalog = catalog
+        self._enforcers = enforcers
         self._status = status
         self._retry_seconds = retry_seconds
         self._stop = Event()
@@ -117,7 +113,10 @@ class LimitChanges:
         return changed
 
     def write(self, changed: Sequence[PreparedClaim]) -> None:
-        """Write the files of prepared claims whose limits changed."""
+        """Write the files of prepared claims whose limits changed; have the limits follow at once.
+
+        What an enforcer cannot do at once follows later, so that no other claim waits for it.
+        """
         for record in changed:
             with self._store.transaction() as records:
                 # By now it may be unprepared, or changed once more.
@@ -126,9 +125,13 @@ class LimitChanges:
                     continue
                 try:
                     self._files.ensure(current)
-                    if self.workers is not None:
-                        self.workers.follow(current, records.claims())
                     self._status.report(current, trouble="")
                 except (ClaimError, RetryableError) as error:
                     # The claim's own next call, or recovery, writes them.
                     log.warning("limits_update_failed", claim=str(record.ref), error=str(error))
+                    continue
+            try:
+                enforcer = self._enforcers[current.enforcer]
+                enforcer.apply(current, self._store.claims, AT_ONCE)
+            except (ClaimError, RetryableError) as error:
+                log.warning("limits_update_failed", claim=str(record.ref), error=str(error))

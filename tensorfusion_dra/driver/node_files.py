@@ -5,12 +5,13 @@ They depend on the claim's record alone, so they can be rebuilt from it at any t
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tensorfusion_dra.core.claims import cdi, device_metadata, documents, presence
+from tensorfusion_dra.core.claims import cdi, device_metadata, documents
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.documents import Plan, Remains
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.state.claim_files import ClaimFiles
 from tensorfusion_dra.state.host_files import HostFiles
 
@@ -32,11 +33,6 @@ class NodeFiles:
         self._host_files = host_files
         self._enforcers = enforcers
 
-    def missing(self, plan: Plan) -> str:
-        """Return what the claim's enforcer lacks on this node, and what to do; "" if nothing."""
-        trouble = self._host_files.missing(plan.needs)
-        return presence.waiting(plan.enforcer, trouble) if trouble else ""
-
     def write(self, plan: Plan) -> int:
         """Write what is missing or different; return the number of files written.
 
@@ -46,8 +42,8 @@ class NodeFiles:
             RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
                 be written.
         """
-        if trouble := self.missing(plan):
-            raise RetryableError(trouble)
+        if trouble := self._host_files.missing(plan.needs):
+            raise RetryableError(choice.missing_error(self._enforcers[plan.enforcer], trouble))
         self._host_files.provide(plan.needs)
         written = 0
         if plan.limits is not None:

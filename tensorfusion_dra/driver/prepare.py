@@ -11,16 +11,16 @@ A prepare takes these steps, each of which is a stage in log and metrics:
 5. In one transaction of the store, decide by admit(), a pure function on all of this, and put
    its record (admit, flush).
 6. Write its files, and those of claims whose limits changed in favour of it (write).
-7. Have Tensor Fusion's hypervisor or the NVIDIA driver keep the limits, if it is the enforcer
-   (register).
+7. Have the enforcer keep the limits (register). Nobody waits for one in a transaction.
 8. Report the newest record for the claim's status; if it changed meanwhile, write its files again.
 
 A claim whose record is damaged has none for step 3. So the same steps rebuild it, with the enforcer
 and the fixed limits that its limits document has.
 
 The record is the truth, and the files follow from it: after a crash between steps 5 and 6, recovery
-or the kubelet's next call writes them. An unprepare removes files and record in one transaction,
-and never asks the API server. It needs no readable record.
+or the kubelet's next call writes them. An unprepare has the enforcer let go of the claim, then
+removes files and record in one transaction. It never asks the API server, and needs no readable
+record.
 """
 
 import time
@@ -33,25 +33,23 @@ from weakref import WeakValueDictionary
 import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims import prepared
+from tensorfusion_dra.core.claims import isolation, prepared
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Pods, SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.driver import operations, share_policies
-from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.pod_limits import PodLimits
-from tensorfusion_dra.driver.ports import Claims, Pods
+from tensorfusion_dra.driver.ports import Claims
 from tensorfusion_dra.driver.share_policies import ClaimPods
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.driver.workers import Workers
+from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.claim_store import ClaimStore, Transaction
 
@@ -74,8 +72,6 @@ class Preparer:
         status: StatusReporter,
         operations: Operations,
         enforcer: NodeEnforcer,
-        pod_limits: PodLimits | None = None,
-        workers: Workers | None = None,
     ) -> None:
         """Prepare nothing yet.
 
@@ -84,16 +80,13 @@ class Preparer:
             isolation: Default for shares whose isolation no source sets, not even the node's pool.
             limit_changes: Recomputes the limits of the other claims on a claim's cards.
             enforcer: Chooses the enforcer of new claims.
-            pod_limits: Has the NVIDIA driver keep limits; None without NVIDIA cards.
-            workers: The bridge to Tensor Fusion's hypervisor; None without one.
         """
         self._claims, self._pods = claims_at_server, pods
         self._store, self._files = store, files
         self._cards = cards
         self._isolation = isolation
         self._limit_changes, self._status = limit_changes, status
-        self._operations, self._enforcer, self._workers = operations, enforcer, workers
-        self._pod_limits = pod_limits
+        self._operations, self._enforcer = operations, enforcer
         self._locks = ClaimLocks()
         self._refused = Event()
 
@@ -182,14 +175,9 @@ class Preparer:
                 record = self._admitted(claim, deadline)
             else:
                 return PreparedClaim(ref=ref, shares=())
-            # If one of these fails, the record stays, and the kubelet's next call comes here again.
-            if self._pod_limits is not None and record.enforcer == Nvidia.name:
-                operations.enter(Stage.REGISTER)
-                self._pod_limits.set(record)
-            if self._workers is not None:
-                operations.enter(Stage.REGISTER)
-                self._workers.register(record, deadline)
-            return self._reported(record)
+            operations.enter(Stage.REGISTER)
+            # If this fails, the record stays, and the kubelet's next call comes here again.
+            return self._reported(self._applied(record, deadline))
 
     def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
         """Record a claim and write its files; return its newest record.
@@ -208,22 +196,24 @@ class Preparer:
         )
         pods = ClaimPods(self._pods, claim, deadline=deadline)
         policies = share_policies.of_claim(claim, pods, node=catalog.node, default=self._isolation)
-        choice = self._enforcer.of_new_claim()
+        is_whole = isolation.takes_whole_cards(claim.allocations, catalog.by_name())
+        choice = self._enforcer.of_new_claim(may_wait=not is_whole)
         neighbours = share_policies.neighbours(
             claim, policies, pods, enforcer=choice.enforcer, rules=self._cards.facts.rules
         )
         facts = replace(
             self._cards.facts.of_devices(catalog, devices),
             enforcer=choice.enforcer,
-            enforces_hard=self._enforcer.enforces_hard(choice),
-            lacking=choice.lacking,
+            enforces_hard=choice.enforces_hard,
+            none_found=choice.none_found,
+            missing=choice.missing,
+            unenforced=choice.unenforced,
         )
         remains = None
         if claim.ref.uid in self._store.damaged():
             remains = self._files.remains(claim.ref.uid)
             if remains is not None and remains.enforcer in facts.rules.enforcers:
                 facts = replace(facts, enforcer=remains.enforcer)
-        evidence = self._enforcer.required_evidence()
         operations.enter(Stage.ADMIT)
         with self._store.transaction() as records:
             try:
@@ -233,8 +223,6 @@ class Preparer:
                     facts,
                     records.claims(),  # maybe this one, prepared by another instance meanwhile
                     neighbours,
-                    evidence=evidence,
-                    missing=self._files.missing,
                     damaged=records.damaged(),
                     shown=remains.limits if remains else {},
                 )
@@ -308,6 +296,32 @@ class Preparer:
             self._files.ensure(current)
         return current
 
+    def _applied(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
+        """Have the claim's enforcer keep its limits; return its record.
+
+        A claim for whole cards does without limits while its enforcer is silent.
+
+        Raises:
+            ClaimError: The enforcer cannot keep them.
+            RetryableError: It does not keep them now.
+        """
+        try:
+            self._enforcer_of(record).apply(record, self._store.claims, deadline)
+        except SilentEnforcerError:
+            catalog = self._cards.catalog.current()
+            with self._store.transaction() as transaction:
+                current = self._current(transaction, record)
+                unlimited = isolation.without_limits(current, catalog.by_name() if catalog else {})
+                if unlimited is None:
+                    raise
+                transaction.put(unlimited)
+            self._files.ensure(unlimited)
+            return unlimited
+        return record
+
+    def _enforcer_of(self, record: PreparedClaim) -> Enforcer:
+        return self._cards.facts.rules.enforcers.get(record.enforcer) or Enforcer()
+
     def _reported(self, record: PreparedClaim) -> PreparedClaim:
         """Queue the status of the claim's newest record; return that record, with its files.
 
@@ -347,10 +361,10 @@ class Preparer:
         operations.enter(Stage.WITHDRAW)
         with self._store.transaction() as records:
             record = records.get(ref.uid)
-            if record is not None and self._workers is not None:
-                self._workers.release(record, records.claims())
-            if record is not None and self._pod_limits is not None:
-                self._pod_limits.release(records, record)
+        if record is not None:
+            self._enforcer_of(record).release(record, self._store.claims)
+        with self._store.transaction() as records:
+            record = records.get(ref.uid)
             # Inside the transaction, so that no other one writes them again meanwhile. A crash
             # after it leaves a record without files, which is prepared or unprepared again; files
             # without a record would be orphans.

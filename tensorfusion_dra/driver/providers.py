@@ -39,7 +39,6 @@ reporting it. So a source need not remember anything.
 """
 
 import itertools
-import reprlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +48,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import (
     AttributeValue,
@@ -71,10 +70,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-MAX_TEXT: Final = 500
-"""Length to which texts of other packages are cut."""
-_REPR: Final = reprlib.Repr()
-_REPR.maxother = MAX_TEXT
 OF_DRIVER: Final = names.CAPACITIES | {
     value for key, value in vars(names).items() if key.startswith("ATTR_")
 }
@@ -159,11 +154,6 @@ class Extended:
 
 class RefusedError(Exception):
     """No device can have this name or value; the text says why."""
-
-
-def error_text(error: BaseException) -> str:
-    """Return an exception as text; one that cannot show itself as the name of its class."""
-    return _REPR.repr(error)
 
 
 class ProviderState(StrEnum):
@@ -263,13 +253,13 @@ class ProviderRunner:
             if isinstance(provider, Begins):
                 provider.begin(reading)
         except BaseException as error:  # noqa: BLE001 - code of another package
-            self._errors[""] = error_text(error)
+            self._errors[""] = printable.error_text(error)
         else:
             for gpu in reading.gpus:
                 try:
                     answers[gpu.uuid] = self._answer(provider, gpu, reading)
                 except BaseException as error:  # noqa: BLE001 - as above
-                    self._errors[gpu.uuid] = error_text(error)
+                    self._errors[gpu.uuid] = printable.error_text(error)
         self._ended = time.monotonic()
         return answers
 

@@ -8,15 +8,15 @@ from typing import Any
 import structlog
 
 from tensorfusion_dra.core.admission import pod_containers
-from tensorfusion_dra.core.claims import share_policy, workers
+from tensorfusion_dra.core.claims import pod_marks, share_policy
 from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
+from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.driver.ports import Pods
 
 
 class ClaimPods:
@@ -83,9 +83,8 @@ def of_claim(
                 "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
             )
         annotations = {
-            # Without those that this driver added for Tensor Fusion's hypervisor: they are
-            # results and request nothing.
-            name: {key: str(text) for key, text in workers.original_annotations(stored).items()}
+            # Without those that this driver added: they are results and request nothing.
+            name: {key: str(text) for key, text in pod_marks.original_annotations(stored).items()}
             for name, stored in pods.stored.items()
         }
         annotated = share_policy.of_pods(claim, annotations)

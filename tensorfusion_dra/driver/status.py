@@ -192,7 +192,7 @@ class StatusReporter:
             trouble: Why its limits cannot be enforced; "" if they can be.
         """
         if self._enforcement is not None:
-            self._enforcement.note(claim)
+            self._enforcement.watch(claim)
         self._report(claim, trouble)
 
     def report_changed(self, claim: PreparedClaim) -> None:

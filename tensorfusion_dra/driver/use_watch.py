@@ -23,6 +23,7 @@ import structlog
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import use
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import NodeUse, Process, Used
 from tensorfusion_dra.core.errors import ClaimError, DriverError, RetryableError
@@ -51,24 +52,23 @@ class UseWatch:
         processes: CardProcesses,
         prepared: Callable[[], Sequence[PreparedClaim]],
         claims_at_server: Claims,
+        enforcers: Mapping[str, Enforcer],
         *,
-        counted: Callable[[PreparedClaim], Mapping[tuple[str, str], int]] = lambda _: {},
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Observe nothing yet.
+        """Begin with no use known.
 
         Args:
             processes: Of all cards.
             prepared: Returns all prepared claims.
             claims_at_server: Read for the pods that came to a claim later.
-            counted: Returns the memory that the NVIDIA driver counts for the claim's pod, in bytes
-                by pod UID and GPU UUID; nothing where it counts none.
+            enforcers: By name; some count the memory of a claim's pod.
             clock: In seconds, for the time of the next write of a status.
         """
         self._processes = processes
         self._prepared = prepared
         self._claims = claims_at_server
-        self._counted_by_driver = counted
+        self._enforcers = enforcers
         self._clock = clock
         self._wakeup = Wakeup()
         # Of run()'s thread alone:
@@ -146,7 +146,10 @@ class UseWatch:
         """
         prepared = [claim for claim in self._prepared() if claim.shares]
         exact = {
-            key: each for claim in prepared for key, each in self._counted_by_driver(claim).items()
+            key: each
+            for claim in prepared
+            if (enforcer := self._enforcers.get(claim.enforcer))
+            for key, each in enforcer.used(claim).items()
         }
         cards: Mapping[str, Sequence[Process]] = {}
         trouble = ""

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Needs, TextFile
+from tensorfusion_dra.core.claims.enforcer import Needs, TextFile
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import atomic, folders, unix_sockets
 

@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 
 from tensorfusion_dra.app.memory_limits import LimitsServer
-from tensorfusion_dra.core.claims.enforcers import nvidia
-from tensorfusion_dra.core.claims.evidence import EvidencePaths, NodeEvidencePaths
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
-from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
+from tensorfusion_dra.enforcers.nvidia import enforcer as nvidia
+from tensorfusion_dra.enforcers.nvidia.client import FOLDER, SOCKET, LimitsClient
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 HINT = "GPU-1: persistence mode: found off, expected on"
@@ -66,7 +66,7 @@ def limits() -> Limits:
 def folder(limits: Limits) -> Iterator[Path]:
     """Yield the folder of a server that runs."""
     with tempfile.TemporaryDirectory(prefix="tfd-") as made:
-        folder = Path(made) / nvidia.FOLDER
+        folder = Path(made) / FOLDER
         with Supervisor() as supervisor:
             supervisor.join_on_stop(seconds=5)
             server = LimitsServer(cast("Any", limits), folder)
@@ -84,24 +84,27 @@ def hook(folder: Path, pod: str, state: Mapping[str, Any]) -> subprocess.Complet
 def test_node_plugin_sets_reads_and_checks_over_a_socket_of_root(
     folder: Path, limits: Limits
 ) -> None:
-    path = str(folder / nvidia.SOCKET)
-    client = MemoryLimits(path)
+    path = str(folder / SOCKET)
+    client = LimitsClient(path)
 
-    assert client.set("uid-p", {"GPU-0": 7}, {"uid-q": {"GPU-0": 8}}) == ["GPU-0"]
+    assert client.set("uid-p", {"GPU-0": 7}, {"uid-q": {"GPU-0": 8}}, wait_seconds=9) == ["GPU-0"]
     assert limits.beside == {"uid-q": {"GPU-0": 8}}
-    assert client.get("uid-p", ["GPU-0", "GPU-1"]) == {"GPU-0": (7, 5), "GPU-1": "none"}
-    assert client.check() == ("", (HINT,))
+    assert client.get("uid-p", ["GPU-0", "GPU-1"], wait_seconds=9) == {
+        "GPU-0": (7, 5),
+        "GPU-1": "none",
+    }
+    assert client.check(wait_seconds=9) == ["", HINT]
     limits.fault = RetryableError("found 5 bytes, expected 4")
     with pytest.raises(RetryableError, match="found 5 bytes, expected 4"):
-        client.set("uid-p", {"GPU-0": 7}, {})
+        client.set("uid-p", {"GPU-0": 7}, {}, wait_seconds=9)
     modes = [stat.S_IMODE(each.stat().st_mode) for each in (folder / "socket", folder / "requests")]
     assert modes == [0o600, 0o600]
-    reader = EvidenceReader()
-    daemon = reader.of_node(NodeEvidencePaths(enforcer="nvidia", socket=path)).daemon
-    assert daemon is not None
-    assert (daemon.trouble, daemon.hints) == ("", (HINT,))
-    of_pod = EvidencePaths(socket=path, limited_pod="uid-p", gpu_uuids=("GPU-0",))
-    assert reader.of_claim(of_pod).memory == {"GPU-0": (7, 5)}
+    sign = nvidia.Nvidia(root=str(folder.parent)).sign()
+    (advice,) = sign.advice
+    assert sign.verdict.reason == verdicts.ENFORCER_ALIVE
+    assert (advice.subject, advice.found, advice.expected) == (
+        *("GPU-1", "persistence mode: found off", "on"),
+    )
 
 
 def test_replaced_driver_is_answered_and_ends_the_process(limits: Limits, tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_replaced_driver_is_answered_and_ends_the_process(limits: Limits, tmp_pa
         server = LimitsServer(cast("Any", limits), Path(made))
         supervisor.run("server", lambda: server.run(supervisor))
         with pytest.raises(RetryableError, match="VERSION_MISMATCH"):
-            MemoryLimits(f"{made}/socket").set("uid-p", {"GPU-0": 7}, {})
+            LimitsClient(f"{made}/socket").set("uid-p", {"GPU-0": 7}, {}, wait_seconds=9)
         assert isinstance(supervisor.wait(), FatalError)
 
 
@@ -147,8 +150,9 @@ def test_hook_fails_without_a_pid_or_a_server(tmp_path: Path) -> None:
 
 
 def test_silent_socket_says_what_is_missing(tmp_path: Path) -> None:
-    trouble, _ = MemoryLimits(str(tmp_path / "socket")).check()
+    with pytest.raises(SilentEnforcerError) as error:
+        LimitsClient(str(tmp_path / "socket")).check(wait_seconds=9)
 
-    assert trouble == (
+    assert str(error.value) == (
         f"{tmp_path}/socket: found No such file or directory, expected the container memory-limits"
     )

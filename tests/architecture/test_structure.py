@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from tensorfusion_dra.enforcers import registered
+
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "tensorfusion_dra"
 OUTSIDE: Final = {
@@ -87,3 +89,44 @@ def test_package_init_files_are_empty() -> None:
     written = [path for path in files() if path.name == "__init__.py" and path.stat().st_size]
 
     assert written == []
+
+
+ENFORCER_MODULES: Final = {"hami_core", "mps", "none", "nvidia", "tensor_fusion"}
+ENFORCER_CLASSES: Final = {"HamiCore", "Mps", "NoEnforcer", "Nvidia", "TensorFusion"}
+ENFORCER_NAMES: Final = {*registered.OWN} - {"none"}  # which means other things as well
+KNOWN_OUTSIDE: Final = {
+    "app/memory_limits.py": "the process behind enforcer nvidia",
+    "discovery/nvml/memory_limits.py": "what that process does with NVML",
+    "app/shared/node_settings.py": "the settings of each enforcer",
+    "discovery/host.py": "a folder of NVIDIA's driver container",
+    "discovery/nvml/nvml_discovery.py": "a module of Linux",
+    "core/admission/dialects.py": "mps is a value of another system's annotation",
+    "app/simulate/cluster.py": "folders of a simulated node",
+}
+"""Files outside of `enforcers` that may name one, and why."""
+
+
+def enforcers_named(path: Path) -> Iterator[str]:
+    """Yield the modules, classes and names of single enforcers in a file."""
+    for module in imported(path):
+        if module.removeprefix("tensorfusion_dra.enforcers.").partition(".")[0] in ENFORCER_MODULES:
+            yield module
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and node.value in ENFORCER_NAMES:
+            yield str(node.value)
+        elif isinstance(node, ast.Name) and node.id in ENFORCER_CLASSES:
+            yield node.id
+        elif isinstance(node, ast.ImportFrom) and node.module == "tensorfusion_dra.enforcers":
+            yield from ({alias.name for alias in node.names} & ENFORCER_MODULES)
+
+
+def test_single_enforcers_are_known_only_in_their_folder() -> None:
+    outside = (path for path in files() if PACKAGE / "enforcers" not in path.parents)
+    named = {
+        str(path.relative_to(PACKAGE)): found
+        for path in outside
+        if (found := {*enforcers_named(path)})
+    }
+
+    assert {path: found for path, found in named.items() if path not in KNOWN_OUTSIDE} == {}
+    assert KNOWN_OUTSIDE.keys() <= named.keys()

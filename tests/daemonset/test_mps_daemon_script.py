@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state import unix_sockets
 from tests.daemonset import mps_stand_in, scripts
 from tests.daemonset.test_manifests import VARIANTS

@@ -12,7 +12,7 @@ from dra_simulator.rest import EVENTS, GPUPOOLS, SLICES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import workers
+from tensorfusion_dra.enforcers.tensor_fusion import marks
 from tests.app.node_plugin.test_node_plugin_process import (
     cluster_with,
     register,
@@ -270,11 +270,11 @@ def test_policy_allows_exactly_the_marks_of_workers() -> None:
 def worker_marks() -> set[str]:
     """Return every annotation that a worker is marked with, or that is taken from it."""
     share = prepared_share(limit=limit(25, 8))
-    worker = workers.of_pod(POD, [prepared_claim(share, enforcer="tensor-fusion")])
+    worker = marks.of_pod(POD, [prepared_claim(share, enforcer="tensor-fusion")])
     assert worker is not None
-    replaced = workers.ruling_marks(worker).keys()
+    replaced = marks.ruling_marks(worker).keys()
     stored = {"metadata": {"annotations": dict.fromkeys(replaced, "another")}}
-    return {*workers.marks(worker, {}, 1), *workers.marks(worker, stored, 1)}
+    return {*marks.marks(worker, {}, 1), *marks.marks(worker, stored, 1)}
 
 
 ACCOUNT = "tensorfusion-dra-node-plugin"

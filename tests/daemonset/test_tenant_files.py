@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tests.daemonset import scripts
 from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm

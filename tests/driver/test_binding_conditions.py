@@ -9,7 +9,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.binding_conditions import LISTS, BindingConditions
-from tests.driver.test_enforcer_choice import NOW, Chooser
+from tests.enforcers.test_enforcer_choice import NOW, Chooser
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Watch over the limits of prepared claims and over the node's enforcer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,30 +9,22 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.core.claims import presence
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import (
-    Daemon,
-    Evidence,
-    EvidencePaths,
-    FileEvidence,
-    NodeEvidence,
-    NodeEvidencePaths,
-    SharedMemory,
-)
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.driver.enforcement_watch import (
     CHECK_SECONDS,
-    NODE_CHECK_SECONDS,
     EnforcementAnnouncer,
     EnforcementWatch,
-    NodeEnforcer,
 )
+from tensorfusion_dra.enforcers import choice
+from tensorfusion_dra.enforcers.choice import CHECK_SECONDS as NODE_CHECK_SECONDS
+from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.none import NoEnforcer
+from tensorfusion_dra.enforcers.tensor_fusion import marks, soft_verdict
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory
 from tensorfusion_dra.state import saved_state
 from tensorfusion_dra.state.saved_state import SavedState
 from tests.support.builders.prepared_claims import (
@@ -43,13 +35,7 @@ from tests.support.builders.prepared_claims import (
     simulated_share,
 )
 from tests.support.ports import EventsInMemory
-
-ENFORCERS: Final[Mapping[str, Enforcer]] = {
-    "tensor-fusion": TensorFusion(),
-    "hami-core": HamiCore(library="/usr/local/vgpu/libvgpu.so.1"),
-    "mps": Mps(),
-}
-
+from tests.support.signs import ALIVE, NO_HYPERVISOR, NO_LIMITER, signing
 
 CLAIM: Final = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="tensor-fusion")
 
@@ -60,41 +46,43 @@ START: Final = datetime(2026, 3, 1, tzinfo=UTC)
 HEARTBEAT: Final = 1_700_000_000
 
 
-NO_LIMITER: Final = NodeEvidence(
-    read_at=0.0,
-    files=(FileEvidence(path="/libcuda_limiter.so", trouble="not found"),),
-)
-NO_HYPERVISOR: Final = NodeEvidence(read_at=0.0, asked=("device plugin: not found",))
-ALIVE: Final = NodeEvidence(read_at=0.0, hypervisor="device plugin answers")
-
-
-class SignsInMemory:
-    """Signs of a hypervisor that serves every pod, until a test changes something."""
+class Hypervisor(TensorFusion):
+    """A hypervisor that serves every pod, until a test changes something."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.heartbeat = HEARTBEAT
         self.processes = 1
         self.found = True
-        self.trouble_of_daemon = ""
-        self.read: list[EvidencePaths] = []
-        self.node = ALIVE
-        self.node_checks = 0
 
-    def of_claim(self, paths: EvidencePaths) -> Evidence:
-        self.read.append(paths)
+    def judge(
+        self,
+        claim: PreparedClaim,
+        shares: Sequence[PreparedShare],
+        others: Iterable[PreparedClaim],
+        *,
+        is_new: bool,
+    ) -> Sequence[Verdict]:
         memory = SharedMemory(
-            path=paths.shared_memory,
+            path=f"{self.needs(claim).folders[0].path}/shm",
             found=self.found,
             heartbeat=self.heartbeat,
             limits={"GPU-0": limit(25, 20)},
             processes=self.processes,
         )
-        daemon = Daemon(path=paths.socket, trouble=self.trouble_of_daemon)
-        return Evidence(read_at=HEARTBEAT, shared_memory=memory, daemon=daemon)
-
-    def of_node(self, paths: NodeEvidencePaths) -> NodeEvidence:
-        self.node_checks += 1
-        return self.node
+        worker = marks.of_pod(claim.pods[0], [claim, *others])
+        assert worker is not None
+        return [
+            soft_verdict.of_card(
+                each.gpu_uuid,
+                worker.limits[each.gpu_uuid],
+                memory,
+                read_at=HEARTBEAT,
+                limiter_trouble="",
+                is_new=is_new,
+            )
+            for each in shares
+        ]
 
 
 class Setup:
@@ -103,33 +91,35 @@ class Setup:
     def __init__(
         self,
         folder: Path,
-        enforcers: Mapping[str, Enforcer] = ENFORCERS,
+        enforcers: Mapping[str, Enforcer] | None = None,
         *,
         is_required: bool = False,
     ) -> None:
         self.seconds = 0.0
-        self.evidence = SignsInMemory()
+        self.evidence = Hypervisor()
+        self.sign, self.node_checks = ALIVE, 0
         self.events = EventsInMemory()
         self.excess: list[str] = []
         self.reported: list[str] = []
         self.announcer = EnforcementAnnouncer(self.events)
         self.node = NodeEnforcer(
-            self.evidence,
-            {"tensor-fusion": ENFORCERS["tensor-fusion"]},
-            {"tensor-fusion": NodeEvidencePaths(enforcer="tensor-fusion")},
+            {"tensor-fusion": signing(TensorFusion(), self._sign)},
             is_auto=False,
             is_required=is_required,
             now=self.now,
             clock=lambda: self.seconds,
         )
         self.watch = EnforcementWatch(
-            self.evidence,
-            enforcers,
+            enforcers or {"tensor-fusion": self.evidence},
             SavedState(folder, saved_state.LIMITS),
             clock=lambda: self.seconds,
             now=self.now,
             excess=lambda _: self.excess,
         )
+
+    def _sign(self) -> Sign:
+        self.node_checks += 1
+        return self.sign
 
     def now(self) -> datetime:
         return START + timedelta(seconds=self.seconds)
@@ -139,10 +129,10 @@ class Setup:
         self.watch.check(lambda claim: self.reported.append(claim.ref.name), self.announcer)
         self.announcer.write_events()
 
-    def check_node(self, evidence: NodeEvidence, after_seconds: float = NODE_CHECK_SECONDS) -> None:
+    def check_node(self, sign: Sign, after_seconds: float = NODE_CHECK_SECONDS) -> None:
         self.seconds += after_seconds
-        self.evidence.node = evidence
-        self.node.check(self.events)
+        self.sign = sign
+        self.node.check(self.events.warn)
 
     def states(self, claim: PreparedClaim = CLAIM) -> list[str]:
         current = self.watch.current(claim)
@@ -155,7 +145,7 @@ class Setup:
     def prepare(self, *claims: PreparedClaim) -> None:
         """Prepare claims and write their statuses."""
         for claim in claims or (CLAIM,):
-            self.watch.note(claim)
+            self.watch.watch(claim)
             self.watch.current(claim)
 
 
@@ -300,7 +290,7 @@ def test_changed_limits_have_thirty_seconds_to_arrive(setup: Setup) -> None:
     setup.prepare()
     setup.check(60)
 
-    setup.watch.note(replace(CLAIM, shares=(prepared_share(0, limit(10, 10)),)))
+    setup.watch.watch(replace(CLAIM, shares=(prepared_share(0, limit(10, 10)),)))
     setup.check()
     assert setup.states() == [STARTING]
 
@@ -338,43 +328,16 @@ def test_share_over_its_limit_is_not_enforced_whatever_its_limiter_says(setup: S
     assert setup.events.written == [("LimitsNotEnforced", "claim a: GPU-0: found 21Gi")]
 
 
-def test_one_mps_daemon_is_asked_once_for_all_claims(setup: Setup) -> None:
-    claims = [named(name, enforcer="mps") for name in "abc"]
-    setup.prepare(*claims)
-    setup.evidence.read.clear()
-    setup.evidence.trouble_of_daemon = "nobody listens"
-
-    setup.check()
-
-    assert len(setup.evidence.read) == 1
-    assert setup.reported == ["a", "b", "c"]
-
-
-def test_claim_with_signs_of_its_own_beside_the_daemon_is_read_itself(tmp_path: Path) -> None:
-    class WithLibrary(Mps):
-        def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
-            files = ("/libvgpu.so",) if claim.ref.name == "b" else ()
-            return replace(super().evidence_paths(claim), files=files)
-
-    setup = Setup(tmp_path, {"mps": WithLibrary()})
-    setup.prepare(*(named(name, enforcer="mps") for name in "abc"))
-    setup.evidence.read.clear()
-
-    setup.check()
-
-    assert [paths.files for paths in setup.evidence.read] == [(), ("/libvgpu.so",)]
-
-
 def test_claims_of_one_pod_are_judged_together(setup: Setup) -> None:
     half = prepared_share(0, limit(10, 10))
     claims = [named(name, shares=(half,), pods=(POD,)) for name in "ab"]
     for claim in claims:
-        setup.watch.note(claim)
+        setup.watch.watch(claim)
     setup.seconds = 60
 
     assert setup.states(claims[0]) == ["NotEnforced LimitsDiffer"]  # 25 % of 10 % and 10 %
 
-    setup.watch.note(named("c", shares=(prepared_share(0, limit(5, 5)),), pods=(POD,)))
+    setup.watch.watch(named("c", shares=(prepared_share(0, limit(5, 5)),), pods=(POD,)))
     setup.check()
     assert setup.states(claims[0]) == ["Enforced LimiterActive"]
 
@@ -393,12 +356,12 @@ def test_restart_reports_only_what_changed_meanwhile(setup: Setup, tmp_path: Pat
     setup.check()
 
     restarted = Setup(tmp_path)
-    restarted.watch.follow([named("a"), named("b")])
+    restarted.watch.sync([named("a"), named("b")])
     restarted.check()
     assert (restarted.reported, restarted.events.written) == ([], [])
 
     restarted = Setup(tmp_path)
-    restarted.watch.follow([named("a"), named("b")])
+    restarted.watch.sync([named("a"), named("b")])
     restarted.evidence.found = False
     restarted.check()
     assert restarted.reported == ["a", "b"]
@@ -412,7 +375,7 @@ def test_restart_does_not_repeat_a_warning_and_withdraws_it(setup: Setup, tmp_pa
     assert len(setup.events.written) == 1
 
     restarted = Setup(tmp_path)
-    restarted.watch.follow([CLAIM])
+    restarted.watch.sync([CLAIM])
     restarted.evidence.found = False
     restarted.check()
     restarted.evidence.found = True
@@ -427,7 +390,7 @@ def test_without_a_usable_file_each_status_is_written_once(tmp_path: Path, conte
     if content:
         (tmp_path / "limits.json").write_text(content)
     setup = Setup(tmp_path)
-    setup.watch.follow([CLAIM])
+    setup.watch.sync([CLAIM])
 
     setup.check()
     setup.check()
@@ -440,9 +403,9 @@ def test_claim_that_another_instance_unprepared_is_dropped_at_the_second_reading
 ) -> None:
     setup.prepare()
 
-    setup.watch.follow([])
+    setup.watch.sync([])
     assert setup.states() != []
-    setup.watch.follow([])
+    setup.watch.sync([])
     assert setup.states() == []
 
 
@@ -464,7 +427,7 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize(
-    ("evidence", "is_required", "consequence"),
+    ("sign", "is_required", "consequence"),
     [
         (NO_LIMITER, False, "every claim for a part of a GPU waits"),
         (NO_HYPERVISOR, True, "every claim for a part of a GPU waits"),
@@ -472,19 +435,19 @@ def test_events_that_cannot_be_written_wait(setup: Setup) -> None:
     ],
 )
 def test_missing_enforcer_has_one_event_with_consequence_and_cures(
-    tmp_path: Path, evidence: NodeEvidence, is_required: bool, consequence: str
+    tmp_path: Path, sign: Sign, is_required: bool, consequence: str
 ) -> None:
     setup = Setup(tmp_path, is_required=is_required)
 
     with capture_logs() as logs:
         for _ in range(3):
-            setup.check_node(evidence)
+            setup.check_node(sign)
 
     ((reason, text),) = setup.events.written
     assert reason == "EnforcerMissing"
     assert text.startswith("enforcer tensor-fusion: ")
     assert consequence in text
-    assert text.endswith(presence.cure("tensor-fusion"))
+    assert text.endswith(choice.remedy(TensorFusion()))
     assert len(text.encode()) < 1024  # of an Event's note
     assert setup.events.pods == [None]
     assert [line["event"] for line in logs] == ["enforcer_not_seen"]
@@ -496,8 +459,8 @@ def test_missing_enforcer_has_one_event_with_consequence_and_cures(
 
 def test_enforcer_that_came_and_went_again_has_another_event(setup: Setup) -> None:
     with capture_logs() as logs:
-        for evidence in (ALIVE, NO_HYPERVISOR, ALIVE, NO_HYPERVISOR):
-            setup.check_node(evidence)
+        for sign in (ALIVE, NO_HYPERVISOR, ALIVE, NO_HYPERVISOR):
+            setup.check_node(sign)
 
     assert len(setup.events.written) == 2
     assert [line["event"] for line in logs] == [
@@ -515,4 +478,4 @@ def test_event_is_written_once_the_api_server_answers_and_signs_are_read_once_a_
 
     setup.check_node(NO_LIMITER, after_seconds=1)
 
-    assert (len(setup.events.written), setup.evidence.node_checks) == (1, 1)
+    assert (len(setup.events.written), setup.node_checks) == (1, 1)

@@ -14,8 +14,8 @@ import pytest
 from stand_ins import libraries
 from stand_ins.libraries import Card, Machine
 from tensorfusion_dra.core.claims import cdi
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.enforcers.preload import PreloadMethod
 from tests.support import cdi_rules, contained
 from tests.support.compiler import compiler
 from tests.support.contained import Contained
@@ -98,8 +98,8 @@ def _cards(folder: Path) -> Path:
 
 @pytest.fixture
 def prepare(built: Built, tmp_path: Path) -> Prepare:
-    def prepared(*results: Any, way: Way = Way.FILE) -> Tenant:
-        node = EnforcedNode(tmp_path / way.value, HAMI, preload=way)
+    def prepared(*results: Any, way: PreloadMethod = PreloadMethod.FILE) -> Tenant:
+        node = EnforcedNode(tmp_path / way.value, HAMI, method=way)
         library = node.root / LIBRARIES[HAMI]
         library.write_bytes(built.limiter.read_bytes())
         ref = put_claim(node, "a", *results)
@@ -110,8 +110,10 @@ def prepare(built: Built, tmp_path: Path) -> Prepare:
     return prepared
 
 
-@pytest.mark.parametrize("way", list(Way))
-def test_memory_up_to_the_limit_is_allocated_and_no_more(prepare: Prepare, way: Way) -> None:
+@pytest.mark.parametrize("way", list(PreloadMethod))
+def test_memory_up_to_the_limit_is_allocated_and_no_more(
+    prepare: Prepare, way: PreloadMethod
+) -> None:
     tenant = prepare(share_result(vram="2Gi"), way=way)
 
     results = tenant.results("alloc", "0", "2048", "alloc", "0", "1")
@@ -151,7 +153,7 @@ def test_compute_has_a_limit_too(prepare: Prepare) -> None:
 
 def test_an_entrypoint_that_sets_ld_preload_keeps_the_limiter(prepare: Prepare) -> None:
     tenant = prepare(share_result(vram="2Gi"))
-    by_variable = prepare(share_result(vram="2Gi"), way=Way.ENV)
+    by_variable = prepare(share_result(vram="2Gi"), way=PreloadMethod.ENV)
 
     own = {"LD_PRELOAD": "libm.so.6"}
     kept = tenant.results("alloc", "0", "2049", **own)

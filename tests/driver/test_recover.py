@@ -10,14 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
+from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.observed.node_view import LedgerView
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import RecoveryReport, recover
 from tensorfusion_dra.driver.status import StatusReporter
+from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
 from tests.support.prepared_node import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.driver.operations import Failure
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (

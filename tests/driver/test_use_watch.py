@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.use import Container, Process
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -18,6 +19,16 @@ from tests.support.ports import EventsInMemory
 
 ID = "4f" * 32
 CLAIM = prepared_claim(prepared_share(0, limit(50, 20)), prepared_share(1, limit(50, 20)))
+
+
+class Counting(Enforcer):
+    """An enforcer that counts what a test sets."""
+
+    def __init__(self, setup: "Setup") -> None:
+        self.setup = setup
+
+    def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
+        return self.setup.counted
 
 
 class Setup:
@@ -39,7 +50,7 @@ class Setup:
             self,
             lambda: self.claims,
             self,
-            counted=lambda _: self.counted,
+            {CLAIM.enforcer: Counting(self)},
             clock=lambda: self.seconds,
         )
 

@@ -8,10 +8,10 @@ from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, device_metadata, documents, lending
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_store
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.claims import cdi
-from tensorfusion_dra.core.claims.enforcers.enforcer import Folder, Needs, TextFile
+from tensorfusion_dra.core.claims.enforcer import Folder, Needs, TextFile
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import claim_files, folders
 from tensorfusion_dra.state.claim_files import ClaimFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.state import unix_sockets
 from tensorfusion_dra.state.host_files import HostFiles
 

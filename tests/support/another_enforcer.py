@@ -1,11 +1,12 @@
 """The enforcer of another package: it limits memory, and compute by nice values."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from tensorfusion_dra.extend import (
     ClaimError,
     Edits,
+    Enforcer,
     EnforcerSettings,
     Folder,
     Mount,
@@ -16,10 +17,10 @@ from tensorfusion_dra.extend import (
 )
 
 
-class Another:
+class Another(Enforcer):
     """Writes a claim's limits into variables, and mounts a folder of the claim."""
 
-    name: ClassVar[str] = "another"
+    name = "another"
 
     def __init__(self, settings: EnforcerSettings) -> None:
         self._settings = settings

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.node_files import NodeFiles
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.preload import PreloadMethod
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.host_files import HostFiles
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
@@ -16,17 +16,19 @@ from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, u
 class EnforcedNode(Setup):
     """A node with real folders for its enforcers."""
 
-    def __init__(self, folder: Path, enforcer: str, *, preload: Way = Way.FILE) -> None:
+    def __init__(
+        self, folder: Path, enforcer: str, *, method: PreloadMethod = PreloadMethod.FILE
+    ) -> None:
         super().__init__(folder)
         self.root = folder / "run"
         for file in ("libcuda_limiter.so", "libvgpu.so.1"):
             self.root.mkdir(exist_ok=True)
             (self.root / file).touch()
-        self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root), preload=preload)
+        self.enforcers["tensor-fusion"] = TensorFusion(root=str(self.root), method=method)
         self.enforcers["hami-core"] = HamiCore(
             library=str(self.root / "libvgpu.so.1"),
             root=str(self.root / "hami-core"),
-            preload=preload,
+            method=method,
         )
         self.enforcer = self.enforcers[enforcer]
         self.node_files = NodeFiles(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
+from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.slices import Slice

@@ -11,28 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Sign
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
-from tensorfusion_dra.driver.ports import Claims, Events, EvidenceReader
+from tensorfusion_dra.driver.ports import Claims, Events
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
-from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.enforcement import evidence
+from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
 from tensorfusion_dra.state.claim_store import ClaimStore
 from tests.support.builders.devices import NODE
@@ -47,11 +44,12 @@ from tests.support.ports import (
     PodsInMemory,
     Readiness,
 )
+from tests.support.signs import NOT_LOOKED_FOR, signing
 from tests.support.threads import running
 from tests.support.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.driver.pod_limits import PodLimits
+    from collections.abc import Callable
 
 TENSOR_FUSION: Final = TensorFusion()
 HAMI_CORE: Final = HamiCore(library="/libvgpu.so.1")
@@ -87,7 +85,6 @@ class Setup:
         boot_id: str = "boot-1",
         enforcer: Enforcer = TENSOR_FUSION,
         host_files: HostFilesInMemory | None = None,
-        workers: Workers | None = None,
         describes_devices: bool = False,
         overcommit_limits: bool = False,
     ) -> None:
@@ -121,12 +118,10 @@ class Setup:
         self.driver_files = DriverFilesInMemory()
         self.pods = PodsInMemory()
         self.reads_pods = True
-        self.required: EvidenceReader | None = None
+        self.required: Callable[[], Sign] | None = None
         self.node_enforcer: NodeEnforcer | None = None
         self.status = StatusReporter(NoStatus())
         self.operations = Operations()
-        self.workers = workers
-        self.pod_limits: PodLimits | None = None
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
@@ -146,8 +141,6 @@ class Setup:
             cards=LocalCards(catalog or self.catalog, facts),
             isolation=Isolation.SOFT,
             limit_changes=self.limit_changes(catalog),
-            pod_limits=self.pod_limits,
-            workers=self.workers,
             status=self.status,
             operations=self.operations,
             enforcer=self.node_enforcer or self.named_enforcer(),
@@ -155,13 +148,12 @@ class Setup:
 
     def named_enforcer(self) -> NodeEnforcer:
         """Return the choice of the one enforcer that the settings name."""
-        name = self.enforcer.name
+        enforcer = signing(self.enforcer, self.required or (lambda: NOT_LOOKED_FOR))
         return NodeEnforcer(
-            self.required or evidence.EvidenceReader(),
-            {name: self.enforcer},
-            {name: NodeEvidencePaths(enforcer=name)},
+            {enforcer.name: enforcer},
             is_auto=False,
             is_required=self.required is not None,
+            missing=self.host_files.missing,
             now=utc_now,
         )
 
@@ -172,8 +164,8 @@ class Setup:
             self.ledger,
             self.node_files,
             catalog or self.catalog,
+            enforcers=self.enforcers,
             status=self.status,
-            workers=self.workers,
             retry_seconds=retry_seconds,
         )
 

@@ -22,13 +22,14 @@ import grpc
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.enforcer import Loop, NodeAccess
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.enforcement.hypervisor import shared_memory
-from tensorfusion_dra.enforcement.hypervisor.device_plugin import DevicePlugin, socket_name
-from tensorfusion_dra.enforcement.hypervisor.shared_memory import WorkerMemory
+from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import socket_name
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.support import enforcer_files
 from tests.support.builders.stored_claims import stored_claim
@@ -39,7 +40,7 @@ Pod = dict[str, Any]
 
 
 class WorkerPodsInMemory:
-    """The pods of one node at the API server; implements ports.Pods and WorkerPods."""
+    """The pods of one node at the API server; stands for Pods and WorkerPods."""
 
     def __init__(self) -> None:
         self.changed = Condition()  # guards all below
@@ -110,6 +111,20 @@ class WorkerPodsInMemory:
                     else:
                         metadata[field][key] = text
             self.changed.notify_all()
+
+    def watch(self, on_list: object, on_event: object) -> Loop:
+        """Return a watch that sees nothing; tests call the workers' methods."""
+        return NoWatch()
+
+
+class NoWatch:
+    """A watch without events."""
+
+    def run(self) -> None:
+        raise AssertionError
+
+    def stop(self) -> None:
+        raise AssertionError
 
 
 def is_worker(pod: Pod) -> bool:
@@ -277,9 +292,13 @@ class WorkerNode:
         self.setup = setup
         self.pods = pods
         self.hypervisor = hypervisor
-        plugin, memory = DevicePlugin(hypervisor.sockets), WorkerMemory(hypervisor.shm)
-        self.workers = Workers(pods, pods, plugin, memory, setup.ledger)
-        setup.use(workers=self.workers)
+        enforcer = TensorFusion(root=str(hypervisor.shm.parent), bridge=str(hypervisor.sockets))
+        loops = enforcer.loops(NodeAccess(setup.ledger.claims, pods, pods))
+        workers = loops["workers"]
+        assert isinstance(workers, Workers)
+        self.workers = workers
+        setup.enforcers[enforcer.name] = enforcer
+        setup.use(enforcer=enforcer)
 
     def restarted(self) -> "WorkerNode":
         """Return the node with a new driver, on the same disk."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tensorfusion_dra.extend import (
     Edits,
+    Enforcer,
+    EnforcerFacts,
     EnforcerSettings,
-    EvidencePaths,
-    Isolation,
     Mount,
     Needs,
     PreparedClaim,
@@ -22,16 +21,15 @@ LIBRARY_IN_CONTAINER = "/usr/local/example-provider/limiter.so"
 
 
 @dataclass(frozen=True)
-class Limiter:
+class Limiter(Enforcer):
     """A library that reads its limits from the environment, once.
 
     Attributes:
         library: Its path on the host.
     """
 
-    name: ClassVar[str] = "example-provider"
-    enforces_hard: ClassVar[bool] = True
-    fixed: ClassVar[frozenset[Isolation]] = frozenset(Isolation)
+    name = "example-provider"
+    facts = EnforcerFacts(enforces_hard=True, remedy="put limiter.so into the enforcer's folder")
     library: str
 
     @classmethod
@@ -42,10 +40,6 @@ class Limiter:
     def needs(self, claim: PreparedClaim) -> Needs:
         """Return the library, which has to be on the host."""
         return Needs(files=(self.library,)) if self._is_limited(claim) else Needs()
-
-    def evidence_paths(self, claim: PreparedClaim) -> EvidencePaths:
-        """Return the library, without which no container can be limited."""
-        return EvidencePaths(files=self.needs(claim).files)
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         """Return a limit for each card of the request, by its index in the container."""

@@ -47,7 +47,6 @@ CHECKS: Final = (
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
     Check(theme="limits", run=limits.files, places=_NODE),
     Check(theme="limits", run=limits.alive, places=_NODE),
-    Check(theme="limits", run=limits.address, places=_NODE),
     Check(theme="limits", run=limits.use, places=_NODE),
     Check(theme="limits", run=limits.claims, places=_NODE),
     Check(theme="node plugin", run=cluster.pods, needs_api=True, places=_WORKSTATION),

@@ -9,7 +9,6 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, ok, problem, warning
 
 _ELSEWHERE: Final = (
@@ -80,8 +79,7 @@ def folders(context: Context) -> Iterator[Finding]:
     if not settings.simulated_gpus:
         uses.append((node_parts.device_nodes(settings).folder(), _DEVICES))
         for enforcer in node_parts.candidates(settings).values():
-            is_own = enforcer.name == TensorFusion.name
-            if folder := f"{settings.tensor_fusion_root}/shm" if is_own else enforcer.claims_root:
+            if folder := enforcer.tenants_folder:
                 uses.append((Path(folder).resolve(), _TENANTS))
     for path, use in uses:
         yield from of_path(path, use, in_pod=context.in_pod)

@@ -11,14 +11,15 @@ from typing import Final
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.core.claims import presence, verdicts
-from tensorfusion_dra.core.claims.enforcers.kinds import NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.presence import Choice
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.enforcers import choice as choices
+from tensorfusion_dra.enforcers.choice import EnforcerChoice
 from tensorfusion_dra.state import unix_sockets
 
 _SEE: Final = "see docs/limits.md, How to see whether a limit holds"
@@ -32,12 +33,11 @@ def files(context: Context) -> Iterator[Finding]:
     if settings.simulated_gpus:
         yield ok(subject, "simulated GPUs: there is nothing to enforce")
         return
-    name = _choice(settings).enforcer
-    if name == NoEnforcer.name:
+    found = _choice(settings)
+    if found.sign.verdict.reason in {verdicts.NO_ENFORCER, verdicts.NONE_FOUND}:
         return  # alive() says so
-    enforcer = node_parts.enforcers(settings)[name]
-    example = node_parts.example_claim(settings, isolation=Isolation(settings.isolation))
-    needs = enforcer.needs(example)
+    enforcer = node_parts.enforcers(settings)[found.enforcer]
+    needs = enforcer.needs(enforcers.example(enforcer.name, Isolation(settings.isolation)))
     if not needs.files and not needs.sockets:
         yield note(
             subject,
@@ -45,13 +45,13 @@ def files(context: Context) -> Iterator[Finding]:
             "container's image, or they have no limit",
         )
     for path in needs.files:
-        yield _file(name, Path(path))
+        yield _file(enforcer, Path(path))
     for path in needs.sockets:
-        yield _socket(name, path)
+        yield _socket(enforcer, path)
 
 
-def _file(enforcer: str, path: Path) -> Finding:
-    subject = f"{path} of enforcer {enforcer}"
+def _file(enforcer: Enforcer, path: Path) -> Finding:
+    subject = f"{path} of enforcer {enforcer.name}"
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -68,8 +68,8 @@ def _file(enforcer: str, path: Path) -> Finding:
     return note(subject, "found; a file alone enforces nothing")
 
 
-def _socket(enforcer: str, path: str) -> Finding:
-    subject = f"{path} of enforcer {enforcer}"
+def _socket(enforcer: Enforcer, path: str) -> Finding:
+    subject = f"{path} of enforcer {enforcer.name}"
     if not Path(path).exists():
         return _missing(subject, enforcer)
     if trouble := unix_sockets.trouble(path):
@@ -77,17 +77,17 @@ def _socket(enforcer: str, path: str) -> Finding:
             subject,
             f"{trouble}: {_WAITING}",
             expected="a process that accepts connections",
-            cure=presence.cure(enforcer),
+            cure=choices.remedy(enforcer),
         )
     return ok(subject, "a process accepts connections")
 
 
-def _missing(subject: str, enforcer: str) -> Finding:
+def _missing(subject: str, enforcer: Enforcer) -> Finding:
     return problem(
         subject,
         f"not found: {_WAITING}",
         expected="the file, before the first claim",
-        cure=presence.cure(enforcer),
+        cure=choices.remedy(enforcer),
     )
 
 
@@ -97,35 +97,33 @@ def alive(context: Context) -> Iterator[Finding]:
     if not settings.simulated_gpus:
         choice = _choice(settings)
         yield life(choice, is_required=settings.require_enforcement)
-        for hint in choice.hints:
-            subject, _, rest = hint.partition(": ")
-            text, _, expected = rest.partition(", expected ")
-            yield warning(subject, text, expected=expected, cure=_SEE)
+        for each in choice.sign.advice:
+            yield warning(each.subject, each.found, expected=each.expected, cure=each.remedy)
 
 
-def _choice(settings: Settings) -> Choice:
+def _choice(settings: Settings) -> EnforcerChoice:
     enforcer = node_parts.node_enforcer(settings)
     enforcer.of_devices(node_parts.node(settings))  # whose pool may expand the cards' memory
     return enforcer.of_new_claim()
 
 
-def life(choice: Choice, *, is_required: bool) -> Finding:
+def life(choice: EnforcerChoice, *, is_required: bool) -> Finding:
     """Judge the enforcer's signs of life.
 
     Args:
         choice: The enforcer of new claims.
         is_required: True if claims are refused without an enforcer.
     """
-    found, cure = choice.verdict, choice.cure
-    subject = "enforcer auto" if choice.lacking else f"life of enforcer {choice.enforcer}"
+    found, cure = choice.sign.verdict, choice.remedy
+    subject = "enforcer auto" if choice.none_found else f"life of enforcer {choice.enforcer}"
     if found.state is State.ENFORCED:
         return ok(subject, found.text)
-    text = f"{found.text}: {presence.consequence(found, is_required=is_required)}"
+    text = f"{found.text}: {choices.consequence(found, is_required=is_required)}"
     if found.reason == verdicts.NO_ENFORCER:
         return note(subject, text)
     if found.state is State.UNKNOWN:
         return note(subject, found.text)
-    if presence.refuses(found, is_required=is_required):
+    if choices.refuses(found, is_required=is_required):
         return problem(subject, text, expected="a live enforcer", cure=cure)
     return warning(
         subject,
@@ -133,24 +131,6 @@ def life(choice: Choice, *, is_required: bool) -> Finding:
         expected="a live enforcer",
         cure=f"{cure}; refuse such claims with require-enforcement=true",
     )
-
-
-def address(context: Context) -> Iterator[Finding]:
-    """Check that containers with Tensor Fusion's limiter are told where the hypervisor is.
-
-    Seen with the open limiter (NexusGPU/vgpu.rs): without HYPERVISOR_IP every process ends at its
-    start.
-    """
-    settings = context.settings
-    if settings.simulated_gpus or settings.hypervisor_ip or settings.isolation != Isolation.SOFT:
-        return
-    if _choice(settings).enforcer == TensorFusion.name:
-        yield warning(
-            "address of Tensor Fusion's hypervisor (hypervisor-ip)",
-            "not set: a limiter that asks the hypervisor for its pod ends every process",
-            expected="the address at which containers reach the hypervisor, such as the node's",
-            cure="set --hypervisor-ip; the chart does, from the pod's host IP",
-        )
 
 
 def use(context: Context) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Nodes, Pods, W
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims.enforcer import NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
@@ -50,7 +51,6 @@ from tensorfusion_dra.driver.node_observer import (
     RecentOperations,
 )
 from tensorfusion_dra.driver.operations import Operations
-from tensorfusion_dra.driver.pod_limits import PodLimits
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher
@@ -58,9 +58,6 @@ from tensorfusion_dra.driver.recover import Reconciler
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
 from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
-from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
-from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
@@ -146,9 +143,8 @@ class NodePlugin:
             self._store, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
         )
         self._reconciler.begin()
-        node_enforcer = node_parts.node_enforcer(settings, enforcers)
         reading_due, publishing_due = Wakeup(), Wakeup()
-        node_enforcer.on_change = reading_due.wake
+        node_enforcer = node_parts.node_enforcer(settings, enforcers, on_change=reading_due.wake)
         provided = providers.load(settings, reading_due.wake)
         supervisor.on_stop(provided.close)
         claims_of = self._store.claims
@@ -189,9 +185,6 @@ class NodePlugin:
 
         self._calls = CallsInFlight()
         claims = Claims(self._api)
-        self._pod_limits = PodLimits(
-            MemoryLimits(node_parts.memory_limits_socket(settings)), self._store
-        )
         self._settle: Callable[[], None] = lambda: None
         if settings.enforcer_wait_seconds:
             self._settle = BindingConditions(
@@ -201,11 +194,11 @@ class NodePlugin:
                 node_name=settings.node_name,
                 now=utc_now,
             ).settle
-        self._use = UseWatch(discovery, self._store.claims, claims, counted=self._pod_limits.used)
+        self._use = UseWatch(discovery, claims_of, claims, enforcers)
         self._enforcement = EnforcementWatch(
-            EvidenceReader(),
             enforcers,
             SavedState(settings.data_folder, saved_state.LIMITS),
+            records=claims_of,
             now=utc_now,
             node=node_enforcer,
             excess=self._use.excess,
@@ -219,13 +212,17 @@ class NodePlugin:
         )
         supervisor.own("status", self._status)
         pods = Pods(self._api)
-        workers = self._workers(pods) if settings.bridge_folder else None
+        worker_pods = WorkerPods(self._api, node_name=settings.node_name)
+        access = NodeAccess(claims_of, pods, worker_pods)
+        for enforcer in enforcers.values():
+            for name, loop in enforcer.loops(access).items():
+                supervisor.own(name, loop)
         self._limit_changes = LimitChanges(
             self._store,
             files,
             self.catalog,
+            enforcers=enforcers,
             status=self._status,
-            workers=workers,
         )
         self._preparer = Preparer(
             claims_at_server=claims,
@@ -238,8 +235,6 @@ class NodePlugin:
             status=self._status,
             operations=Operations((self._recent, self._metrics)),
             enforcer=node_enforcer,
-            pod_limits=self._pod_limits,
-            workers=workers,
         )
         self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
@@ -254,32 +249,6 @@ class NodePlugin:
     def _events(self) -> Events:
         """Return a writer of Events on this node's Node and its pods, for use in one thread."""
         return Events(self._api, self._nodes, node_name=self._settings.node_name)
-
-    def _workers(self, pods: Pods) -> Workers:
-        """Start the bridge to Tensor Fusion's hypervisor; return it."""
-        # Imported here so that a node without the bridge does not load them.
-        from tensorfusion_dra.enforcement.hypervisor.device_plugin import (  # noqa: PLC0415
-            DevicePlugin,
-        )
-        from tensorfusion_dra.enforcement.hypervisor.shared_memory import (  # noqa: PLC0415
-            WorkerMemory,
-        )
-
-        settings, supervisor = self._settings, self._supervisor
-        plugin = DevicePlugin(Path(settings.bridge_folder))
-        worker_pods = WorkerPods(self._api, node_name=settings.node_name)
-        workers = Workers(
-            pods,
-            worker_pods,
-            plugin,
-            WorkerMemory(Path(settings.tensor_fusion_root) / "shm"),
-            self._store,
-        )
-        worker_watch = worker_pods.watch(workers.on_pods, workers.on_event)
-        supervisor.on_stop(workers.stop)
-        supervisor.run("workers", workers.run)
-        supervisor.own("worker-watch", worker_watch)
-        return workers
 
     def start(self) -> PluginServers:
         """Serve the kubelet, then follow cards, API server and pool; return the kubelet's servers.
@@ -325,7 +294,7 @@ class NodePlugin:
             self._status,
             stale_claims,
             self._events(),
-            on_recovered=self._enforcement.follow,
+            on_recovered=self._enforcement.sync,
         )
         supervisor.on_stop(self._reconciler.stop)
         supervisor.run("reconciler", reconcile)
@@ -338,7 +307,6 @@ class NodePlugin:
             self._enforcement.run,
             self._status.report_changed,
             self._events(),
-            self._pod_limits.restore,
             self._settle,
         )
         supervisor.run("enforcement", watch_limits)

@@ -1,9 +1,10 @@
 """Parts that several commands build from the same settings: cards, health, enforcers, limits."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,36 +13,32 @@ from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import flag
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import lending, presence, verdicts
-from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, EnforcerSettings
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS, NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
-from tensorfusion_dra.core.claims.evidence import NodeEvidencePaths
+from tensorfusion_dra.core.claims import enforcer as enforcer_rules
+from tensorfusion_dra.core.claims import lending, verdicts
+from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerSettings
 from tensorfusion_dra.core.claims.lending import LendingRules
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.devices.gpu import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.health import HealthRules
 from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.devices.xids import XidRules
 from tensorfusion_dra.core.errors import InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
-from tensorfusion_dra.driver.enforcement_watch import NodeEnforcer
-from tensorfusion_dra.driver.guarded_enforcer import GuardedEnforcer
 from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
-from tensorfusion_dra.enforcement.evidence import EvidenceReader
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.choice import NodeEnforcer
+from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
+from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_store, saved_state
+from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
@@ -70,10 +67,11 @@ def enforcers(settings: Settings) -> Mapping[str, Enforcer]:
     Those of other packages are imported when a claim or the settings name them.
     """
     own = {
-        name: kind.from_settings(_enforcer_settings(settings, name)) for name, kind in KINDS.items()
+        name: registered.kind(name).from_settings(_enforcer_settings(settings, name))
+        for name in registered.OWN
     }
     others = {
-        each.name: GuardedEnforcer(each, _enforcer_settings(settings, each.name))
+        each.name: GuardedEnforcer(each.name, each.load, _enforcer_settings(settings, each.name))
         for each in providers.registered(settings)
         if each.kind is ProviderKind.ENFORCER and not each.unused
     }
@@ -104,29 +102,35 @@ def candidates(
     return {name: every[name] for name in settings.candidates}
 
 
-def node_enforcer(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeEnforcer:
+def node_enforcer(
+    settings: Settings,
+    every: Mapping[str, Enforcer] | None = None,
+    *,
+    on_change: Callable[[], None] = lambda: None,
+) -> NodeEnforcer:
     """Return what chooses the enforcer of new claims.
 
     Args:
         every: From enforcers(); None for new ones.
+        on_change: Called when what the devices show of the enforcer has changed.
 
     Raises:
         InputError: See candidates().
     """
     named = candidates(settings, every)
     is_real = not settings.simulated_gpus
-    example = example_claim(settings, isolation=Isolation(settings.isolation))
-    is_limited = settings.isolation != Isolation.SHARED and (
-        settings.enforcer == NoEnforcer.name or presence.needs_enforcer(example)
-    )
+    (example,) = enforcer_rules.example(settings.enforcer, Isolation(settings.isolation)).shares
+    known = (enforcer.of_record(example) for enforcer in named.values())
+    is_limited = any(each is None or each.state is State.NOT_ENFORCED for each in known)
     return NodeEnforcer(
-        EvidenceReader(),
         named,
-        {name: _node_paths(settings, each) for name, each in named.items() if is_real},
+        is_real=is_real,
         is_auto=is_real and settings.enforcer == AUTO,
         is_required=settings.require_enforcement,
-        is_needed=is_real and is_limited,
+        is_needed=is_real and settings.isolation != Isolation.SHARED and is_limited,
         wait_seconds=settings.enforcer_wait_seconds,
+        missing=HostFiles(Path(settings.tensor_fusion_root)).missing,
+        on_change=on_change,
         now=utc_now,
     )
 
@@ -136,13 +140,9 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     return EnforcerSettings(
         folder=folder,
         claims_root=f"{folder}/claims",
-        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)},
+        values={flag(item.name): str(getattr(settings, item.name)) for item in fields(settings)}
+        | {flag("hypervisor_sockets"): settings.bridge_folder},
     )
-
-
-def memory_limits_socket(settings: Settings) -> str:
-    """Return the socket of the container memory-limits."""
-    return Nvidia.from_settings(_enforcer_settings(settings, Nvidia.name)).socket
 
 
 def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeFactsReader:
@@ -288,24 +288,6 @@ def _codes(text: str) -> frozenset[int]:
     return frozenset(int(code) for code in text.split(",") if code)
 
 
-def _node_paths(settings: Settings, enforcer: Enforcer) -> NodeEvidencePaths:
-    """Return where an enforcer leaves evidence of itself for shares in soft isolation."""
-    example = replace(example_claim(settings, isolation=Isolation.SOFT), enforcer=enforcer.name)
-    paths = presence.evidence_paths(example, enforcer)
-    if enforcer.name != TensorFusion.name:
-        return NodeEvidencePaths(enforcer=enforcer.name, files=paths.files, socket=paths.socket)
-    host = settings.hypervisor_ip
-    sockets = settings.bridge_folder or f"{settings.kubelet_root}/device-plugins"
-    # A pod in the host's network could answer there while no hypervisor does.
-    asks_host = host and not settings.bridge_folder
-    return NodeEvidencePaths(
-        enforcer=enforcer.name,
-        files=paths.files,
-        sockets=f"{sockets}/tensor-fusion-index-*.sock",
-        http=(host, settings.hypervisor_port) if asks_host else None,
-    )
-
-
 def recorded(settings: Settings) -> Sequence[PreparedClaim]:
     """Return the node's prepared claims, beside a node plugin that may be running.
 
@@ -327,25 +309,16 @@ def verdicts_now(
     settings: Settings, claims: Sequence[PreparedClaim]
 ) -> Sequence[Sequence[Verdict]]:
     """Return for each of this node's claims the verdict about each of its shares, as of now."""
-    kinds = enforcers(settings)
-    reader = EvidenceReader()
-    paths = [presence.evidence_paths(claim, kinds.get(claim.enforcer)) for claim in claims]
-    found = []
-    for claim, place in zip(claims, paths, strict=True):
-        every = zip(claims, paths, strict=True)
-        beside = verdicts.beside(claim, place, every)
-        evidence = reader.of_claim(place)
-        is_new = evidence.read_at - _limits_since(settings, claim) < verdicts.STARTING_SECONDS
-        found.append(
-            verdicts.of_claim(
-                claim,
-                evidence,
-                is_new=is_new,
-                beside=beside,
-                judge=verdicts.judge_of(kinds.get(claim.enforcer)),
-            )
+    every, now = enforcers(settings), time.time()
+    return [
+        enforcer_rules.judged(
+            claim,
+            every.get(claim.enforcer),
+            claims,
+            is_new=now - _limits_since(settings, claim) < verdicts.STARTING_SECONDS,
         )
-    return found
+        for claim in claims
+    ]
 
 
 def _limits_since(settings: Settings, claim: PreparedClaim) -> float:
@@ -355,29 +328,3 @@ def _limits_since(settings: Settings, claim: PreparedClaim) -> float:
         return document.stat().st_mtime
     except OSError:
         return -math.inf
-
-
-def example_claim(settings: Settings, *, isolation: Isolation) -> PreparedClaim:
-    """Return an example of a prepared claim for a part of a real card."""
-    share = PreparedShare(
-        request="gpu",
-        pool=node(settings).pool,
-        device="gpu-0",
-        gpu_uuid="GPU-0",
-        share_id=None,
-        consumed={
-            names.CAPACITY_TFLOPS: Quantity.whole(1),
-            names.CAPACITY_VRAM: Quantity.of_bytes(GIB),
-        },
-        exclusive=False,
-        admin_access=False,
-        device_nodes=("/dev/nvidia0",),
-        isolation=isolation,
-        qos=Qos(settings.qos),
-        toolkit_device=None,
-        pci_bus_id="",
-        wanted_vram_bytes=GIB,
-        limit=Limit(sm_percent=1, vram_bytes=GIB),
-    )
-    ref = ClaimRef(namespace="default", name="doctor", uid="doctor")
-    return PreparedClaim(ref=ref, shares=(share,), enforcer=settings.enforcer)

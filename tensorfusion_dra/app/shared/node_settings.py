@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
+from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_sources import (
     LOG_FORMATS,
     LOG_LEVELS,
@@ -16,19 +16,21 @@ from tensorfusion_dra.app.shared.setting_sources import (
     setting,
 )
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, DEFAULT_ORDER, KINDS, NoEnforcer
-from tensorfusion_dra.core.claims.enforcers.limiters import Way
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.preload import PreloadMethod
+from tensorfusion_dra.enforcers.registered import AUTO
 
 POOL_SOURCES: Final = ("settings", "object", "node-labels")
 TAINTS: Final = ("NoSchedule", "NoExecute", "none")
 OFF: Final = "off"
 LOOPBACK: Final = "loopback"
 ON: Final = "on"
+_NONE: Final = "none"
+_TENSOR_FUSION: Final = "tensor-fusion"
 STATUS_PAGES: Final = (OFF, LOOPBACK, ON)
 STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
 """YAML reads the bare words off and on as booleans."""
@@ -52,7 +54,7 @@ _CHOICES: Final = {
     "qos": QOS_LEVELS,
     "health_taint": TAINTS,
     "isolation": tuple(Isolation),
-    "preload": tuple(Way),
+    "preload": tuple(PreloadMethod),
     "status_page": (*STATUS_PAGES, *STATUS_PAGES_IN_YAML),
     "log_level": LOG_LEVELS,
     "log_format": LOG_FORMATS,
@@ -209,10 +211,11 @@ class Settings:
     enforcer: str = setting(
         AUTO,
         f"What enforces the limits: {AUTO} (the first of enforcers that is there), "
-        f"{', '.join(enforcer_kinds.OWN)} (limits are advisory), or one of another package.",
+        f"{', '.join(registered.OWN)} (limits are advisory), or one of another package.",
     )
     enforcers: str = setting(
-        DEFAULT_ORDER, "Enforcers of which auto takes the first that is on the node."
+        "nvidia,tensor-fusion,hami-core,mps",
+        "Enforcers of which auto takes the first that is on the node.",
     )
     require_enforcement: bool = setting(
         False,
@@ -230,7 +233,8 @@ class Settings:
     )
     preload: str = setting(
         "file",
-        f"How containers load a limiter's library: {', '.join(Way)} (ld.so.preload, LD_PRELOAD).",
+        f"How containers load a limiter's library: {', '.join(PreloadMethod)} (ld.so.preload, "
+        "LD_PRELOAD).",
     )
     overcommit_limits: bool = setting(
         False,
@@ -325,14 +329,14 @@ class Settings:
                 f"gpupool/node-name: {size} characters, expected at most {_MAX_POOL_LENGTH}"
             )
         for name in self.candidates:
-            enforcer_kinds.check(name)
-        if self.enforcer == NoEnforcer.name and self.require_enforcement:
+            registered.entry_point(name)
+        if self.enforcer == _NONE and self.require_enforcement:
             raise InputError("require-enforcement: found true and enforcer none, expected false")
-        if self.enforcer == AUTO and NoEnforcer.name in self.candidates:
+        if self.enforcer == AUTO and _NONE in self.candidates:
             raise InputError("enforcers: found none, expected enforcers; or set enforcer=none")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
         if expands and not self.expands_memory:
-            able = ", ".join(name for name, kind in KINDS.items() if kind.expands_memory)
+            able = ", ".join(filter(_expands_memory, registered.OWN))
             raise InputError(
                 f"enforcer: found {', '.join(self.candidates)}, which cannot expand a GPU's "
                 f"memory, expected {able} with vram-expand-to-host-mem or "
@@ -345,18 +349,18 @@ class Settings:
         if self.enforcer != AUTO:
             return (self.enforcer,)
         # With simulated GPUs there is nothing to enforce, and claims get this one's specs.
-        return (TensorFusion.name,) if self.simulated_gpus else tuple(self.enforcers.split(","))
+        return (_TENSOR_FUSION,) if self.simulated_gpus else tuple(self.enforcers.split(","))
 
     @property
     def expands_memory(self) -> bool:
         """Return True if one of them can extend a card's memory by the host's."""
-        return any(map(enforcer_kinds.expands_memory, self.candidates))
+        return any(map(_expands_memory, self.candidates))
 
     @property
     def bridge_folder(self) -> str:
         """Return the folder of the hypervisor's sockets; "" if it is not told of pods."""
         is_usual = self.enforcer == AUTO and not self.simulated_gpus
-        if self.hypervisor_sockets or not is_usual or TensorFusion.name not in self.candidates:
+        if self.hypervisor_sockets or not is_usual or _TENSOR_FUSION not in self.candidates:
             return self.hypervisor_sockets
         return f"{self.kubelet_root}/device-plugins"
 
@@ -394,6 +398,10 @@ class Settings:
     def shown_shares(self) -> int:
         """Return the number of shares that have metrics of their own."""
         return self.metrics_most_shares if self.metrics_shares else 0
+
+
+def _expands_memory(enforcer: str) -> bool:
+    return registered.kind(enforcer).facts.expands_memory
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,9 @@ import structlog
 
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO, KINDS
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import ProviderKind, Providers, Registered
+from tensorfusion_dra.enforcers.registered import AUTO, OWN
 
 log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ GROUPS: Final[Mapping[ProviderKind, str]] = {
     ProviderKind.ENFORCER: names.ENFORCERS,
 }
 DISABLED: Final = "disabled by the setting disable-provider"
-OWN_NAMES: Final = frozenset({"driver", "nvml", AUTO, *KINDS})
+OWN_NAMES: Final = frozenset({"driver", "nvml", AUTO, *OWN})
 """Names of the driver's own, which no package can take."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -9,7 +9,6 @@ from typing import Final
 import structlog
 
 from tensorfusion_dra.app.shared import (
-    enforcer_kinds,
     health_endpoint,
     process_memory,
     version,
@@ -21,9 +20,10 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
@@ -81,6 +81,10 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         "quota-watch": ObjectCache(api, watch.QUOTAS, on_change=_nothing),
     }
     pools, templates, quotas = objects.values()
+    # With auto, the nodes decide.
+    facts = EnforcerFacts(enforces_hard=True, names_containers=True)
+    if settings.enforcer != AUTO:
+        facts = registered.kind(settings.enforcer).facts
     admission = AdmissionRules(
         pools=pools,
         templates=templates,
@@ -88,8 +92,8 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         slices=PublishedSlices(api),
         scheduler=settings.scheduler_name,
         virtual=settings.virtual_capacity,
-        enforces_hard=settings.enforcer == AUTO or enforcer_kinds.enforces_hard(settings.enforcer),
-        names_containers=settings.enforcer in {AUTO, TensorFusion.name},
+        enforces_hard=facts.enforces_hard,
+        names_containers=facts.names_containers,
     )
     server = Server(
         Reviews(

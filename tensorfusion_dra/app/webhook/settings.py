@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from tensorfusion_dra.app.shared import enforcer_kinds, setting_sources
+from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS, setting
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcers.kinds import AUTO
+from tensorfusion_dra.enforcers import registered
+from tensorfusion_dra.enforcers.registered import AUTO
 
 _RANGES: Final = {
     "port": (0, 65535),
@@ -58,7 +59,7 @@ class WebhookSettings:
     enforcer: str = setting(
         AUTO,
         "Enforcer of the limits, as in the node plugins' setting: "
-        f"{', '.join((AUTO, *enforcer_kinds.OWN))}, or one of another package. Isolation hard is "
+        f"{', '.join((AUTO, *registered.OWN))}, or one of another package. Isolation hard is "
         "refused if the enforcer has none; with auto the nodes decide.",
     )
     drain_seconds: float = setting(
@@ -73,4 +74,4 @@ class WebhookSettings:
         setting_sources.check_ranges(self, _RANGES)
         setting_sources.check_choices(self, _CHOICES)
         if self.enforcer != AUTO:
-            enforcer_kinds.check(self.enforcer)
+            registered.entry_point(self.enforcer)

@@ -34,7 +34,7 @@ fits, because 20Gi + 30Gi is at most 80Gi. B's limit is 30Gi, and A's is 50Gi fr
 C for 31Gi is then refused.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -46,12 +46,10 @@ from tensorfusion_dra.core.claims import (
     lending,
     limits,
     prepared,
-    presence,
 )
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.documents import Plan
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
-from tensorfusion_dra.core.claims.evidence import NodeEvidence
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import (
@@ -79,7 +77,10 @@ class NodeFacts:
         shared_access: Access that a container with any of them needs once.
         enforcer: Name of the node's enforcer.
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
-        lacking: Why claims with limits are refused: no enforcer is there; "" if one is.
+        none_found: Why claims with limits are refused: no enforcer is there; "" if one is.
+        missing: What claims of the enforcer need and the host lacks: the error of a claim by path.
+        unenforced: Why claims are refused whose limits depend on a sign of the enforcer; "" if it
+            is there, or if none has to be.
         rules: Rules for limits above requests.
         boot_id: ID of this boot.
         describes_devices: True if containers get files with the metadata of their devices.
@@ -92,7 +93,9 @@ class NodeFacts:
     shared_access: SharedAccess
     enforcer: str = ""
     enforces_hard: bool = False
-    lacking: str = ""
+    none_found: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    unenforced: str = ""
     rules: LendingRules = field(default_factory=LendingRules)
     boot_id: str = ""
     describes_devices: bool = False
@@ -132,8 +135,6 @@ def admit(
     recorded: Iterable[PreparedClaim],
     neighbours: ContainerNeighbours = ContainerNeighbours(),
     *,
-    evidence: NodeEvidence | None = None,
-    missing: Callable[[Plan], str] = lambda _: "",
     damaged: Mapping[str, Devices] = {},
     shown: Mapping[tuple[str, str | None], Limit] = {},
 ) -> Admission:
@@ -145,9 +146,6 @@ def admit(
         facts: This node.
         recorded: All recorded claims of the node. A record of the claim itself is ignored.
         neighbours: Claims that share a container with it.
-        evidence: Of the enforcer that has to be alive; None if none has to be.
-        missing: Returns what the claim's enforcer lacks on the host; "" if nothing. It only reads,
-            and is called once or twice, because what the enforcer needs depends on the record.
         damaged: Devices of the claims whose record cannot be read, by UID.
         shown: See lending.with_first_grant().
 
@@ -176,17 +174,17 @@ def admit(
         metadata = device_metadata.of_claim(claim, facts.devices)
         record = replace(record, metadata=metadata)
     planned = _planned(record, facts)
-    trouble = missing(planned)
+    needed = (*planned.needs.files, *planned.needs.sockets)
+    trouble = next((facts.missing[path] for path in needed if path in facts.missing), "")
     if any(share.limit for share in record.shares):
-        trouble = trouble or facts.lacking
+        trouble = trouble or facts.none_found
         if claim.group:
             trouble = (
                 f"reserved for {claim.group}, which does not say whose limits to keep; expected a "
                 "claim of whole cards, or one that is named in pods alone"
             )
-    if not trouble and evidence and (dead := presence.refusal(record, evidence)):
-        why = "" if record.enforcer == Nvidia.name else " (require-enforcement)"
-        trouble = f"nothing would enforce its limits{why}: {dead}"
+    if enforcers.needs_evidence(record, facts.rules.enforcers.get(record.enforcer)):
+        trouble = trouble or facts.unenforced
     if trouble:
         unlimited = isolation.without_limits(record, facts.devices)
         if unlimited is None:

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_metadata
-from tensorfusion_dra.core.claims.enforcers import enforcer as enforcers
-from tensorfusion_dra.core.claims.enforcers.enforcer import Edits, Enforcer
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims.enforcer import Edits, Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import device_name
 from tensorfusion_dra.core.kubernetes import untyped_json

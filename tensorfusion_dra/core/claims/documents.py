@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.claims import cdi, device_metadata, limits
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import API_VERSION

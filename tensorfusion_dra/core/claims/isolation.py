@@ -24,14 +24,14 @@ Example: with Tensor Fusion's limiter, a pod annotated `isolation: hard` is refu
 claim names a DeviceClass with `isolation: hard` runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import share_policy
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.capacity import Capacity
@@ -151,13 +151,8 @@ def without_limits(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepa
         claim: Its record.
         devices: By name; all of the claim's.
     """
-    for share in claim.shares:
-        if share.admin_access:
-            continue
-        device = devices[share.device].capacity
-        vram = capacity.divided_capacity(device, names.CAPACITY_VRAM).value
-        if vram > device[names.CAPACITY_VRAM].value or not _is_whole(share.consumed, device):
-            return None
+    if not takes_whole_cards(claim.shares, devices):
+        return None
     shares = [
         share
         if share.admin_access
@@ -167,12 +162,38 @@ def without_limits(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepa
     return replace(claim, shares=tuple(shares))
 
 
+def takes_whole_cards(
+    shares: Iterable[Allocation | PreparedShare], devices: Mapping[str, Device]
+) -> bool:
+    """Return True if each share takes a whole card, so that no limit of it has to be enforced.
+
+    Args:
+        shares: Of a claim's record, or as allocated.
+        devices: By name.
+    """
+    for share in shares:
+        if share.admin_access:
+            continue
+        if share.device not in devices:
+            return False
+        device = devices[share.device].capacity
+        vram = capacity.divided_capacity(device, names.CAPACITY_VRAM).value
+        is_whole = share.share_id is None or _is_whole(share.consumed, device)
+        if vram > device[names.CAPACITY_VRAM].value or not is_whole:
+            return False
+    return True
+
+
 def _is_whole(consumed: Mapping[str, Quantity], device: Mapping[str, Capacity]) -> bool:
     """Return True if the share consumes everything that tenants of the device divide."""
-    return all(
-        capacity.consumed_amount(consumed, name) >= capacity.divided_capacity(device, name).value
-        for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
-    )
+    try:
+        return all(
+            capacity.consumed_amount(consumed, name)
+            >= capacity.divided_capacity(device, name).value
+            for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
+        )
+    except KeyError:  # an allocation without this amount, which admit() refuses
+        return False
 
 
 _PATH: Final = "spec.nodeManagerConfig"

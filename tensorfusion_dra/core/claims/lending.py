@@ -40,8 +40,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import limits
-from tensorfusion_dra.core.claims.enforcers.enforcer import Enforcer
-from tensorfusion_dra.core.claims.enforcers.nvidia import Nvidia
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
@@ -72,19 +71,20 @@ class LendingRules:
         All modes for an unknown enforcer.
         """
         known = self.enforcers.get(enforcer)
-        return frozenset(Isolation) if known is None else known.fixed
+        return frozenset(Isolation) if known is None else known.facts.fixed
 
     def mixes(self, enforcer: str, isolation: Isolation) -> bool:
         """Return True if limits of two claims cannot be told apart in one container.
 
         Either its environment has them, or its one cgroup.
         """
-        return isolation in self.fixed(enforcer) or enforcer == Nvidia.name
+        known = self.enforcers.get(enforcer)
+        return known is None or isolation in known.facts.mixed
 
     def counts_by_pid(self, enforcer: str) -> bool:
         """Return True if this enforcer tells processes apart by their PID in the container."""
         known = self.enforcers.get(enforcer)
-        return known is not None and known.counts_by_pid
+        return known is not None and known.facts.counts_by_pid
 
     def is_fixed(self, claim: PreparedClaim, share: PreparedShare) -> bool:
         """Return True if the share's limit cannot change once a container may have started."""

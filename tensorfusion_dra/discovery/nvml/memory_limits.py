@@ -34,9 +34,9 @@ from typing import Any, Final
 
 import pynvml
 
-from tensorfusion_dra.core.claims.enforcers.nvidia import NO_LIMIT
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml import nvml_discovery
+from tensorfusion_dra.enforcers.nvidia.client import NO_LIMIT
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _DRIVER: Final = 615
@@ -58,7 +58,7 @@ _TEXTS: Final = {
 }
 
 
-class MemoryLimits:
+class CgroupLimits:
     """Memory limits of the pods of this node; for one thread.
 
     NVML stays initialised between calls, because the limits of a card without persistence mode
@@ -74,7 +74,7 @@ class MemoryLimits:
         every_container: bool = False,
         replacement_sign: Path | None = None,
     ) -> None:
-        """Load nothing yet.
+        """Do not load the library yet; the first call does.
 
         Args:
             library: Path of libnvidia-ml.so.1; None searches for it.

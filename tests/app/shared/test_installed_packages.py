@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tensorfusion_dra.app.shared import enforcer_kinds, node_parts, providers
+from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.device import Reading
 from tensorfusion_dra.core.devices.gpu import Inventory, Isolation
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.driver.providers import Registered
+from tensorfusion_dra.enforcers import registered as registered_enforcers
 from tests.support.builders.devices import NODE, published_devices
 from tests.support.builders.gpus import gpus
 from tests.support.installed_packages import install
@@ -25,9 +27,10 @@ ATTRIBUTES, CAPACITIES = names.ATTRIBUTE_PROVIDERS, names.CAPACITY_PROVIDERS
 READING = Reading(inventory=Inventory(gpus=gpus(1)), node=NODE)
 RACK = "def rack(gpu, node):\n    return {'example.com/rack': __name__}\n"
 ENFORCERS = """
+from tensorfusion_dra.extend import EnforcerFacts
 from tests.support.another_enforcer import Another, variant
 
-Hard = variant(enforces_hard=True)
+Hard = variant(facts=EnforcerFacts(enforces_hard=True))
 """
 NAMES_NO_PLACE = """
 from tests.support.another_enforcer import Another
@@ -39,7 +42,7 @@ class Placeless(Another):
         super().__init__(settings)
         built.append(self)
 
-    def places(self, claim):
+    def judge(self, claim, shares, others, *, is_new):
         raise LookupError("no place for " + claim.ref.name)
 """
 
@@ -189,7 +192,7 @@ def test_module_that_cannot_be_imported_is_an_error_in_node_plugin_and_webhook(
     with pytest.raises(InputError, match="enforcer: another: "):
         node_parts.candidates(settings(enforcer="another"))["another"]
     with pytest.raises(InputError, match="enforcer: another: "):
-        enforcer_kinds.enforces_hard("another")
+        registered_enforcers.kind("another")
 
 
 def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
@@ -197,16 +200,16 @@ def test_webhook_knows_whether_it_brings_a_limiter(site: Path) -> None:
     install(site, "hard-one", {names.ENFORCERS: entries}, ENFORCERS)
 
     assert WebhookSettings(enforcer="another").enforcer == "another"
-    assert enforcer_kinds.enforces_hard("another")
-    assert not enforcer_kinds.expands_memory("another")
+    assert registered_enforcers.kind("another").facts.enforces_hard
+    assert not registered_enforcers.kind("another").facts.expands_memory
 
 
 def test_enforcer_that_can_name_no_place_leaves_the_limits_unknown(site: Path) -> None:
     install(site, "lost-one", {names.ENFORCERS: {"another": "lost_one:Placeless"}}, NAMES_NO_PLACE)
     chosen = Settings(node_name="node-01", enforcer="another", tensor_fusion_root="/nowhere/tf")
-    claim = node_parts.example_claim(chosen, isolation=Isolation.SOFT)
+    claim = enforcers.example("another", Isolation.SOFT)
 
     ((found,),) = node_parts.verdicts_now(chosen, [claim])
 
-    assert (found.state, found.reason) == (State.UNKNOWN, "NoSigns")
+    assert (found.state, found.reason) == (State.UNKNOWN, "SignsUnreadable")
     assert len(sys.modules["lost_one"].built) == 1

@@ -300,13 +300,14 @@ def test_named_enforcer_is_the_choice_there_or_not(
         tensor_fusion_root=str(tmp_path),
         hami_core_library=str(tmp_path / "libvgpu.so"),
         mps_pipes=str(tmp_path),
+        mps_shm=str(tmp_path),
     )
     chooser = node_parts.node_enforcer(settings)
 
     choice = chooser.of_new_claim()
 
-    assert (choice.enforcer, chooser.enforces_hard(choice)) == (enforcer, enforces_hard)
-    assert choice.lacking == ""
+    assert (choice.enforcer, choice.enforces_hard) == (enforcer, enforces_hard)
+    assert choice.none_found == ""
 
 
 @pytest.mark.parametrize(

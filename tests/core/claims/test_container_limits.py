@@ -11,13 +11,13 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, share_policy
 from tensorfusion_dra.core.claims.admit import NodeFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support import markdown
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_record

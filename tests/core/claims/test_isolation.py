@@ -9,14 +9,14 @@ import pytest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.mps import Mps
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
 from tests.support.admission import Json
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_record

@@ -1,6 +1,6 @@
 """Lending of a card's memory and compute: no tenant's limit reduces another tenant's request."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core.claims import lending, limits
 from tensorfusion_dra.core.claims.admit import NodeFacts
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.enforcers.enforcer import Needs
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
+from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
@@ -19,6 +18,7 @@ from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.allocations import allocation, exclusive_allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.devices import NODE as DEFAULT_NODE
@@ -265,7 +265,6 @@ def test_limits_of_an_unknown_enforcer_never_change() -> None:
     assert card.gib() == {"a": 60, "b": 30}
 
 
-@dataclass(frozen=True)
 class AtLeast20(TensorFusion):
     """An enforcer that cannot express limits below 20Gi."""
 

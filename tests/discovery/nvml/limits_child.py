@@ -1,6 +1,6 @@
 """A process with memory limits by NVML: reads steps as JSON from stdin, prints each result.
 
-``[method, *arguments]`` calls MemoryLimits. ``["write", path, text]`` replaces a file.
+``[method, *arguments]`` calls CgroupLimits. ``["write", path, text]`` replaces a file.
 """
 
 import json
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.discovery.nvml.memory_limits import MemoryLimits
+from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
 
 
 def main() -> None:
     script = json.load(sys.stdin)
-    limits = MemoryLimits(
+    limits = CgroupLimits(
         Path(script["library"]),
         Path("/nowhere"),
         cgroups=Path(script["cgroups"]),

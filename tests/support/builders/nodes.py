@@ -3,12 +3,12 @@
 from typing import Final
 
 from tensorfusion_dra.core.claims.admit import NodeFacts
-from tensorfusion_dra.core.claims.enforcers.hami_core import HamiCore
-from tensorfusion_dra.core.claims.enforcers.tensor_fusion import TensorFusion
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, SharedAccess
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Gpu, HostResources
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.builders.devices import NO_HOST, NODE, published_devices
 
 COMMON_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tensorfusion_dra.core.claims import presence, verdicts
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
@@ -20,6 +20,8 @@ from tensorfusion_dra.core.observed.node_view import (
     RegistrationView,
     XidCount,
 )
+from tensorfusion_dra.enforcers import choice
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tests.support.status_scenes.builders import (
     ENFORCED,
     NO_PROCESS,
@@ -149,7 +151,7 @@ def broken() -> NodeView:
             verdict=verdicts.not_enforced(
                 verdicts.LIMITER_MISSING,
                 "/run/tensor-fusion/libcuda_limiter.so: not found: every claim for a part of a GPU "
-                f"waits; {presence.cure('tensor-fusion')}",
+                f"waits; {choice.remedy(TensorFusion())}",
             ),
             since=ago(minutes=30),
         ),

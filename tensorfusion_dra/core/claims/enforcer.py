@@ -1,0 +1,487 @@
+"""The interface of an enforcer, which keeps containers within the limits of their shares.
+
+One class knows everything about one enforcer: what containers need, how a limit is set, how one
+sees that it is there and that it holds, and what to do if not. The driver's own classes
+(tensorfusion_dra/enforcers) and those of other packages are subclasses of the same Enforcer.
+
+Pure rules of this package ask `facts`, needs(), edits() and of_record(), which do no I/O. All other
+methods may read files, ask processes and wait. Nobody calls them while holding the lock of the
+store, and each returns within a bounded time: a process that hangs costs the claims that need it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol, Self
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import verdicts
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
+
+Records = Callable[[], Sequence[PreparedClaim]]
+"""Returns all claims of the node as they are recorded now."""
+
+AT_ONCE: Final = 0.0
+"""A deadline that has passed: do only what needs to wait for nobody."""
+
+
+class SilentEnforcerError(RetryableError):
+    """The process behind an enforcer is gone or does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """A host folder that has to exist before the container starts.
+
+    Attributes:
+        mode: Permission bits, set regardless of the umask.
+    """
+
+    path: str
+    mode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFile:
+    """A host file with a fixed content, readable by every user."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A program of the host that the container runtime runs; a failure ends the container.
+
+    Attributes:
+        name: When it runs, such as createRuntime: before the container's first process.
+        path: The program on the host.
+        args: Its arguments, the first of which is its name.
+    """
+
+    name: str
+    path: str
+    args: tuple[str, ...]
+    timeout_seconds: int
+
+    def as_cdi(self) -> dict[str, Any]:
+        """Return the hook as a CDI spec has it."""
+        return {
+            "hookName": self.name,
+            "path": self.path,
+            "args": list(self.args),
+            "timeout": self.timeout_seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """Additions to the containers of one request.
+
+    Attributes:
+        env: An empty value overrides a variable of the image or the pod.
+        hooks: Only of the driver's own enforcers.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Files, sockets and folders that have to be on the host before prepare may succeed.
+
+    Attributes:
+        files: Have to exist already; the claim fails without them.
+        sockets: Unix sockets on which a process has to accept connections; the claim fails while
+            none does. For a service without which a container would run without its limits.
+        folders: Created for the claim, and removed with everything in them once no claim of its
+            pods needs them.
+        texts: Written if they are missing or different. They belong to all claims, and stay.
+    """
+
+    files: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    folders: tuple[Folder, ...] = ()
+    texts: tuple[TextFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnforcerFacts:
+    """What is true of an enforcer on every node. The defaults promise least.
+
+    Attributes:
+        enforces_hard: It brings a limiter that reads its limits from the container's environment,
+            so that tenants may choose isolation `hard`.
+        enforces_compute: All processes of a claim together are kept within its compute limits.
+        enforces_memory: All processes of a claim together are kept within its memory limits.
+        expands_memory: It can extend a card's memory by the host's memory or disk.
+        counts_by_pid: It tells processes apart by their PID in the container. Containers that use
+            one request at the same time then need one PID namespace.
+        names_containers: Its limiter needs the name of its container, which the webhook adds.
+        fixed: Isolation modes in which the limit of a running container cannot be lowered.
+        mixed: Isolation modes in which it cannot tell two claims in one container apart.
+        loses_limits: Limits may be lost while containers run, so apply() is called again before
+            each judgement.
+        must_show_itself: Claims wait for its sign, also without the setting require-enforcement,
+            because no file or socket shows whether it can limit.
+        remedy: What to do on a node without it.
+    """
+
+    enforces_hard: bool = False
+    enforces_compute: bool = False
+    enforces_memory: bool = False
+    expands_memory: bool = False
+    counts_by_pid: bool = True
+    names_containers: bool = False
+    fixed: frozenset[Isolation] = frozenset(Isolation)
+    mixed: frozenset[Isolation] = frozenset(Isolation)
+    loses_limits: bool = False
+    must_show_itself: bool = False
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnforcerSettings:
+    """The node's settings as an enforcer sees them.
+
+    Attributes:
+        folder: Host folder of this enforcer alone, for files that all its claims share.
+        claims_root: Host folder in which each claim can have a folder of its own, named by its UID.
+            That folder is removed with the claim, with everything that containers wrote into it.
+        values: Every setting of the node plugin as text, by the name of its flag.
+    """
+
+    folder: str
+    claims_root: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something that `doctor` warns of although the enforcer is there."""
+
+    subject: str
+    found: str
+    expected: str
+    remedy: str = "see docs/limits.md, How to see whether a limit holds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Whether the enforcer is there; more than this no node shows before a container runs.
+
+    Attributes:
+        verdict: About shares with limits in the default isolation.
+        advice: What else is wrong.
+    """
+
+    verdict: Verdict
+    advice: tuple[Advice, ...] = ()
+
+
+class Pods(Protocol):
+    """Reader of pods at the API server."""
+
+    def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
+        """Return the stored pod with this UID; None if it is gone or replaced.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to read pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
+
+class Loop(Protocol):
+    """A loop that runs in a thread of its own."""
+
+    def run(self) -> None:
+        """Run until stopped."""
+        ...
+
+    def stop(self) -> None:
+        """End run()."""
+        ...
+
+
+class WorkerPods(Protocol):
+    """Reader and marker of the node's pods that have the label of workers."""
+
+    def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        """Return the stored workers of this node, whoever marked them.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to list pods.
+            RetryableError: The API server did not answer in time, or answered with an error.
+        """
+        ...
+
+    def mark(
+        self,
+        pod: PodRef,
+        *,
+        labels: Mapping[str, str | None],
+        annotations: Mapping[str, str | None],
+        wait_seconds: float,
+    ) -> None:
+        """Set labels and annotations of the pod with this UID; None removes one.
+
+        Raises:
+            MissingPermissionError: The driver has no permission to patch the pod.
+            RetryableError: They may not be set; the pod may be gone.
+        """
+        ...
+
+    def watch(
+        self,
+        on_list: Callable[[Sequence[Mapping[str, Any]]], None],
+        on_event: Callable[[str, Mapping[str, Any]], None],
+    ) -> Loop:
+        """Return a watch of the node's workers, to be run by a thread of its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """What the loops of an enforcer may use."""
+
+    records: Records
+    pods: Pods
+    worker_pods: WorkerPods
+
+
+class Enforcer:
+    """Software that keeps containers within the limits of their shares, on one node.
+
+    needs(), edits() and of_record() are called while a claim is admitted and while its record is
+    compared with its files: they return the same for the same claim, and read and write nothing.
+    The other methods may be called by any thread, also several at a time.
+
+    Attributes:
+        name: Name of the enforcer in the settings; the same as that of its entry point.
+        facts: What is true of it on every node.
+    """
+
+    name: str
+    facts: EnforcerFacts = EnforcerFacts()
+
+    @classmethod
+    def from_settings(cls, settings: EnforcerSettings) -> Self:
+        """Return the enforcer of a node; start nothing."""
+        raise NotImplementedError
+
+    @property
+    def claims_root(self) -> str:
+        """The host folder with a folder for each claim, named by its UID; "" if none.
+
+        The claim's folder is removed with the claim, with everything that containers wrote into it.
+        """
+        return ""
+
+    @property
+    def tenants_folder(self) -> str:
+        """The host folder that containers write to; "" if none."""
+        return self.claims_root
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        """Return what the claim's containers need on the host.
+
+        Raises:
+            ClaimError: The enforcer cannot express the claim's limits.
+        """
+        raise NotImplementedError
+
+    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
+        """Return the additions to the containers of one request.
+
+        Args:
+            claim: The request's claim.
+            shares: The request's shares from enforced(); at least one. Its limit is None if a
+                share has none.
+        """
+        raise NotImplementedError
+
+    def of_record(self, share: PreparedShare) -> Verdict | None:
+        """Return the verdict about a share with a limit if its record alone decides, else None."""
+        return None
+
+    def sign(self) -> Sign:
+        """Look whether the enforcer is there, on a node with real cards."""
+        text = f"enforcer {self.name}: whether it works shows only in a running container"
+        return Sign(verdict=verdicts.unknown(verdicts.NO_SIGNS, text))
+
+    def judge(
+        self,
+        claim: PreparedClaim,
+        shares: Sequence[PreparedShare],
+        others: Iterable[PreparedClaim],
+        *,
+        is_new: bool,
+    ) -> Sequence[Verdict]:
+        """Read the evidence of a claim; return for each of the shares whether its limit holds.
+
+        It only reads: `inspect` and `doctor` call it beside a running node plugin.
+
+        Args:
+            claim: As it is prepared now.
+            shares: Its shares with a limit on a real card about which of_record() says nothing.
+            others: The node's claims; perhaps this one as well.
+            is_new: The limits were set less than verdicts.STARTING_SECONDS ago.
+        """
+        text = f"enforcer {self.name} leaves no signs that this driver reads"
+        return [verdicts.unknown(verdicts.NO_SIGNS, text) for _ in shares]
+
+    def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
+        """Return once the node keeps what is recorded for this claim's pod.
+
+        The same call serves a prepare, a changed limit, a restart and a repair. Calls for one pod
+        may overlap, in several instances of the node plugin too. So an enforcer whose limits change
+        reads the records while it holds a lock of its own, which all instances of the node share:
+        the call that read the newest records is then the last one to write.
+
+        Args:
+            claim: A recorded claim; the records may have a newer one by now, or none.
+            records: Called as late as possible.
+            deadline: On time.monotonic()'s clock. With AT_ONCE, what needs to wait is left to the
+                next call.
+
+        Raises:
+            ClaimError: It cannot keep the limits of this claim.
+            SilentEnforcerError: Its process is gone or does not answer.
+            RetryableError: A limit is not as recorded now; the text has the cause.
+        """
+
+    def release(self, claim: PreparedClaim, records: Records) -> None:
+        """Remove what is left of the claim, which is about to be removed from the records.
+
+        Raises:
+            RetryableError: It is still there, and the claim has to stay recorded.
+        """
+
+    def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
+        """Return the memory that the enforcer counts, in bytes by pod UID and GPU UUID."""
+        return {}
+
+    def loops(self, node: NodeAccess) -> Mapping[str, Loop]:
+        """Return the loops that the node plugin runs for it, by thread name.
+
+        The node plugin calls this once, before the first claim; other commands never do. Loops of
+        other packages are not run.
+        """
+        return {}
+
+
+def enforced(claim: PreparedClaim) -> Mapping[str, tuple[PreparedShare, ...]]:
+    """Return by request the shares that an enforcer handles: all but those with admin access."""
+    by_request: dict[str, tuple[PreparedShare, ...]] = {}
+    for share in claim.shares:
+        if not share.admin_access:
+            by_request[share.request] = (*by_request.get(share.request, ()), share)
+    return by_request
+
+
+def is_simulated(shares: Iterable[PreparedShare]) -> bool:
+    """Return True if no card has a device node, so that there is nothing to limit on this host."""
+    return not any(share.device_nodes for share in shares)
+
+
+def beside(claim: PreparedClaim, others: Iterable[PreparedClaim]) -> list[PreparedClaim]:
+    """Return the other claims of the same enforcer and the same pod, which share their limits."""
+    return [
+        other
+        for other in others
+        if claim.pods
+        and other.pods[:1] == claim.pods[:1]
+        and other.enforcer == claim.enforcer
+        and other.ref.uid != claim.ref.uid
+    ]
+
+
+def needs_evidence(claim: PreparedClaim, enforcer: Enforcer | None) -> bool:
+    """Return True if evidence on the node decides whether a limit of the claim holds."""
+    return any(_of_record(claim, share, enforcer) is None for share in claim.shares)
+
+
+def judged(
+    claim: PreparedClaim,
+    enforcer: Enforcer | None,
+    others: Iterable[PreparedClaim],
+    *,
+    is_new: bool,
+    excess: Sequence[str] = (),
+) -> tuple[Verdict, ...]:
+    """Return the verdict about each share of the claim, in their order.
+
+    Args:
+        claim: As it is prepared now.
+        enforcer: The claim's; None if the node has none of its name.
+        others: See Enforcer.judge().
+        is_new: See Enforcer.judge().
+        excess: For each share, how it was seen to be over its limit, "" if it was not; () if
+            nobody looked. It is stronger than any evidence of the enforcer, which a tenant can
+            write.
+    """
+    found = [
+        verdicts.not_enforced(verdicts.LIMIT_EXCEEDED, over)
+        if over
+        else _of_record(claim, share, enforcer)
+        for share, over in zip(claim.shares, excess or [""] * len(claim.shares), strict=True)
+    ]
+    asked = [share for share, known in zip(claim.shares, found, strict=True) if known is None]
+    seen = iter(enforcer.judge(claim, asked, others, is_new=is_new) if enforcer and asked else ())
+    return tuple(known or next(seen) for known in found)
+
+
+def _of_record(
+    claim: PreparedClaim, share: PreparedShare, enforcer: Enforcer | None
+) -> Verdict | None:
+    if share.limit is None:
+        why = "admin access" if share.admin_access else f"isolation {share.isolation.value}"
+        return verdicts.enforced(verdicts.NO_LIMIT, f"no limit to enforce: {why}")
+    if is_simulated(each for each in claim.shares if each.limit):
+        text = "simulated GPU: there is nothing to enforce"
+        return verdicts.unknown(verdicts.SIMULATED, text)
+    if enforcer is None:
+        text = f"enforcer {claim.enforcer!r} is not known on this node"
+        return verdicts.unknown(verdicts.UNKNOWN_ENFORCER, text)
+    return enforcer.of_record(share)
+
+
+_EXAMPLE: Final = PreparedClaim(
+    ref=ClaimRef(namespace="default", name="doctor", uid="doctor"),
+    shares=(
+        PreparedShare(
+            request="gpu",
+            pool="default/node",
+            device="gpu-0",
+            gpu_uuid="GPU-0",
+            share_id=None,
+            consumed={
+                names.CAPACITY_TFLOPS: Quantity.whole(1),
+                names.CAPACITY_VRAM: Quantity.of_bytes(GIB),
+            },
+            exclusive=False,
+            admin_access=False,
+            device_nodes=("/dev/nvidia0",),
+            isolation=Isolation.SOFT,
+            qos=Qos.MEDIUM,
+            toolkit_device=None,
+            pci_bus_id="",
+            wanted_vram_bytes=GIB,
+            limit=Limit(sm_percent=1, vram_bytes=GIB),
+        ),
+    ),
+)
+
+
+def example(enforcer: str, isolation: Isolation) -> PreparedClaim:
+    """Return an example of a prepared claim for a part of a real card."""
+    (share,) = _EXAMPLE.shares
+    return replace(_EXAMPLE, shares=(replace(share, isolation=isolation),), enforcer=enforcer)

@@ -1,0 +1,329 @@
+"""Enforcer tensor-fusion: Tensor Fusion's own limiter and hypervisor, by isolation mode.
+
+- `soft`: the limiter library in the container reads its limits from shared memory that the
+  hypervisor on the node writes, so they can change while the container runs.
+- `hard`: another limiter reads its limits from the environment, once. It is not public and comes
+  with the image of Tensor Fusion's own workers, so this enforcer mounts none.
+- `shared`: there is no limiter.
+
+With a bridge to the hypervisor's device plugin, workers.py has the hypervisor keep a claim's pod,
+and such a claim has exactly one pod. Without a bridge, nobody tells the hypervisor of pods.
+
+Source: NexusGPU/tensor-fusion, internal/utils/compose.go.
+"""
+
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tensorfusion_dra.core import names
+from tensorfusion_dra.core.claims import enforcer, limits, verdicts
+from tensorfusion_dra.core.claims.enforcer import (
+    Advice,
+    Edits,
+    Enforcer,
+    EnforcerFacts,
+    EnforcerSettings,
+    Folder,
+    Loop,
+    Needs,
+    NodeAccess,
+    Records,
+    Sign,
+)
+from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.verdicts import Verdict
+from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.kubernetes import untyped_json
+from tensorfusion_dra.core.kubernetes.quantity import MIB
+from tensorfusion_dra.enforcers import preload
+from tensorfusion_dra.enforcers.preload import PreloadMethod
+from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory, soft_verdict
+from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import (
+    REGISTERED_FOLDER,
+    SHM_FILE,
+    WorkerMemory,
+)
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
+from tensorfusion_dra.state import unix_sockets
+
+LIMITER_FILE: Final = "libcuda_limiter.so"
+_LIMITER_IN_CONTAINER: Final = f"/tensor-fusion-limiter/{LIMITER_FILE}"
+_SHM_IN_CONTAINER: Final = "/run/tensor-fusion/shm"
+_SHM_MODE: Final = 0o755
+_HEALTHZ: Final = "/healthz"
+_HEALTHZ_SECONDS: Final = 1.0
+_NO_ADDRESS: Final = Advice(
+    subject="address of Tensor Fusion's hypervisor (hypervisor-ip)",
+    found="not set: a limiter that asks the hypervisor for its pod ends every process",
+    expected="the address at which containers reach the hypervisor, such as the node's",
+    remedy="set --hypervisor-ip; the chart does, from the pod's host IP",
+)
+"""Seen with the open limiter (NexusGPU/vgpu.rs): without HYPERVISOR_IP every process ends at its
+start."""
+
+
+@dataclass(kw_only=True)
+class TensorFusion(Enforcer):
+    """Tensor Fusion's limiter as an enforcer.
+
+    Attributes:
+        root: The hypervisor's folder on the host, which contains the limiter library.
+        hypervisor_ip: Address at which containers reach the hypervisor; "" leaves it to the pod.
+        hypervisor_port: The hypervisor's HTTP port.
+        method: How processes load the limiter.
+        bridge: Folder of the device plugin sockets by which it is told of pods; "" if it is not.
+        device_plugins: The kubelet's folder of device plugins, in which its sockets usually are.
+        workers: The bridge, while it runs.
+    """
+
+    name = marks.NAME
+    facts = EnforcerFacts(
+        enforces_compute=True,
+        enforces_memory=True,
+        expands_memory=True,
+        counts_by_pid=False,
+        names_containers=True,
+        fixed=frozenset({Isolation.HARD}),
+        mixed=frozenset({Isolation.HARD}),
+        remedy="run Tensor Fusion's hypervisor on this node, which puts its limiter there (chart "
+        "tensor-fusion of NexusGPU/tensor-fusion)",
+    )
+    root: str = "/run/tensor-fusion"
+    hypervisor_ip: str = ""
+    hypervisor_port: int = 8001
+    method: PreloadMethod = PreloadMethod.FILE
+    bridge: str = ""
+    device_plugins: str = "/var/lib/kubelet/device-plugins"
+    workers: Workers | None = field(default=None, init=False)
+
+    @classmethod
+    def from_settings(cls, settings: EnforcerSettings) -> "TensorFusion":
+        return cls(
+            root=settings.values["tensor-fusion-root"],
+            hypervisor_ip=settings.values["hypervisor-ip"],
+            hypervisor_port=int(settings.values["hypervisor-port"]),
+            method=PreloadMethod(settings.values["preload"]),
+            bridge=settings.values["hypervisor-sockets"],
+            device_plugins=f"{settings.values['kubelet-root']}/device-plugins",
+        )
+
+    @property
+    def tenants_folder(self) -> str:
+        return f"{self.root}/shm"
+
+    def needs(self, claim: PreparedClaim) -> Needs:
+        limited = [s for shares in enforcer.enforced(claim).values() for s in shares if s.limit]
+        if not any(s.isolation is Isolation.SOFT for s in limited) or enforcer.is_simulated(
+            limited
+        ):
+            return Needs()
+        return Needs(
+            files=(self._limiter,),
+            folders=(Folder(path=self._shm_folder(claim), mode=_SHM_MODE),),
+            texts=preload.preload_files(self.method, _LIMITER_IN_CONTAINER, self._preload_file()),
+        )
+
+    def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
+        isolation = shares[0].isolation
+        env = {names.ENV_ISOLATION_MODE: isolation.value, **dict.fromkeys(names.ENV_BYPASSES, "")}
+        limited = [share for share in shares if share.limit is not None]
+        if not limited:
+            return Edits(env={names.ENV_ISOLATION_MODE: isolation.value})
+        env |= _limit_env(claim, limited)
+        if isolation is not Isolation.SOFT:
+            return Edits(env=env)
+        env |= {
+            names.ENV_SHM_PATH: f"{_SHM_IN_CONTAINER}/{SHM_FILE}",
+            names.ENV_SHM_FOLDER: _SHM_IN_CONTAINER,
+            names.ENV_POD_NAMESPACE: claim.ref.namespace,
+        }
+        if claim.pods:
+            env[names.ENV_POD_NAME] = claim.pods[0].name
+        if self.hypervisor_ip:
+            env[names.ENV_HYPERVISOR_IP] = self.hypervisor_ip
+            env[names.ENV_HYPERVISOR_PORT] = str(self.hypervisor_port)
+        if enforcer.is_simulated(limited):
+            return Edits(env=env)
+        loading = preload.preload_edits(self.method, _LIMITER_IN_CONTAINER, self._preload_file())
+        return Edits(
+            env={**env, **loading.env},
+            mounts=(
+                Mount(host_path=self._limiter, container_path=_LIMITER_IN_CONTAINER),
+                Mount(
+                    host_path=self._shm_folder(claim),
+                    container_path=_SHM_IN_CONTAINER,
+                    read_only=False,
+                ),
+                *loading.mounts,
+            ),
+        )
+
+    def of_record(self, share: PreparedShare) -> Verdict | None:
+        if share.isolation is Isolation.SOFT:
+            return None
+        return verdicts.unknown(
+            verdicts.LIMITER_IN_IMAGE,
+            f"isolation {share.isolation.value}: the limiter is part of the container's image and "
+            "leaves no sign on the node",
+        )
+
+    def sign(self) -> Sign:
+        advice = () if self.hypervisor_ip else (_NO_ADDRESS,)
+        if trouble := preload.library_trouble(self._limiter):
+            found = verdicts.not_enforced(verdicts.LIMITER_MISSING, trouble)
+            return Sign(verdict=found, advice=advice)
+        asked = []
+        for place, trouble in self._signs_of_life():
+            if not trouble:
+                found = verdicts.enforced(verdicts.ENFORCER_ALIVE, f"{place} answers")
+                return Sign(verdict=found, advice=advice)
+            asked.append(f"{place}: {trouble}")
+        text = f"no sign of a hypervisor ({'; '.join(asked)})"
+        found = verdicts.not_enforced(verdicts.HYPERVISOR_MISSING, text)
+        return Sign(verdict=found, advice=advice)
+
+    def _signs_of_life(self) -> Iterator[tuple[str, str]]:
+        """Yield where the hypervisor may answer, and what speaks against it; cheap ones first.
+
+        The heartbeats of pods are none: each pod can write its own.
+        """
+        pattern = Path(self.bridge or self.device_plugins) / "tensor-fusion-index-*.sock"
+        found = min(pattern.parent.glob(pattern.name), default=pattern)
+        yield f"device plugin {found}", unix_sockets.trouble(str(found))
+        # With a bridge it has the sockets, and a pod in the host's network could answer on its port
+        # while no hypervisor does.
+        if self.hypervisor_ip and not self.bridge:
+            host, port = self.hypervisor_ip, self.hypervisor_port
+            yield f"http://{host}:{port}{_HEALTHZ}", _http_trouble(host, port)
+
+    def judge(
+        self,
+        claim: PreparedClaim,
+        shares: Sequence[PreparedShare],
+        others: Iterable[PreparedClaim],
+        *,
+        is_new: bool,
+    ) -> Sequence[Verdict]:
+        path = f"{self._shm_folder(claim)}/{SHM_FILE}"
+        if claim.pods:
+            note = f"{self.root}/shm/{REGISTERED_FOLDER}/{claim.pods[0].uid}"
+            memory = shared_memory.read_registered(path, note)
+        else:
+            memory = shared_memory.read(path)
+        read_at = time.time()  # after the reading, so that no heartbeat is in the future
+        limiter_trouble = preload.library_trouble(self._limiter)
+        of_pod = (claim, *enforcer.beside(claim, others))
+        expected = _limits_by_uuid(share for each in of_pod for share in marks.soft_shares(each))
+        return [
+            soft_verdict.of_card(
+                each.gpu_uuid,
+                expected[each.gpu_uuid],
+                memory,
+                read_at=read_at,
+                limiter_trouble=limiter_trouble,
+                is_new=is_new,
+            )
+            for each in shares
+        ]
+
+    def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
+        if self.workers is not None:
+            self.workers.apply(claim, deadline)
+
+    def release(self, claim: PreparedClaim, records: Records) -> None:
+        if self.workers is not None:
+            self.workers.release(claim)
+
+    def loops(self, node: NodeAccess) -> Mapping[str, Loop]:
+        if not self.bridge:
+            return {}
+        # Imported here so that other commands and nodes without a bridge do not load gRPC for it.
+        from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import (  # noqa: PLC0415
+            DevicePlugin,
+        )
+
+        memory = WorkerMemory(Path(self.tenants_folder))
+        self.workers = workers = Workers(node, DevicePlugin(Path(self.bridge)), memory)
+        watch = node.worker_pods.watch(workers.on_pods, workers.on_event)
+        return {"workers": workers, "worker-watch": watch}
+
+    @property
+    def _limiter(self) -> str:
+        return f"{self.root}/{LIMITER_FILE}"
+
+    def _preload_file(self) -> str:
+        """Return the file that names the limiter, apart from those of the hypervisor."""
+        return f"{self.root}/preload/ld.so.preload"
+
+    def _shm_folder(self, claim: PreparedClaim) -> str:
+        """Return the hypervisor's folder for the pod, or for the claim if it has no pod.
+
+        Pods that share a claim share the folder of the first pod (docs/adr/0012): the kubelet does
+        not call the driver for the later ones.
+        """
+        owner = claim.pods[0].name if claim.pods else claim.ref.uid
+        return f"{self.root}/shm/{claim.ref.namespace}/{owner}"
+
+
+def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[str, str]:
+    """Return the limit variables for the containers of one request.
+
+    A container may use one request of the claim or all of them. With all of them, the last of the
+    variables with the same name wins. So the maps by UUID of every request name all cards of the
+    claim, and no card is ever without a limit. If several requests share a card, the map of each
+    request has that request's own amounts.
+
+    The scalar limits are the smallest of all cards of requests that consume the same amounts.
+    Example: a pod's `gpu-count: 4` is four such requests. If 50 TFLOPS are 17 % of one card and
+    77 % of another, each request sets 17 %, because any of them may be the last.
+    """
+    own = _limits_by_uuid(shares)
+    every = {**_limits_by_uuid(claim.shares), **own}
+    alike = [
+        limit
+        for others in enforcer.enforced(claim).values()
+        if others[0].consumed == shares[0].consumed
+        for limit in _limits_by_uuid(others).values()
+    ]
+    memory_mib = min(limit.vram_bytes for limit in alike) // MIB
+    return {
+        names.ENV_SM_PERCENT_LIMIT: str(min(limit.sm_percent for limit in alike)),
+        names.ENV_MEMORY_LIMIT: str(memory_mib),
+        names.ENV_MEMORY_LIMIT_OLD: str(memory_mib),
+        names.ENV_UP_LIMIT_BY_UUID: untyped_json.compact_json(
+            {uuid: limit.sm_percent for uuid, limit in every.items()}
+        ),
+        names.ENV_MEM_LIMIT_BY_UUID: untyped_json.compact_json(
+            {uuid: limit.vram_bytes for uuid, limit in every.items()}
+        ),
+    }
+
+
+def _limits_by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
+    return limits.by_uuid((share.gpu_uuid, share.limit) for share in shares)
+
+
+def _http_trouble(host: str, port: int) -> str:
+    """Return why the hypervisor's HTTP server does not call itself healthy; "" if it does.
+
+    Prepares wait for the answer if the settings require an enforcer, so the whole question is
+    bounded: one wait to connect, one for the first bytes, which have the status. http.client has no
+    such bound. It reads all headers, and its timeout starts again with each piece: a server that
+    sends a byte now and then would hold up a prepare for as long as it likes.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=_HEALTHZ_SECONDS) as client:
+            client.sendall(f"GET {_HEALTHZ} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+            first = client.recv(64).partition(b"\r\n")[0]
+    except TimeoutError:
+        return f"no answer within {_HEALTHZ_SECONDS:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    if first.startswith(b"HTTP/") and b" 200 " in first + b" ":
+        return ""
+    return f"found {first[:40].decode('ascii', errors='replace').strip()!r}, expected 200"

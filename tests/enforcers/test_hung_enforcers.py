@@ -1,0 +1,302 @@
+"""A process behind an enforcer hangs: that costs the claims that need it, and no others."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.enforcer import NodeAccess, Records, SilentEnforcerError
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.verdicts import State
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.driver.prepare import Preparer
+from tensorfusion_dra.enforcers import patience
+from tensorfusion_dra.enforcers.hami_core import HamiCore
+from tensorfusion_dra.enforcers.mps import Mps
+from tensorfusion_dra.enforcers.nvidia.client import FOLDER
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.patience import MAX_WAITING, HungEnforcerError, Patience
+from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
+from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
+from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
+from tests.enforcers import helper_child
+from tests.enforcers.test_required_enforcement import HostFilesOnDisk
+from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
+from tests.support.builders.stored_claims import stored_claim
+from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    Setup,
+    put_claim,
+    share_result,
+    use_real_cards,
+)
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
+from tests.support.worker_node import WorkerPodsInMemory
+
+WHOLE = {"tflops": "312", "vram": "80Gi"}
+MANY = 20
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """Yield a folder with a short path, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="tfd-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def helper() -> Iterator[Callable[[str, Path], "Helper"]]:
+    with ExitStack() as stack:
+        yield lambda kind, place: stack.enter_context(helping(kind, place))
+
+
+class Helper:
+    """A process that a test stops and continues."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def hang(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.kill(self._pid, signal.SIGCONT)
+
+
+@contextmanager
+def helping(kind: str, place: Path) -> Iterator[Helper]:
+    words = [sys.executable, "-m", helper_child.__name__, kind, str(place)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"serving\n"
+        try:
+            yield Helper(process.pid)
+        finally:
+            process.kill()
+
+
+def put(setup: Setup, name: str, device: str = GPU_0, **amounts: str) -> ClaimRef:
+    claim = stored_claim(
+        name, share_result(device, **{"tflops": "1", "vram": "1Gi", **amounts}), uid=f"uid-{name}"
+    )
+    claim["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": f"pod-{name}"}]
+    return setup.claims.put(claim)
+
+
+def of_another(setup: Setup) -> Preparer:
+    """Return the path of claims of HAMi-core on the same node."""
+    own = setup.enforcer
+    setup.enforcer = setup.enforcers["hami-core"]
+    try:
+        return setup.with_claims(setup.claims)
+    finally:
+        setup.enforcer = own
+
+
+def call(function: Callable[..., Any], ref: ClaimRef) -> Any:
+    return function([ref], deadline=time.monotonic() + PATIENCE_SECONDS)[ref.uid]
+
+
+def others_go_on(setup: Setup, held: ClaimRef) -> None:
+    """Check that what needs no hung enforcer is done while calls that need one wait.
+
+    Args:
+        setup: The node.
+        held: A claim that was prepared with the enforcer.
+    """
+    whole = setup.prepared(put(setup, "whole", GPU_1, **WHOLE))
+    assert whole.shares[0].limit is None
+    again = setup.prepared(whole.ref)
+    assert again.shares[0].limit is None
+    other = of_another(setup)
+    ref = put(setup, "another")
+    assert isinstance(call(other.prepare, ref), PreparedClaim)
+    for each in (ref, whole.ref, held):
+        assert call(other.unprepare, each) is None
+    assert {ref.uid, whole.ref.uid, held.uid}.isdisjoint(
+        claim.ref.uid for claim in setup.ledger.claims()
+    )
+
+
+def test_hung_memory_limits_cost_only_the_claims_that_need_it(
+    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+) -> None:
+    process = helper("memory-limits", short / FOLDER)
+    setup = Setup(tmp_path, enforcer=Nvidia(root=str(short), wait_seconds=FOREVER))
+    setup.enforcers["nvidia"] = setup.enforcer
+    use_real_cards(setup)
+    held = setup.prepared(put(setup, "held")).ref
+    process.hang()
+    refs = [put(setup, f"part-{number}") for number in range(MANY)]
+
+    with ThreadPoolExecutor(MANY) as pool:
+        calls = [pool.submit(call, setup.preparer.prepare, ref) for ref in refs]
+        assert eventually(lambda: sum(map(Future.done, calls)) == MANY - MAX_WAITING)
+        others_go_on(setup, held)
+        assert sum(map(Future.done, calls)) == MANY - MAX_WAITING
+        process.go_on()
+        found = [each.result() for each in calls]
+
+    assert sum(isinstance(each, PreparedClaim) for each in found) == MAX_WAITING
+    refused = {each.text for each in found if not isinstance(each, PreparedClaim)}
+    assert refused == {
+        f"the container memory-limits: found {MAX_WAITING} calls that wait for it, expected answers"
+    }
+    for ref in refs:
+        setup.prepared(ref)
+
+
+def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
+    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+) -> None:
+    process = helper("memory-limits", short / FOLDER)
+    nvidia = Nvidia(root=str(short), wait_seconds=0.2)
+    setup = Setup(tmp_path, enforcer=nvidia)
+    setup.enforcers["nvidia"] = nvidia
+    use_real_cards(setup)
+    prepared = setup.prepared(put(setup, "a"))
+    process.hang()
+
+    first = setup.refused(put(setup, "b"))
+    second = setup.refused(put(setup, "c"))
+    (judged,) = enforcers.judged(prepared, nvidia, [prepared], is_new=False)
+
+    assert "found no answer within 0 s" in first
+    assert "found no answer a moment ago" in second
+    assert "found no answer a moment ago" in judged.text
+    assert "found no answer a moment ago" in nvidia.sign().verdict.text
+    assert nvidia.used(prepared) == {}
+
+
+def test_hung_hypervisor_costs_only_the_claims_that_need_it(
+    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+) -> None:
+    process = helper("device-plugin", short)
+    setup = Setup(tmp_path)
+    pods = WorkerPodsInMemory()
+    enforcer = TensorFusion(root=str(short), bridge=str(short))
+    workers = enforcer.loops(NodeAccess(setup.ledger.claims, pods, pods))["workers"]
+    assert isinstance(workers, Workers)
+    workers.allocate_seconds = FOREVER
+    setup.enforcers[enforcer.name] = enforcer
+    setup.use(enforcer=enforcer)
+    held = setup.prepared(put(setup, "held")).ref  # its pod is gone, so nothing is allocated
+    process.hang()
+    refs = [put(setup, f"part-{number}") for number in range(MANY)]
+    for name in (*(ref.name for ref in refs), "whole"):
+        pods.put(name, uid=f"pod-{name}")
+
+    with ThreadPoolExecutor(MANY) as pool:
+        calls = [pool.submit(call, setup.preparer.prepare, ref) for ref in refs]
+        assert eventually(lambda: sum(map(Future.done, calls)) == MANY - MAX_WAITING)
+        others_go_on(setup, held)
+        assert sum(map(Future.done, calls)) == MANY - MAX_WAITING
+        process.go_on()
+        assert not any(isinstance(each.result(), PreparedClaim) for each in calls)
+
+
+def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(
+    short: Path, helper: Callable[[str, Path], Helper]
+) -> None:
+    process, plugin = helper("device-plugin", short), DevicePlugin(short)
+
+    with pytest.raises(RetryableError, match="expected cards for worker index 128"):
+        plugin.allocate(128, wait_seconds=PATIENCE_SECONDS)
+    process.hang()
+    with pytest.raises(HungEnforcerError, match="nor to any other call"):
+        plugin.allocate(128, wait_seconds=0.1)
+
+
+def test_hung_mps_daemon_refuses_its_claims_at_once_and_no_others(
+    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+) -> None:
+    process = helper("mps", short / "control")
+    mps = Mps(pipes=str(short), shm=str(short))
+    setup = Setup(tmp_path, enforcer=mps, host_files=HostFilesOnDisk())
+    setup.enforcers[mps.name] = mps
+    library = short / "libvgpu.so.1"
+    library.touch()
+    setup.enforcers["hami-core"] = HamiCore(library=str(library))
+    use_real_cards(setup)
+    held = setup.prepared(put(setup, "held")).ref
+    process.hang()
+
+    found = [call(setup.preparer.prepare, put(setup, f"part-{n}")) for n in range(MANY)]
+
+    # The kernel accepts a few connections in place of the process.
+    assert "found a process that accepts no connections" in found[-1].text
+    others_go_on(setup, held)
+
+
+class OutsideTheStore(HamiCore):
+    """An enforcer that finds out whether its caller holds the store meanwhile."""
+
+    records: Records
+
+    def apply(self, claim: PreparedClaim, records: Records, deadline: float) -> None:
+        self._check(records, claim)
+
+    def release(self, claim: PreparedClaim, records: Records) -> None:
+        self._check(records, claim)
+
+    def _check(self, records: Records, claim: PreparedClaim) -> None:
+        with ThreadPoolExecutor(1) as another:
+            recorded = another.submit(records).result(PATIENCE_SECONDS)
+        assert claim.ref in [each.ref for each in recorded]
+        CALLS.append(claim.ref.name)
+
+
+CALLS: list[str] = []
+
+
+def test_store_is_free_while_an_enforcer_applies_or_releases(setup: Setup) -> None:
+    CALLS.clear()
+    enforcer = OutsideTheStore(library="/libvgpu.so.1")
+    setup.enforcers["hami-core"] = enforcer
+    setup.use(enforcer=enforcer)
+    ref = put_claim(setup, "a", share_result())
+
+    setup.prepared(ref)
+    setup.prepared(ref)
+    setup.unprepare(ref)
+
+    assert CALLS == ["a"] * 3
+
+
+def test_enforcer_is_asked_again_after_a_while() -> None:
+    seconds = 0.0
+    patient = Patience("the daemon", clock=lambda: seconds)
+
+    with pytest.raises(HungEnforcerError), patient.waiting():
+        raise HungEnforcerError("no answer")
+    with pytest.raises(SilentEnforcerError, match="a moment ago"), patient.waiting():
+        raise AssertionError
+    seconds = patience.QUIET_SECONDS
+    with patient.waiting():
+        pass
+
+
+def test_silent_enforcer_that_is_required_refuses_a_part_and_no_whole_card(setup: Setup) -> None:
+    """Its sign is not read for a whole card, which would wait for it."""
+    nvidia = Nvidia(root="/nowhere")
+    setup.enforcers["nvidia"] = nvidia
+    setup.use(enforcer=nvidia, required=nvidia.sign)
+    use_real_cards(setup)
+
+    assert "found No such file or directory" in setup.refused(put(setup, "a"))
+    assert setup.prepared(put(setup, "whole", **WHOLE)).shares[0].limit is None
+    claim = prepared_claim(prepared_share(0, limit(25, 20)), enforcer="nvidia")
+    (found,) = enforcers.judged(claim, nvidia, (), is_new=False)
+    assert found.state is State.UNKNOWN

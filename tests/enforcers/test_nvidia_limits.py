@@ -1,0 +1,202 @@
+"""Memory limits of pods, as the path of a claim has the NVIDIA driver set them."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.enforcers.nvidia.client import NO_LIMIT, LimitsClient
+from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tests.support.builders.stored_claims import stored_claim
+from tests.support.prepared_node import (
+    GPU_0,
+    GPU_1,
+    Setup,
+    put_claim,
+    share_result,
+    use_real_cards,
+)
+from tests.support.waiting import PATIENCE_SECONDS
+
+
+class DriverInMemory(LimitsClient):
+    """Limits by pod and card; it may be away, and lowers no limit of a pod that is busy."""
+
+    def __init__(self) -> None:
+        super().__init__("/nowhere")
+        self.limits: dict[str, dict[str, int]] = {}
+        self.trouble = ""
+        self.cannot = ""
+        self.busy = ""
+
+    def check(self, *, wait_seconds: float) -> Sequence[str]:
+        return [self.cannot]
+
+    def get(
+        self, pod_uid: str, gpu_uuids: Iterable[str], *, wait_seconds: float
+    ) -> Mapping[str, tuple[int, int] | str]:
+        if self.trouble:
+            raise RetryableError(self.trouble)
+        own = self.limits[pod_uid]
+        return {uuid: (own[uuid], 5) if uuid in own else "no limit" for uuid in gpu_uuids}
+
+    def set(
+        self,
+        pod_uid: str,
+        limits: Mapping[str, int],
+        beside: Mapping[str, Mapping[str, int]],
+        *,
+        wait_seconds: float,
+    ) -> Sequence[str]:
+        if self.trouble:
+            raise RetryableError(self.trouble)
+        own = self.limits.get(pod_uid, {})
+        changed = [uuid for uuid, limit in limits.items() if own.get(uuid) != limit]
+        pods = {**beside, pod_uid: limits}
+        if self.busy in pods and self.limits.get(self.busy, {}) not in ({}, pods[self.busy]):
+            raise RetryableError(f"pod {self.busy}: still uses memory that was lent to it")
+        for pod, wanted in pods.items():
+            self.limits.setdefault(pod, {}).update(wanted)
+        return changed
+
+
+class Node(Setup):
+    """A node with enforcer nvidia."""
+
+    def __init__(self, folder: Path) -> None:
+        self.driver = DriverInMemory()
+        self.nvidia = Nvidia(root=str(folder / "nvidia"), client=self.driver)
+        super().__init__(folder, enforcer=self.nvidia)
+        self.enforcers["nvidia"] = self.nvidia
+        self.use(required=self.nvidia.sign)
+        use_real_cards(self)
+
+    def apply(self, claim: PreparedClaim) -> None:
+        """Have the claim's limits set again, as each check of the watch does."""
+        self.nvidia.apply(claim, self.ledger.claims, time.monotonic() + PATIENCE_SECONDS)
+
+    def put(
+        self, name: str, vram: str, *, pod: str = "p", device: str = GPU_0, **limits: str
+    ) -> ClaimRef:
+        claim = stored_claim(name, share_result(device, vram=vram))
+        claim["metadata"]["annotations"] = limits
+        claim["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": pod}]
+        return self.claims.put(claim)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_pod_has_the_sum_of_its_claims_until_they_are_unprepared(node: Node) -> None:
+    first, second = node.put("a", "8Gi"), node.put("b", "4Gi")
+    card = node.prepared(first).shares[0].gpu_uuid
+    seen = [dict(node.driver.limits["p"])]
+    node.prepared(second)
+    node.prepared(node.put("c", "2Gi", pod="q"))
+    seen.append(dict(node.driver.limits["p"]))
+    for ref in (first, second):
+        node.unprepare(ref)
+        seen.append(dict(node.driver.limits["p"]))
+
+    assert [each[card] for each in seen] == [8 * GIB, 12 * GIB, 4 * GIB, NO_LIMIT]
+    assert node.driver.limits["q"] == {card: 2 * GIB}
+
+
+def test_claim_waits_while_its_limit_cannot_be_set_and_keeps_what_it_reserved(node: Node) -> None:
+    ref = node.put("a", "70Gi")
+    node.driver.trouble = "GPU-0: found 5 bytes, expected 4"
+
+    assert node.refused(ref) == "GPU-0: found 5 bytes, expected 4"
+    assert "found 16Gi plus 70Gi" in node.refused(node.put("b", "16Gi")).replace("vram: ", "")
+
+    node.driver.trouble = ""
+    node.prepared(ref)
+    assert list(node.driver.limits["p"].values()) == [70 * GIB]
+
+
+def test_unprepare_succeeds_without_the_driver(node: Node) -> None:
+    ref = node.put("a", "8Gi")
+    node.prepared(ref)
+    node.driver.trouble = "nobody listens"
+
+    assert node.unprepare(ref) == {ref.uid: None}
+
+
+def test_use_is_what_the_driver_counts_for_the_pod(node: Node) -> None:
+    claim = node.prepared(node.put("a", "8Gi"))
+    card = claim.shares[0].gpu_uuid
+    known = node.nvidia.used(claim)
+    node.driver.limits["p"].clear()
+    without_limit = node.nvidia.used(claim)
+    node.driver.trouble = "nobody listens"
+
+    assert known == {("p", card): 5}
+    assert (without_limit, node.nvidia.used(claim)) == ({}, {})
+
+
+def test_lost_limits_are_set_again(node: Node) -> None:
+    claim = node.prepared(node.put("a", "8Gi"))
+    gone = node.prepared(node.put("b", "8Gi", pod="q", device=GPU_1))
+    node.unprepare(gone.ref)
+    node.driver.limits.clear()
+
+    node.apply(claim)
+    node.apply(gone)
+
+    assert [list(each.values()) for each in node.driver.limits.values()] == [[8 * GIB]]
+    node.driver.trouble = "nobody listens"
+    with pytest.raises(RetryableError, match="nobody listens"):
+        node.apply(claim)
+
+
+def test_parts_of_cards_wait_for_a_driver_that_can_limit_and_whole_cards_run(node: Node) -> None:
+    node.driver.cannot = "NVIDIA driver: found 580.95.05, expected 615 or later"
+
+    text = node.refused(node.put("a", "8Gi"))
+    whole = node.prepared(put_claim(node, "whole", share_result(tflops="312", vram="80Gi")))
+
+    assert text.startswith(
+        "claim default/a: nothing would enforce its limits: NVIDIA driver: found 580.95.05, "
+        "expected 615 or later; run NVIDIA driver 615 or later on this node and the container "
+        "memory-limits (chart value nvidia.memoryLimits=true), or choose another enforcer"
+    )
+    assert "hami-core needs only a library on each node" in text
+    assert whole.shares[0].limit is None
+    assert node.driver.limits == {}
+
+
+def test_lent_memory_is_taken_back_before_a_claim_gets_it(node: Node) -> None:
+    lent = {"tensor-fusion.ai/vram-limit": "60Gi"}
+    borrower = node.prepared(node.put("a", "20Gi", **lent))
+    card = borrower.shares[0].gpu_uuid
+    node.driver.busy = "p"
+
+    waiting = node.put("b", "30Gi", pod="q")
+
+    assert node.refused(waiting) == "pod p: still uses memory that was lent to it"
+    with pytest.raises(RetryableError, match="lent to it"):
+        node.apply(borrower)
+    assert node.driver.limits == {"p": {card: 60 * GIB}}
+
+    node.driver.busy = ""
+    node.prepared(waiting)
+    assert node.driver.limits == {"p": {card: 50 * GIB}, "q": {card: 30 * GIB}}
+
+    node.unprepare(waiting)
+    node.apply(borrower)
+    assert node.driver.limits == {"p": {card: 60 * GIB}, "q": {card: NO_LIMIT}}
+
+
+def test_hard_isolation_lends_nothing(node: Node) -> None:
+    wanted = {"tensor-fusion.ai/vram-limit": "60Gi", "tensor-fusion.ai/isolation": "hard"}
+
+    node.prepared(node.put("a", "20Gi", **wanted))
+
+    assert [*node.driver.limits["p"].values()] == [20 * GIB]
