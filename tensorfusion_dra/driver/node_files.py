@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tensorfusion_dra.core.claims import cdi, device_metadata, documents
 from tensorfusion_dra.core.claims import claim as claims
-from tensorfusion_dra.core.claims.documents import Plan, Remains
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
+from tensorfusion_dra.core.claims import enforcer as enforcers
+from tensorfusion_dra.core.claims.documents import Remains
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers import choice
@@ -33,36 +34,29 @@ class NodeFiles:
         self._host_files = host_files
         self._enforcers = enforcers
 
-    def write(self, plan: Plan) -> int:
+    def ensure(self, claim: PreparedClaim) -> int:
         """Write what is missing or different; return the number of files written.
 
         The CDI spec is written last, so that a container that starts with it finds all the rest.
 
         Raises:
+            ClaimError: The claim's enforcer is unknown or cannot express its limits, because
+                settings changed or an earlier release took over. Nothing is written.
             RetryableError: A file that the claim's limits depend on is missing, or a folder cannot
                 be written.
         """
-        if trouble := self._host_files.missing(plan.needs):
-            raise RetryableError(choice.missing_error(self._enforcers[plan.enforcer], trouble))
-        self._host_files.provide(plan.needs)
-        written = 0
-        if plan.limits is not None:
-            written += self._limits.ensure(plan.claim_uid, plan.limits)
-        for name, document in plan.metadata.items():
-            written += self._metadata.ensure(name, document)
-        if plan.spec is not None:
-            written += self._specs.ensure(plan.claim_uid, plan.spec)
-        return written
-
-    def ensure(self, claim: PreparedClaim) -> int:
-        """Plan and write; return the number of files written.
-
-        Raises:
-            ClaimError: See documents.plan(). Nothing is written.
-            RetryableError: See write().
-        """
-        folder = str(self._metadata.folder)
-        return self.write(documents.plan(claim, self._enforcers, metadata_folder=folder))
+        enforcer = enforcers.of_claim(claim, self._enforcers)
+        needs = enforcer.needs(claim)
+        spec = cdi.spec(claim, enforcer, metadata_folder=str(self._metadata.folder))
+        if missing := self._host_files.missing(needs):
+            raise RetryableError(choice.missing_error(enforcer, missing))
+        self._host_files.provide(needs)
+        uid = claim.ref.uid
+        written = int(self._limits.ensure(uid, documents.limits_document(claim)))
+        if claim.metadata is not None:
+            for name, document in device_metadata.documents(claim, claim.metadata).items():
+                written += self._metadata.ensure(name, document)
+        return written + self._specs.ensure(uid, spec)
 
     def remove(
         self,
@@ -85,21 +79,21 @@ class NodeFiles:
         self._specs.remove(claim_uid)
         self._limits.remove(claim_uid)
         if claim is not None:
-            metadata = device_metadata.file_names(claim)
+            metadata = device_metadata.file_names(claim) if claim.metadata else ()
         else:  # without a record, they are looked up
             found = self._metadata.claim_uids()
             metadata = tuple(n for n in found if device_metadata.claim_uid(n) == claim_uid)
         for name in metadata:
             self._metadata.remove(name)
-        needs = documents.needs(claim, self._enforcers) if claim is not None else Needs()
-        if needs.folders:
+        own = enforcers.needs_of_record(claim, self._enforcers).folders if claim else ()
+        if own:
             others = [each for each in recorded() if each.ref.uid != claim_uid]
             used = {
                 folder
                 for other in others
-                for folder in documents.needs(other, self._enforcers).folders
+                for folder in enforcers.needs_of_record(other, self._enforcers).folders
             }
-            for folder in needs.folders:
+            for folder in own:
                 if folder not in used:
                     self._host_files.remove(folder.path)
         for root in self._claims_roots():

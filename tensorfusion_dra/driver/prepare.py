@@ -4,23 +4,20 @@ A prepare takes these steps, each of which is a stage in log and metrics:
 
 1. Wait for other calls for the same claim (queue).
 2. Read the claim from the API server. A claim keeps its UID when it is allocated again, so a
-   repeated call reads it too (read).
-3. If a record describes this allocation, bring it up to date and answer from it (lookup).
-4. Collect what the claim asks for and what the node offers: policies, devices, device nodes,
-   evidence of the enforcer (resolve). This may be slow, so it comes before the transaction.
-5. In one transaction of the store, decide by admit(), a pure function on all of this, and put
-   its record (admit, flush).
-6. Write its files, and those of claims whose limits changed in favour of it (write).
-7. Have the enforcer keep the limits (register). Nobody waits for one in a transaction.
-8. Report the newest record for the claim's status; if it changed meanwhile, write its files again.
+   repeated call reads it too (read). If a record describes this allocation, the call is answered
+   from it, without the lock of the store (lookup).
+3. Read everything that a decision needs: policies, pods, devices and their nodes, signs of the
+   enforcer (resolve). This may be slow, so nothing is looked up later.
+4. In one transaction of the store, decide by admit(), a pure function on all of this, and put its
+   record (admit, flush).
+5. Have everything follow the record: the claim's files, and those of claims whose limits changed in
+   favour of it (write); the enforcer (register), which nobody waits for in a transaction; the
+   claim's status.
 
-A claim whose record is damaged has none for step 3. So the same steps rebuild it, with the enforcer
-and the fixed limits that its limits document has.
-
-The record is the truth, and the files follow from it: after a crash between steps 5 and 6, recovery
-or the kubelet's next call writes them. An unprepare has the enforcer let go of the claim, then
-removes files and record in one transaction. It never asks the API server, and needs no readable
-record.
+The record is the truth, and the rest follows from it: after a crash between steps 4 and 5, recovery
+or the kubelet's next call does what is left. An unprepare has the enforcer let go of the claim,
+then removes files and record in one transaction. It never asks the API server, and needs no
+readable record.
 """
 
 import time
@@ -35,23 +32,18 @@ import structlog
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims import isolation, prepared
 from tensorfusion_dra.core.claims.admit import admit
-from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Pods, SilentEnforcerError
+from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.claims.enforcer import Enforcer, SilentEnforcerError
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.driver import operations, share_policies
-from tensorfusion_dra.driver.limit_changes import LimitChanges
-from tensorfusion_dra.driver.local_cards import CardsUnreadError, LocalCards
-from tensorfusion_dra.driver.node_files import NodeFiles
+from tensorfusion_dra.driver import operations
+from tensorfusion_dra.driver.claim_facts import FactsReader
+from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims
-from tensorfusion_dra.driver.share_policies import ClaimPods
-from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
-from tensorfusion_dra.state.claim_store import ClaimStore, Transaction
+from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
 
@@ -61,32 +53,17 @@ class Preparer:
 
     def __init__(
         self,
-        *,
         claims_at_server: Claims,
-        pods: Pods | None,
         store: ClaimStore,
-        files: NodeFiles,
-        cards: LocalCards,
-        isolation: Isolation,
-        limit_changes: LimitChanges,
-        status: StatusReporter,
+        facts: FactsReader,
+        upkeep: Upkeep,
         operations: Operations,
-        enforcer: NodeEnforcer,
     ) -> None:
-        """Prepare nothing yet.
-
-        Args:
-            pods: None if the driver has no permission to read pods.
-            isolation: Default for shares whose isolation no source sets, not even the node's pool.
-            limit_changes: Recomputes the limits of the other claims on a claim's cards.
-            enforcer: Chooses the enforcer of new claims.
-        """
-        self._claims, self._pods = claims_at_server, pods
-        self._store, self._files = store, files
-        self._cards = cards
-        self._isolation = isolation
-        self._limit_changes, self._status = limit_changes, status
-        self._operations, self._enforcer = operations, enforcer
+        self._claims = claims_at_server
+        self._store = store
+        self._facts = facts
+        self._upkeep = upkeep
+        self._operations = operations
         self._locks = ClaimLocks()
         self._refused = Event()
 
@@ -105,6 +82,128 @@ class Preparer:
             OperationKind.PREPARE, refs, lambda ref: self._prepare_one(ref, deadline)
         )
 
+    def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
+        claims.check_ref(ref)
+        with self._locks.locked(ref, deadline):
+            operations.enter(Stage.READ)
+            stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
+            claim = claims.allocated(ref, stored)
+            operations.enter(Stage.LOOKUP)
+            record = self._recorded(claim, deadline)
+            if record is not None:
+                operations.answered_from_record()
+            elif claim.allocations:
+                record = self._admitted(claim, deadline)
+            else:
+                return PreparedClaim(ref=ref, shares=())
+            # If this fails, the record stays, and the kubelet's next call comes here again.
+            return self._kept(record, deadline)
+
+    def _recorded(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim | None:
+        """Return the record of this allocation, as it should be today; None if there is none.
+
+        Raises:
+            RetryableError: The cards are not known yet, or one of the claim's is gone.
+        """
+        record = self._store.get(claim.ref.uid)
+        if record is None:
+            return None
+        if not prepared.describes(record, claim):
+            # The scheduler has given the old share back, and the kubelet will not unprepare it.
+            log.warning("claim_reallocated", devices=[share.device for share in record.shares])
+            self._remove(claim.ref)
+            return None
+        self._facts.check_present(claim.ref, (share.device for share in record.shares))
+        return self._updated(record, deadline, pods=claim.pods)
+
+    def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
+        """Return the new record of a claim.
+
+        Raises:
+            ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
+            RetryableError: The cards are not known yet, the API server or the store cannot be read
+                or written now, or nothing on the node would enforce the claim's limits now.
+        """
+        operations.enter(Stage.RESOLVE)
+        facts = self._facts.of_claim(claim, deadline)
+        if claim.ref.uid in self._store.damaged():
+            facts = self._upkeep.with_remains(facts, claim.ref)
+        operations.enter(Stage.ADMIT)
+        with self._store.transaction() as records:
+            try:
+                # Maybe one of the records is this claim's, prepared by another instance meanwhile.
+                record = admit(claim, facts, records.claims(), records.damaged())
+            except ClaimError:
+                self._refused.set()
+                raise
+            records.put(record)
+            operations.enter(Stage.FLUSH)
+        operations.enter(Stage.WRITE)
+        self._upkeep.follow(records.changed())
+        return record
+
+    def _kept(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
+        """Have files, enforcer and status follow the record; return the newest one.
+
+        A claim for whole cards does without limits while its enforcer is silent.
+
+        Raises:
+            ClaimError: The enforcer cannot keep the limits.
+            RetryableError: It does not keep them now, a file cannot be written, or another instance
+                unprepared the claim meanwhile.
+        """
+        self._upkeep.write(record)
+        operations.enter(Stage.REGISTER)
+        try:
+            self._enforcer_of(record).apply(record, self._store.claims, deadline)
+        except SilentEnforcerError:
+            catalog = self._facts.catalog.current()
+            devices = catalog.by_name() if catalog else {}
+            with self._store.transaction() as records:
+                current = records.get(record.ref.uid) or record
+                unlimited = isolation.without_limits(current, devices)
+                if unlimited is None:
+                    raise
+                records.put(unlimited)
+        return self._upkeep.report(record)
+
+    def _updated(
+        self, record: PreparedClaim, deadline: float, *, pods: tuple[PodRef, ...]
+    ) -> PreparedClaim:
+        """Return the record with the device nodes of this boot, and pods that use the claim now."""
+        update = self._facts.update(record, deadline)
+
+        def today(current: PreparedClaim) -> PreparedClaim:
+            # A shared claim may have other pods by now.
+            is_used = bool({*current.pods} & {*pods}) or not pods
+            return update(current if is_used else replace(current, pods=pods))
+
+        if today(record) == record:
+            return record
+        with self._store.transaction() as records:
+            current = records.get(record.ref.uid)
+            if current is None:
+                raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
+            records.put(today(current))
+            operations.enter(Stage.FLUSH)
+        operations.enter(Stage.WRITE)
+        return records.get(record.ref.uid) or record
+
+    def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
+        """Redo what a reboot undid: its device nodes and mounts, and the files made of them.
+
+        A claim that is unprepared by now is left alone.
+
+        Raises:
+            ClaimError: Its limits cannot be enforced by the present settings.
+            RetryableError: The cards are not known yet, one of the claim's is gone, or another
+                call for the claim is running.
+            FatalError: A newer release has written a record.
+        """
+        with self._locks.locked(ref, deadline):
+            if (record := self._store.get(ref.uid)) is not None:
+                self._upkeep.write(self._updated(record, deadline, pods=()))
+
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
     ) -> Mapping[str, Failure | None]:
@@ -120,19 +219,11 @@ class Preparer:
             OperationKind.UNPREPARE, refs, lambda ref: self._unprepare_one(ref, deadline)
         )
 
-    def refresh(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Redo what a reboot undid: its device nodes and mounts, and the files made of them.
-
-        A claim that is unprepared by now is left alone.
-
-        Raises:
-            ClaimError: Its limits cannot be enforced by the present settings.
-            RetryableError: The cards are not known yet, one of the claim's is gone, or another
-                call for the claim is running.
-            FatalError: A newer release has written a record.
-        """
+    def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
+        if not claims.is_uid(ref.uid):
+            return  # nothing was ever prepared under such a UID
         with self._locks.locked(ref, deadline):
-            self._updated(ref, None)
+            self._remove(ref)
 
     def release(self, ref: ClaimRef, is_gone: Callable[[], bool], *, deadline: float) -> bool:
         """Unprepare a claim without a call of the kubelet; return False if it is not gone.
@@ -152,205 +243,6 @@ class Preparer:
                 self._remove(ref)
             return gone
 
-    def take_refusal(self) -> bool:
-        """Return True if since the last call a claim did not fit beside the recorded ones.
-
-        The record of a claim that is gone may have been in its way.
-        """
-        was_refused = self._refused.is_set()
-        self._refused.clear()
-        return was_refused
-
-    def _prepare_one(self, ref: ClaimRef, deadline: float) -> PreparedClaim:
-        claims.check_ref(ref)
-        with self._locks.locked(ref, deadline):
-            operations.enter(Stage.READ)
-            stored = self._claims.fetch(ref, wait_seconds=deadline - time.monotonic())
-            claim = claims.allocated(ref, stored)
-            operations.enter(Stage.LOOKUP)
-            record = self._recorded(claim, deadline)
-            if record is not None:
-                operations.answered_from_record()
-            elif claim.allocations:
-                record = self._admitted(claim, deadline)
-            else:
-                return PreparedClaim(ref=ref, shares=())
-            operations.enter(Stage.REGISTER)
-            # If this fails, the record stays, and the kubelet's next call comes here again.
-            return self._reported(self._applied(record, deadline))
-
-    def _admitted(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim:
-        """Record a claim and write its files; return its newest record.
-
-        Raises:
-            ClaimError: The claim does not fit, or its limits cannot be enforced. Nothing changes.
-            RetryableError: The cards are not known yet, the API server, the store or a file cannot
-                be read or written now, or nothing on the node would enforce the claim's limits now.
-        """
-        operations.enter(Stage.RESOLVE)
-        catalog = self._cards.wait_for_catalog(claim.ref, deadline)
-        devices = {allocation.device for allocation in claim.allocations}
-        self._cards.check_present(claim.ref, devices)
-        self._cards.check_free(
-            claim.ref, (each.device for each in claim.allocations if not each.admin_access)
-        )
-        pods = ClaimPods(self._pods, claim, deadline=deadline)
-        policies = share_policies.of_claim(claim, pods, node=catalog.node, default=self._isolation)
-        is_whole = isolation.takes_whole_cards(claim.allocations, catalog.by_name())
-        choice = self._enforcer.of_new_claim(may_wait=not is_whole)
-        neighbours = share_policies.neighbours(
-            claim, policies, pods, enforcer=choice.enforcer, rules=self._cards.facts.rules
-        )
-        facts = replace(
-            self._cards.facts.of_devices(catalog, devices),
-            enforcer=choice.enforcer,
-            enforces_hard=choice.enforces_hard,
-            none_found=choice.none_found,
-            missing=choice.missing,
-            unenforced=choice.unenforced,
-        )
-        remains = None
-        if claim.ref.uid in self._store.damaged():
-            remains = self._files.remains(claim.ref.uid)
-            if remains is not None and remains.enforcer in facts.rules.enforcers:
-                facts = replace(facts, enforcer=remains.enforcer)
-        operations.enter(Stage.ADMIT)
-        with self._store.transaction() as records:
-            try:
-                admission = admit(
-                    claim,
-                    policies,
-                    facts,
-                    records.claims(),  # maybe this one, prepared by another instance meanwhile
-                    neighbours,
-                    damaged=records.damaged(),
-                    shown=remains.limits if remains else {},
-                )
-            except ClaimError:
-                self._refused.set()
-                raise
-            records.put(admission.record)
-            operations.enter(Stage.FLUSH)
-        operations.enter(Stage.WRITE)
-        self._limit_changes.write(records.changed())
-        # Outside a transaction, so that other claims do not wait. Meanwhile a transaction for
-        # another claim, or of another instance, may change the record and write its files.
-        # Therefore _reported() compares the record afterwards.
-        self._files.write(admission.plan)
-        return admission.record
-
-    def _recorded(self, claim: AllocatedClaim, deadline: float) -> PreparedClaim | None:
-        """Return the record of this allocation, with its files as they should be; None if none.
-
-        Raises:
-            ClaimError: Its limits cannot be enforced by the present settings.
-            RetryableError: The cards are not known yet, or one of the claim's is gone.
-        """
-        if not self._store.has(claim.ref.uid):
-            return None
-        try:
-            record = self._updated(claim.ref, claim)
-        except CardsUnreadError:
-            operations.enter(Stage.RESOLVE)  # slow, so outside the transaction
-            self._cards.wait_for_catalog(claim.ref, deadline)
-            record = self._updated(claim.ref, claim)
-        if record is None or prepared.describes(record, claim):
-            return record
-        # The scheduler has given the old share back, and the kubelet will not unprepare it.
-        log.warning("claim_reallocated", devices=[share.device for share in record.shares])
-        self._remove(claim.ref)
-        return None
-
-    def _updated(self, ref: ClaimRef, claim: AllocatedClaim | None) -> PreparedClaim | None:
-        """Bring a record and its files up to date; return it, or None if there is none.
-
-        After a reboot a card may have other device nodes, and a shared claim may have other pods. A
-        record of another allocation than the claim's is returned as it is.
-
-        Args:
-            ref: The claim.
-            claim: As read from the API server; None after a reboot, whatever its allocation is now.
-
-        Raises:
-            RetryableError: Another instance unprepared the claim meanwhile, or a file cannot be
-                written.
-        """
-        with self._store.transaction() as transaction:
-            record = transaction.get(ref.uid)
-            if record is None or (claim is not None and not prepared.describes(record, claim)):
-                return record
-            today = record
-            if claim is not None:
-                self._cards.check_present(ref, (share.device for share in record.shares))
-                if not {*record.pods} & {*claim.pods}:
-                    today = replace(record, pods=(*claim.pods,))
-            today = self._cards.with_todays_access(today)
-            if today == record:
-                self._files.ensure(record)
-                return record
-            transaction.put(today)
-            operations.enter(Stage.FLUSH)
-        operations.enter(Stage.WRITE)
-        with self._store.transaction() as transaction:
-            current = self._current(transaction, today)
-            self._files.ensure(current)
-        return current
-
-    def _applied(self, record: PreparedClaim, deadline: float) -> PreparedClaim:
-        """Have the claim's enforcer keep its limits; return its record.
-
-        A claim for whole cards does without limits while its enforcer is silent.
-
-        Raises:
-            ClaimError: The enforcer cannot keep them.
-            RetryableError: It does not keep them now.
-        """
-        try:
-            self._enforcer_of(record).apply(record, self._store.claims, deadline)
-        except SilentEnforcerError:
-            catalog = self._cards.catalog.current()
-            with self._store.transaction() as transaction:
-                current = self._current(transaction, record)
-                unlimited = isolation.without_limits(current, catalog.by_name() if catalog else {})
-                if unlimited is None:
-                    raise
-                transaction.put(unlimited)
-            self._files.ensure(unlimited)
-            return unlimited
-        return record
-
-    def _enforcer_of(self, record: PreparedClaim) -> Enforcer:
-        return self._cards.facts.rules.enforcers.get(record.enforcer) or Enforcer()
-
-    def _reported(self, record: PreparedClaim) -> PreparedClaim:
-        """Queue the status of the claim's newest record; return that record, with its files.
-
-        Other claims may have changed its limits since its files were written. They report it in a
-        transaction too, so the last report is that of the last record.
-
-        Raises:
-            RetryableError: See _updated().
-        """
-        with self._store.transaction() as transaction:
-            current = self._current(transaction, record)
-            if current != record:
-                self._files.ensure(current)
-            self._status.report(current, trouble="")
-        return current
-
-    def _current(self, transaction: Transaction, record: PreparedClaim) -> PreparedClaim:
-        current = transaction.get(record.ref.uid)
-        if current is None:
-            self._files.remove(record.ref.uid, record)
-            raise RetryableError(f"claim {record.ref}: it was unprepared meanwhile")
-        return current
-
-    def _unprepare_one(self, ref: ClaimRef, deadline: float) -> None:
-        if not claims.is_uid(ref.uid):
-            return  # nothing was ever prepared under such a UID
-        with self._locks.locked(ref, deadline):
-            self._remove(ref)
-
     def _remove(self, ref: ClaimRef) -> None:
         """Return once nothing is left of the claim; do nothing if nothing is.
 
@@ -359,21 +251,29 @@ class Preparer:
             FatalError: A newer release has written a record.
         """
         operations.enter(Stage.WITHDRAW)
-        with self._store.transaction() as records:
-            record = records.get(ref.uid)
-        if record is not None:
+        if (record := self._store.get(ref.uid)) is not None:
             self._enforcer_of(record).release(record, self._store.claims)
         with self._store.transaction() as records:
-            record = records.get(ref.uid)
-            # Inside the transaction, so that no other one writes them again meanwhile. A crash
+            # Inside the transaction, so that a folder that a new claim needs as well stays. A crash
             # after it leaves a record without files, which is prepared or unprepared again; files
             # without a record would be orphans.
-            self._files.remove(ref.uid, record, recorded=records.claims)
+            self._upkeep.remove(ref, records.get(ref.uid), records.claims)
             records.remove(ref.uid)
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
-        self._status.forget(ref.uid)
-        self._limit_changes.write(records.changed())
+        self._upkeep.follow(records.changed())
+
+    def _enforcer_of(self, record: PreparedClaim) -> Enforcer:
+        return self._facts.rules.enforcers.get(record.enforcer) or Enforcer()
+
+    def take_refusal(self) -> bool:
+        """Return True if since the last call a claim did not fit beside the recorded ones.
+
+        The record of a claim that is gone may have been in its way.
+        """
+        was_refused = self._refused.is_set()
+        self._refused.clear()
+        return was_refused
 
 
 class ClaimLocks:

@@ -202,9 +202,16 @@ class ClaimStore:
             self._lock.close()
             raise
 
-    def has(self, claim_uid: str) -> bool:
-        """Return True if the claim has a record that can be read."""
-        return claim_uid in self._current().claims
+    def get(self, claim_uid: str) -> PreparedClaim | None:
+        """Return the record of a claim; None if there is none, or if it is damaged.
+
+        Waits for nobody, except for the flush of a record that was put a moment ago: whoever is
+        answered from it may rely on it.
+        """
+        found = self._current().claims.get(claim_uid)
+        if claim_uid in self._unflushed:
+            self._finish(claim_uid)
+        return found
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim, sorted by UID; waits for nobody if nothing has changed."""

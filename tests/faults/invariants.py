@@ -67,18 +67,18 @@ def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
     specs = {uid: cdi.spec(claim, enforcer, metadata_folder=folder) for uid, claim in held.items()}
     yield from _differences(
         node.cdi_folder,
-        {
-            f"{names.CDI_FILE_PREFIX}{uid}.json": _as_file(spec)
-            for uid, spec in specs.items()
-            if spec is not None
-        },
+        {f"{names.CDI_FILE_PREFIX}{uid}.json": _as_file(spec) for uid, spec in specs.items()},
     )
     limits = {uid: documents.limits_document(claim) for uid, claim in held.items()}
     yield from _differences(
         node.limits_folder,
-        {f"{uid}.json": _as_file(found) for uid, found in limits.items() if found is not None},
+        {f"{uid}.json": _as_file(found) for uid, found in limits.items()},
     )
-    described = (device_metadata.documents(claim) for claim in held.values())
+    described = (
+        device_metadata.documents(claim, claim.metadata)
+        for claim in held.values()
+        if claim.metadata
+    )
     yield from _differences(
         node.metadata_folder,
         {

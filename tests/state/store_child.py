@@ -47,7 +47,7 @@ def admit(store: ClaimStore, name: str) -> None:
         claim = allocated_claim(f"{name}-{number}", wanted)
         try:
             with store.transaction() as records:
-                records.put(claim_admission(claim, on=NODE, beside=records.claims()).record)
+                records.put(claim_admission(claim, on=NODE, beside=records.claims()))
         except ClaimError as error:
             report(str(error))
             return

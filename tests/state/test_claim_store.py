@@ -41,7 +41,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 def put_and_admit(store: ClaimStore, known: PreparedClaim, claim: AllocatedClaim) -> None:
     with store.transaction() as records:
         records.put(known)
-        records.put(claim_admission(claim, on=NODE, beside=records.claims()).record)
+        records.put(claim_admission(claim, on=NODE, beside=records.claims()))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -130,12 +130,12 @@ def test_changed_limits_of_others_are_known_and_only_the_one_record_is_written(
 ) -> None:
     wants = share_policy(vram="80Gi")
     with opened(tmp_path) as store, opened(tmp_path) as other:
-        put(store, claim_admission(borrower("a", 1), on=NODE, policy=wants).record)
+        put(store, claim_admission(borrower("a", 1), on=NODE, policy=wants))
         before = files(tmp_path)
 
         with store.transaction() as records:
             beside = records.claims()
-            records.put(claim_admission(borrower("b", 2), on=NODE, beside=beside).record)
+            records.put(claim_admission(borrower("b", 2), on=NODE, beside=beside))
         changed = [claim.ref.name for claim in records.changed()]
         with store.transaction() as records:
             records.get("uid-a")

@@ -105,7 +105,7 @@ def test_nothing_is_lent_beside_a_damaged_record_until_it_is_put_again(
         for number, device in enumerate((GPU_0, GPU_1)):
             wanted = allocation(device, number, tflops="1", vram="10Gi")
             claim = allocated_claim(f"a{number}", wanted)
-            put(store, claim_admission(claim, on=NODE, policy=policy).record)
+            put(store, claim_admission(claim, on=NODE, policy=policy))
         put(store, recorded_claim("b", number=7))
     file_of(tmp_path, "uid-b").write_text("{")
 
@@ -134,7 +134,7 @@ def test_new_claim_is_refused_beside_a_damaged_record_but_not_the_claim_of_one(
         )
     admitted = claim_admission(allocated_claim("a", allocation(GPU_0, 1)), on=NODE, damaged=damaged)
 
-    assert admitted.record.ref.uid == "uid-a"
+    assert admitted.ref.uid == "uid-a"
 
 
 def test_unanswered_record_that_a_power_cut_left_in_part_does_not_count(folder: Path) -> None:

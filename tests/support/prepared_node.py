@@ -16,8 +16,8 @@ from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.driver.limit_changes import LimitChanges
-from tensorfusion_dra.driver.local_cards import LocalCards, NodeFactsReader
+from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
+from tensorfusion_dra.driver.claim_upkeep import LimitChanges, Upkeep
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, Events
@@ -125,26 +125,20 @@ class Setup:
         self.preparer = self.with_claims(self.claims)
 
     def with_claims(self, claims: Claims, catalog: DeviceCatalog | None = None) -> Preparer:
-        facts = NodeFactsReader(
-            device_nodes=self.device_nodes,
-            driver_files=self.driver_files,
+        facts = FactsReader(
+            catalog=catalog or self.catalog,
+            files=CardFiles(device_nodes=self.device_nodes, driver_files=self.driver_files),
+            pods=self.pods if self.reads_pods else None,
+            enforcer=self.node_enforcer or self.named_enforcer(),
             rules=self.rules,
+            isolation=Isolation.SOFT,
             boot_id=self.boot_id,
             describes_devices=self.describes_devices,
-            metadata_folder=str(self.metadata_folder),
         )
-        return Preparer(
-            claims_at_server=claims,
-            pods=self.pods if self.reads_pods else None,
-            store=self.ledger,
-            files=self.node_files,
-            cards=LocalCards(catalog or self.catalog, facts),
-            isolation=Isolation.SOFT,
-            limit_changes=self.limit_changes(catalog),
-            status=self.status,
-            operations=self.operations,
-            enforcer=self.node_enforcer or self.named_enforcer(),
-        )
+        return Preparer(claims, self.ledger, facts, self.upkeep(), self.operations)
+
+    def upkeep(self) -> Upkeep:
+        return Upkeep(self.ledger, self.node_files, self.enforcers, self.status)
 
     def named_enforcer(self) -> NodeEnforcer:
         """Return the choice of the one enforcer that the settings name."""
@@ -161,12 +155,7 @@ class Setup:
         self, catalog: DeviceCatalog | None = None, *, retry_seconds: float = 1.0
     ) -> LimitChanges:
         return LimitChanges(
-            self.ledger,
-            self.node_files,
-            catalog or self.catalog,
-            enforcers=self.enforcers,
-            status=self.status,
-            retry_seconds=retry_seconds,
+            self.ledger, catalog or self.catalog, self.upkeep(), retry_seconds=retry_seconds
         )
 
     def prepare(self, *refs: ClaimRef) -> dict[str, PreparedClaim | Failure]:

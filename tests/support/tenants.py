@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tensorfusion_dra.core.claims import lending
-from tensorfusion_dra.core.claims.admit import Admission, NodeFacts
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -16,7 +16,7 @@ from tests.support.builders.policies import share_policy
 class Card:
     """Claims that are admitted to a node and released again."""
 
-    def __init__(self, node: NodeFacts) -> None:
+    def __init__(self, node: ClaimFacts) -> None:
         self.node = node
         self.records: dict[str, PreparedClaim] = {}
 
@@ -27,7 +27,7 @@ class Card:
         limit: str = "",
         tflops: str = "",
         isolation: Isolation = Isolation.SOFT,
-    ) -> Admission:
+    ) -> PreparedClaim:
         """Admit a claim with these limits of memory and compute."""
         policy = share_policy(vram=limit, tflops=tflops, isolation=isolation)
         admission = claim_admission(
@@ -36,7 +36,7 @@ class Card:
             beside=self.claims(),
             policy=policy,
         )
-        self.records[name] = admission.record
+        self.records[name] = admission
         self._redistribute()
         return admission
 

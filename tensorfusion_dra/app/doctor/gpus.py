@@ -64,7 +64,7 @@ def cards(context: Context) -> Iterator[Finding]:
         (device.gpu.uuid, str(device.attributes[names.ATTR_USED_BY])) for device in catalog.devices
     )
     yield from expansion(settings.oversubscription, catalog.host_size_errors)
-    offers = node_parts.node_facts(settings)
+    offers = node_parts.card_files(settings)
     if real := [gpu for gpu in gpus if not gpu.simulated]:
         yield device_nodes(offers.device_nodes.common)
         for gpu in real:

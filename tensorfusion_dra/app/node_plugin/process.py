@@ -39,11 +39,11 @@ from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
+from tensorfusion_dra.driver.claim_facts import FactsReader
+from tensorfusion_dra.driver.claim_upkeep import LimitChanges, Upkeep
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
-from tensorfusion_dra.driver.limit_changes import LimitChanges
-from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.node_observer import (
     ApiServerState,
@@ -134,13 +134,12 @@ class NodePlugin:
             HostFiles(tensor_fusion_root),
             enforcers,
         )
-        facts = node_parts.node_facts(settings, enforcers)
-        self._store = ClaimStore(
-            settings.data_folder, rules=facts.rules, devices_of=files.devices_of
-        )
+        rules = node_parts.lending_rules(settings, enforcers)
+        boot_id = node_parts.boot_id(settings)
+        self._store = ClaimStore(settings.data_folder, rules=rules, devices_of=files.devices_of)
         supervisor.on_stop(self._store.close)
         self._reconciler = Reconciler(
-            self._store, files, boot_id=facts.boot_id, seconds=settings.recover_seconds
+            self._store, files, boot_id=boot_id, seconds=settings.recover_seconds
         )
         self._reconciler.begin()
         reading_due, publishing_due = Wakeup(), Wakeup()
@@ -217,25 +216,20 @@ class NodePlugin:
         for enforcer in enforcers.values():
             for name, loop in enforcer.loops(access).items():
                 supervisor.own(name, loop)
-        self._limit_changes = LimitChanges(
-            self._store,
-            files,
-            self.catalog,
-            enforcers=enforcers,
-            status=self._status,
-        )
-        self._preparer = Preparer(
-            claims_at_server=claims,
+        upkeep = Upkeep(self._store, files, enforcers, self._status)
+        self._limit_changes = LimitChanges(self._store, self.catalog, upkeep)
+        facts = FactsReader(
+            catalog=self.catalog,
+            files=node_parts.card_files(settings),
             pods=pods if settings.read_pods else None,
-            store=self._store,
-            files=files,
-            cards=LocalCards(self.catalog, facts),
-            isolation=Isolation(settings.isolation),
-            limit_changes=self._limit_changes,
-            status=self._status,
-            operations=Operations((self._recent, self._metrics)),
             enforcer=node_enforcer,
+            rules=rules,
+            isolation=Isolation(settings.isolation),
+            boot_id=boot_id,
+            describes_devices=settings.device_metadata,
         )
+        operations = Operations((self._recent, self._metrics))
+        self._preparer = Preparer(claims, self._store, facts, upkeep, operations)
         self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tensorfusion_dra.app.shared import providers
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.setting_sources import flag
-from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcer_rules
 from tensorfusion_dra.core.claims import lending, verdicts
 from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerSettings
@@ -28,8 +27,8 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import host, models
 from tensorfusion_dra.discovery.host import HostDeviceNodes, HostDriverFiles
 from tensorfusion_dra.driver.card_health import CardHealthTracker
+from tensorfusion_dra.driver.claim_facts import CardFiles
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
-from tensorfusion_dra.driver.local_cards import NodeFactsReader
 from tensorfusion_dra.driver.providers import ProviderKind
 from tensorfusion_dra.driver.status import utc_now
 from tensorfusion_dra.enforcers import registered
@@ -145,30 +144,29 @@ def _enforcer_settings(settings: Settings, name: str) -> EnforcerSettings:
     )
 
 
-def node_facts(settings: Settings, every: Mapping[str, Enforcer] | None = None) -> NodeFactsReader:
-    """Return the node facts for granting cards to containers, from the settings.
+def lending_rules(settings: Settings, every: Mapping[str, Enforcer]) -> LendingRules:
+    """Return the rules for limits above requests; `every` is from enforcers()."""
+    return LendingRules(overcommit_limits=settings.overcommit_limits, enforcers=every)
 
-    Args:
-        every: From enforcers(); None for new ones.
+
+def boot_id(settings: Settings) -> str:
+    """Return the ID of this boot.
 
     Raises:
-        InputError: The boot's ID cannot be read.
+        InputError: It cannot be read.
     """
-    every = every or enforcers(settings)
-    return NodeFactsReader(
+    return host.boot_id(Path(settings.boot_id_file))
+
+
+def card_files(settings: Settings) -> CardFiles:
+    """Return the finder of what containers need of the host to use a card."""
+    return CardFiles(
         device_nodes=device_nodes(settings),
         driver_files=HostDriverFiles(
             Path(settings.driver_root),
             root_on_host=_driver_root_on_host(settings),
             cdi_folders=(Path(settings.static_cdi_dir), Path(settings.cdi_dir)),
         ),
-        rules=LendingRules(
-            overcommit_limits=settings.overcommit_limits,
-            enforcers=every,
-        ),
-        boot_id=host.boot_id(Path(settings.boot_id_file)),
-        describes_devices=settings.device_metadata,
-        metadata_folder=str(settings.data_folder / names.METADATA_FOLDER),
     )
 
 
@@ -266,7 +264,7 @@ def health_tracker(
     return CardHealthTracker(
         health_rules(settings),
         records=SavedState(settings.data_folder, saved_state.CARDS, durable=True),
-        boot_id=host.boot_id(Path(settings.boot_id_file)),
+        boot_id=boot_id(settings),
         claims=claims,
         saves=saves,
         replacement=replacement,

@@ -41,7 +41,6 @@ from typing import Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import (
     device_metadata,
-    documents,
     isolation,
     lending,
     limits,
@@ -49,7 +48,7 @@ from tensorfusion_dra.core.claims import (
 )
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.documents import Plan
+from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import (
@@ -65,41 +64,7 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """Devices and rules of this node, for the check of one claim.
-
-    Attributes:
-        pool: The node's resource pool.
-        devices: By name.
-        access: By device name, for the requested devices.
-        shared_access: Access that a container with any of them needs once.
-        enforcer: Name of the node's enforcer.
-        enforces_hard: True if the enforcer brings a limiter for hard isolation.
-        none_found: Why claims with limits are refused: no enforcer is there; "" if one is.
-        missing: What claims of the enforcer need and the host lacks: the error of a claim by path.
-        unenforced: Why claims are refused whose limits depend on a sign of the enforcer; "" if it
-            is there, or if none has to be.
-        rules: Rules for limits above requests.
-        boot_id: ID of this boot.
-        describes_devices: True if containers get files with the metadata of their devices.
-        metadata_folder: Host folder of these files.
-    """
-
-    pool: str
-    devices: Mapping[str, Device]
-    access: Mapping[str, CardAccess]
-    shared_access: SharedAccess
-    enforcer: str = ""
-    enforces_hard: bool = False
-    none_found: str = ""
-    missing: Mapping[str, str] = field(default_factory=dict)
-    unenforced: str = ""
-    rules: LendingRules = field(default_factory=LendingRules)
-    boot_id: str = ""
-    describes_devices: bool = False
-    metadata_folder: str = ""
+_WHY: Final = "its enforcer cannot tell two claims apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,38 +81,58 @@ class ContainerNeighbours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
-    """A claim that is admitted.
+class ClaimFacts:
+    """What admit() has to know for one claim besides the records; all reading is done before.
 
     Attributes:
-        record: The claim's record.
-        plan: Its files and folders.
+        pool: The node's resource pool.
+        devices: By name.
+        access: By device name, for the requested devices.
+        shared_access: Access that a container with any of them needs once.
+        enforcer: Name of the node's enforcer.
+        enforces_hard: True if the enforcer brings a limiter for hard isolation.
+        none_found: Why claims with limits are refused: no enforcer is there; "" if one is.
+        missing: What claims of the enforcer need and the host lacks: the error of a claim by path.
+        unenforced: Why claims are refused whose limits depend on a sign of the enforcer; "" if it
+            is there, or if none has to be.
+        rules: Rules for limits above requests.
+        boot_id: ID of this boot.
+        describes_devices: True if containers get files with the metadata of their devices.
+        policies: One for each of the claim's allocations.
+        neighbours: Claims that share a container with the claim.
+        shown: Limits of a claim whose record is damaged; see lending.with_first_grant().
     """
 
-    record: PreparedClaim
-    plan: Plan
+    pool: str
+    devices: Mapping[str, Device]
+    access: Mapping[str, CardAccess]
+    shared_access: SharedAccess
+    enforcer: str = ""
+    enforces_hard: bool = False
+    none_found: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
+    unenforced: str = ""
+    rules: LendingRules = field(default_factory=LendingRules)
+    boot_id: str = ""
+    describes_devices: bool = False
+    policies: Sequence[SharePolicy] = ()
+    neighbours: ContainerNeighbours = ContainerNeighbours()
+    shown: Mapping[tuple[str, str | None], Limit] = field(default_factory=dict)
 
 
 def admit(
     claim: AllocatedClaim,
-    policies: Sequence[SharePolicy],
-    facts: NodeFacts,
+    facts: ClaimFacts,
     recorded: Iterable[PreparedClaim],
-    neighbours: ContainerNeighbours = ContainerNeighbours(),
-    *,
     damaged: Mapping[str, Devices] = {},
-    shown: Mapping[tuple[str, str | None], Limit] = {},
-) -> Admission:
-    """Return the record and the files of a claim.
+) -> PreparedClaim:
+    """Return the record of a claim.
 
     Args:
         claim: The allocated claim.
-        policies: One for each of its allocations.
-        facts: This node.
+        facts: What was read for it.
         recorded: All recorded claims of the node. A record of the claim itself is ignored.
-        neighbours: Claims that share a container with it.
         damaged: Devices of the claims whose record cannot be read, by UID.
-        shown: See lending.with_first_grant().
 
     Raises:
         ClaimError: A device is not this node's, an amount is missing or too small, a limit is
@@ -161,9 +146,9 @@ def admit(
     if claim.ref.uid not in damaged:
         _check_damage(claim, damaged)
     others = [record for record in recorded if record.ref.uid != claim.ref.uid]
-    record = _fitted(claim, policies, facts, others)
+    record = _fitted(claim, facts, others)
     record = lending.with_totals(record, facts.devices)
-    record = lending.with_first_grant(record, facts.rules, shown)
+    record = lending.with_first_grant(record, facts.rules, facts.shown)
     *_, record = lending.redistribute_limits(
         [*others, record],
         facts.rules,
@@ -173,30 +158,30 @@ def admit(
     if facts.describes_devices:
         metadata = device_metadata.of_claim(claim, facts.devices)
         record = replace(record, metadata=metadata)
-    planned = _planned(record, facts)
-    needed = (*planned.needs.files, *planned.needs.sockets)
-    trouble = next((facts.missing[path] for path in needed if path in facts.missing), "")
+    needs = _needs(record, facts.rules)
+    needed = (*needs.files, *needs.sockets)
+    reason = next((facts.missing[path] for path in needed if path in facts.missing), "")
     if any(share.limit for share in record.shares):
-        trouble = trouble or facts.none_found
+        reason = reason or facts.none_found
         if claim.group:
-            trouble = (
+            reason = (
                 f"reserved for {claim.group}, which does not say whose limits to keep; expected a "
                 "claim of whole cards, or one that is named in pods alone"
             )
     if enforcers.needs_evidence(record, facts.rules.enforcers.get(record.enforcer)):
-        trouble = trouble or facts.unenforced
-    if trouble:
+        reason = reason or facts.unenforced
+    if reason:
         unlimited = isolation.without_limits(record, facts.devices)
         if unlimited is None:
-            raise RetryableError(f"claim {record.ref}: {trouble}")
-        record, planned = unlimited, _planned(unlimited, facts)
-    _check_neighbours(record, neighbours, others, facts.rules)
-    _check_folders(record, planned, others, facts.rules)
-    return Admission(record=record, plan=planned)
+            raise RetryableError(f"claim {record.ref}: {reason}")
+        record = unlimited
+    _check_neighbours(record, facts.neighbours, others, facts.rules)
+    _check_folders(record, others, facts.rules)
+    return record
 
 
-def _planned(record: PreparedClaim, facts: NodeFacts) -> Plan:
-    return documents.plan(record, facts.rules.enforcers, metadata_folder=facts.metadata_folder)
+def _needs(record: PreparedClaim, rules: LendingRules) -> Needs:
+    return enforcers.of_claim(record, rules.enforcers).needs(record)
 
 
 def _check_damage(claim: AllocatedClaim, damaged: Mapping[str, Devices]) -> None:
@@ -213,8 +198,7 @@ def _check_damage(claim: AllocatedClaim, damaged: Mapping[str, Devices]) -> None
 
 def _fitted(
     claim: AllocatedClaim,
-    policies: Sequence[SharePolicy],
-    facts: NodeFacts,
+    facts: ClaimFacts,
     recorded: Iterable[PreparedClaim],
 ) -> PreparedClaim:
     """Return the record of a claim that fits; its limits are the wanted ones."""
@@ -222,7 +206,7 @@ def _fitted(
     others = list(beside.values())
     fixed = facts.rules.fixed(facts.enforcer)
     shares: list[PreparedShare] = []
-    for allocation, policy in zip(claim.allocations, policies, strict=True):
+    for allocation, policy in zip(claim.allocations, facts.policies, strict=True):
         device = _local_device(claim.ref, allocation, facts)
         share = _share(claim.ref, allocation, device, policy)
         if policy.isolation_by_tenant and not share.admin_access:
@@ -251,7 +235,7 @@ def _fitted(
     return prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
 
 
-def _local_device(ref: ClaimRef, allocation: Allocation, facts: NodeFacts) -> Device:
+def _local_device(ref: ClaimRef, allocation: Allocation, facts: ClaimFacts) -> Device:
     if allocation.pool != facts.pool:
         raise ClaimError(
             f"claim {ref}: allocated from pool {allocation.pool}, this node's is {facts.pool}"
@@ -369,9 +353,6 @@ def _is_provided(name: str) -> bool:
     return name not in names.CAPACITIES
 
 
-_WHY: Final = "its enforcer cannot tell two claims apart"
-
-
 def _check_neighbours(
     claim: PreparedClaim,
     neighbours: ContainerNeighbours,
@@ -422,7 +403,7 @@ def _mixes(claim: PreparedClaim, rules: LendingRules) -> bool:
 
 
 def _check_folders(
-    claim: PreparedClaim, planned: Plan, recorded: Iterable[PreparedClaim], rules: LendingRules
+    claim: PreparedClaim, recorded: Iterable[PreparedClaim], rules: LendingRules
 ) -> None:
     """Refuse a claim while an earlier pod of its pod's name has the folder that it needs.
 
@@ -434,7 +415,8 @@ def _check_folders(
         for pod in other.pods:
             if pod.name not in names_of_pods or pod.uid in uids:
                 continue
-            if {*documents.needs(other, rules.enforcers).folders} & {*planned.needs.folders}:
+            theirs = enforcers.needs_of_record(other, rules.enforcers).folders
+            if {*theirs} & {*_needs(claim, rules).folders}:
                 raise RetryableError(
                     f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod "
                     f"of this name still prepared, UID {pod.uid}, expected the kubelet to "

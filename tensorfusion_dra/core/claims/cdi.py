@@ -34,10 +34,8 @@ _LATER_VERSION: Final = "0.5.0"
 """First version in which a device name may start with a digit and a device node has a hostPath."""
 
 
-def spec(
-    claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = ""
-) -> dict[str, Any] | None:
-    """Return the claim's spec; None if the claim has none of our devices: a spec needs a device.
+def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "") -> dict[str, Any]:
+    """Return the claim's spec.
 
     Args:
         claim: The claim.
@@ -45,8 +43,6 @@ def spec(
         metadata_folder: Folder of the files with devices' metadata on the host, for a claim with
             metadata.
     """
-    if not claim.shares:
-        return None
     devices: list[dict[str, Any]] = [
         {"name": share_device(claim, share), "containerEdits": _share_edits(claim, share)}
         for share in claim.shares
@@ -58,10 +54,12 @@ def spec(
         }
         for request, shares in enforcers.enforced(claim).items()
     ]
-    devices += [
-        {"name": metadata_device(claim, request), "containerEdits": {"mounts": [mount.as_cdi()]}}
-        for request, mount in device_metadata.mounts(claim, metadata_folder).items()
-    ]
+    if claim.metadata is not None:
+        mounts = device_metadata.mounts(claim, claim.metadata, metadata_folder)
+        devices += [
+            {"name": metadata_device(claim, name), "containerEdits": {"mounts": [mount.as_cdi()]}}
+            for name, mount in mounts.items()
+        ]
     common: dict[str, Any] = {
         "env": [
             f"{names.ENV_NVIDIA_VISIBLE_DEVICES}={names.NVIDIA_VISIBLE_DEVICES_VOID}",
@@ -105,7 +103,7 @@ def ids_by_share(claim: PreparedClaim) -> tuple[tuple[str, ...], ...]:
        the request's first share of that card.
     """
     remaining_requests = set(enforcers.enforced(claim))
-    remaining_metadata = set(device_metadata.requests(claim))
+    remaining_metadata = set(device_metadata.requests(claim)) if claim.metadata else set()
     named: set[tuple[str, str]] = set()
     ids_of_shares = []
     for share in claim.shares:

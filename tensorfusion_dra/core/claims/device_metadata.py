@@ -75,40 +75,37 @@ def _attributes(wanted: Iterable[str], devices: Mapping[str, Device]) -> dict[st
     return {name: devices[name].attributes_as_api() for name in wanted if name in devices}
 
 
-def documents(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return the objects of each file, by its name without .json; none without metadata."""
-    if claim.metadata is None:
-        return {}
+def documents(
+    claim: PreparedClaim, metadata: DeviceMetadata
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return the objects of each file, by its name without .json."""
     return {
-        file_name(claim.ref.uid, request): _objects(claim, claim.metadata, request)
+        file_name(claim.ref.uid, request): _objects(claim, metadata, request)
         for request in requests(claim)
     }
 
 
 def file_names(claim: PreparedClaim) -> tuple[str, ...]:
-    """Return the names of the claim's files, without .json; none without metadata."""
+    """Return the names of the files that a claim with metadata has, without .json."""
     return tuple(file_name(claim.ref.uid, request) for request in requests(claim))
 
 
 def requests(claim: PreparedClaim) -> tuple[str, ...]:
-    """Return the requests whose containers get a file, in the order of the shares."""
-    if claim.metadata is None:
-        return ()
+    """Return the claim's requests, in the order of the shares."""
     return tuple(dict.fromkeys(share.request for share in claim.shares))
 
 
-def mounts(claim: PreparedClaim, folder: str) -> dict[str, Mount]:
+def mounts(claim: PreparedClaim, metadata: DeviceMetadata, folder: str) -> dict[str, Mount]:
     """Return the mount of each request's file, by request.
 
     Args:
         claim: The claim.
+        metadata: The claim's.
         folder: Folder of the files on the host.
     """
-    if claim.metadata is None:
-        return {}
     kind, name = names.METADATA_OF_CLAIMS, claim.ref.name
-    if claim.metadata.pod_claim_name:
-        kind, name = names.METADATA_OF_TEMPLATES, claim.metadata.pod_claim_name
+    if metadata.pod_claim_name:
+        kind, name = names.METADATA_OF_TEMPLATES, metadata.pod_claim_name
     return {
         request: Mount(
             host_path=f"{folder}/{file_name(claim.ref.uid, request)}.json",

@@ -1,28 +1,24 @@
-"""All files of a prepared claim, computed from its record, and the document with its limits."""
+"""The limits document of a claim, which programs on the node read, and what is left of a claim."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims import cdi, device_metadata, limits
+from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Enforcer, Needs
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
 from tensorfusion_dra.core.devices.gpu import device_name
-from tensorfusion_dra.core.errors import ClaimError
 
 LIMITS_KIND: Final = "ClaimLimits"
 
 
-def limits_document(claim: PreparedClaim) -> dict[str, Any] | None:
-    """Return the claim's document; None if the claim has none of our devices.
+def limits_document(claim: PreparedClaim) -> dict[str, Any]:
+    """Return the claim's document.
 
     The document is rewritten whenever a limit changes, and removed with the claim.
     """
-    if not claim.shares:
-        return None
     return {
         "apiVersion": API_VERSION,
         "kind": LIMITS_KIND,
@@ -94,69 +90,3 @@ def _limits_of_share(share: PreparedShare) -> dict[str, Any]:
     if share.limit is not None:
         entry["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
     return entry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Files and folders of one prepared claim.
-
-    Attributes:
-        enforcer: Name of the claim's enforcer.
-        needs: Files and folders on the host that it needs.
-        limits: The limits document; None if the claim has none.
-        metadata: The documents of device metadata by file name; empty if the claim has none.
-        spec: The CDI spec; None if the claim has none.
-    """
-
-    claim_uid: str
-    enforcer: str = ""
-    needs: Needs = field(default_factory=Needs)
-    limits: Mapping[str, Any] | None = None
-    metadata: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
-    spec: Mapping[str, Any] | None = None
-
-
-def plan(claim: PreparedClaim, enforcers: Mapping[str, Enforcer], *, metadata_folder: str) -> Plan:
-    """Return the files and folders of the claim.
-
-    Args:
-        claim: Its record.
-        enforcers: Those of the node, by name.
-        metadata_folder: Host folder of the files with device metadata.
-
-    Raises:
-        ClaimError: The claim's enforcer cannot express its limits or is unknown, because settings
-            changed or an earlier release took over.
-    """
-    if not claim.shares:
-        return Plan(claim_uid=claim.ref.uid)
-    enforcer = _enforcer(claim, enforcers)
-    return Plan(
-        claim_uid=claim.ref.uid,
-        enforcer=claim.enforcer,
-        needs=enforcer.needs(claim),
-        limits=limits_document(claim),
-        metadata=device_metadata.documents(claim),
-        spec=cdi.spec(claim, enforcer, metadata_folder=metadata_folder),
-    )
-
-
-def needs(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Needs:
-    """Return the needs of the claim's enforcer; none if it is unknown or refuses by now."""
-    if not claim.shares:
-        return Needs()
-    try:
-        return _enforcer(claim, enforcers).needs(claim)
-    except ClaimError:
-        return Needs()
-
-
-def _enforcer(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Enforcer:
-    enforcer = enforcers.get(claim.enforcer)
-    if enforcer is None:
-        # A later release may have written the record; only this claim fails.
-        raise ClaimError(
-            f"claim {claim.ref}: found the enforcer {claim.enforcer!r}, "
-            f"expected one of {sorted(enforcers)}"
-        )
-    return enforcer

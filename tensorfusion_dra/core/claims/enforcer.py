@@ -20,7 +20,7 @@ from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
-from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 
 Records = Callable[[], Sequence[PreparedClaim]]
@@ -376,6 +376,33 @@ class Enforcer:
         other packages are not run.
         """
         return {}
+
+
+def of_claim(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Enforcer:
+    """Return the claim's enforcer.
+
+    Args:
+        claim: Its record.
+        enforcers: Those of the node, by name.
+
+    Raises:
+        ClaimError: It is unknown, because settings changed or a later release wrote the record.
+    """
+    enforcer = enforcers.get(claim.enforcer)
+    if enforcer is None:
+        raise ClaimError(
+            f"claim {claim.ref}: found the enforcer {claim.enforcer!r}, "
+            f"expected one of {sorted(enforcers)}"
+        )
+    return enforcer
+
+
+def needs_of_record(claim: PreparedClaim, enforcers: Mapping[str, Enforcer]) -> Needs:
+    """Return the needs of a recorded claim; none if its enforcer is unknown or refuses by now."""
+    try:
+        return of_claim(claim, enforcers).needs(claim)
+    except ClaimError:
+        return Needs()
 
 
 def enforced(claim: PreparedClaim) -> Mapping[str, tuple[PreparedShare, ...]]:

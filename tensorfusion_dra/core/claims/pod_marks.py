@@ -30,6 +30,8 @@ def annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
 def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the annotations of a pod as they would be without this driver."""
     found = annotations(stored)
+    if names.MARK_DRA_MARKS not in found:
+        return found
     own = own_keys(found) | {names.MARK_DRA_MARKS}
     rest = {key: value for key, value in found.items() if key not in own}
     return {**rest, **replaced(found)}

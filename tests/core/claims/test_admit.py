@@ -30,7 +30,7 @@ GPU_0, GPU_1 = NODE.devices
 def admit(
     name: str, *allocations: Allocation, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
-    return claim_admission(allocated_claim(name, *allocations), on=NODE, beside=beside).record
+    return claim_admission(allocated_claim(name, *allocations), on=NODE, beside=beside)
 
 
 def test_share_becomes_a_record_with_its_limit_and_device_nodes() -> None:
@@ -66,7 +66,7 @@ def test_claim_of_a_pod_group_gets_whole_cards_without_limits_and_no_parts() -> 
     whole = allocated_claim("a", exclusive_allocation(GPU_0), group="podgroups/train")
     part = allocated_claim("b", allocation(GPU_0, 1, **LEAST), group="podgroups/train")
 
-    (kept,) = claim_admission(whole, on=NODE).record.shares
+    (kept,) = claim_admission(whole, on=NODE).shares
 
     assert kept.limit is None
     with pytest.raises(RetryableError, match="reserved for podgroups/train, which"):
@@ -239,7 +239,7 @@ def test_exactly_the_claims_that_fit_are_admitted(
     for claim, leaves in steps:
         others = [record for uid, record in records.items() if uid != claim.ref.uid]
         try:
-            records[claim.ref.uid] = claim_admission(claim, on=NODE, beside=records.values()).record
+            records[claim.ref.uid] = claim_admission(claim, on=NODE, beside=records.values())
             fitted = True
         except ClaimError:
             fitted = False

@@ -9,7 +9,7 @@ import pytest
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import cdi, share_policy
-from tensorfusion_dra.core.claims.admit import NodeFacts, admit
+from tensorfusion_dra.core.claims.admit import ClaimFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, OpaqueConfig, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Oversubscription
@@ -59,7 +59,7 @@ class Claimed:
     """
 
     cards: tuple[tuple[str, str], ...]
-    node: NodeFacts = TWO_A100
+    node: ClaimFacts = TWO_A100
     beside: tuple[str, ...] = ()
     of_class: dict[str, Any] | None = None
     of_claim: dict[str, Any] | None = None
@@ -95,7 +95,7 @@ class Claimed:
         ]
 
 
-def _share(node: NodeFacts, device: str, number: int, amounts: tuple[str, str]) -> Any:
+def _share(node: ClaimFacts, device: str, number: int, amounts: tuple[str, str]) -> Any:
     if node is not OVERSUBSCRIBED:
         return allocation(device, number, tflops=amounts[0], vram=amounts[1])
     names = ("tflops", "vram", "virtual_tflops", "virtual_vram")
@@ -115,7 +115,7 @@ def admitted_claim(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     policies = [
         share_policy.of_share(claim, item, annotated, DEFAULTS) for item in claim.allocations
     ]
-    return admit(claim, policies, claimed.node, claimed.existing()).record
+    return admit(claim, replace(claimed.node, policies=policies), claimed.existing())
 
 
 def container_edits(claim: PreparedClaim) -> tuple[dict[str, str], dict[str, str]]:

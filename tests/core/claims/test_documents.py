@@ -33,15 +33,15 @@ def described(*allocations: Allocation, pod_claim_name: str = "") -> PreparedCla
     """Return the record of a claim with metadata."""
     annotations = {POD_CLAIM_ANNOTATION: pod_claim_name} if pod_claim_name else {}
     claim = allocated_claim("a", *allocations, annotations=annotations)
-    record = claim_admission(claim, on=NODE).record
+    record = claim_admission(claim, on=NODE)
     return replace(record, metadata=device_metadata.of_claim(claim, NODE.devices))
 
 
 def objects_of(claim: PreparedClaim) -> dict[str, tuple[dict[str, Any], ...]]:
     """Return the objects of each file by request."""
-    return {
-        name.partition("_")[2]: found for name, found in device_metadata.documents(claim).items()
-    }
+    assert claim.metadata is not None
+    found = device_metadata.documents(claim, claim.metadata)
+    return {name.partition("_")[2]: objects for name, objects in found.items()}
 
 
 def mounts_by_id(claim: PreparedClaim) -> dict[str, list[Any]]:
@@ -143,7 +143,6 @@ def test_a_claim_without_metadata_has_the_spec_and_ids_of_before() -> None:
 
     spec = cdi.spec(record, ENFORCER, metadata_folder=FOLDER)
 
-    assert device_metadata.documents(record) == {}
     assert FOLDER not in json.dumps(spec)
     assert not any("metadata" in name for ids in cdi.ids_by_share(record) for name in ids)
     assert "metadata" not in record.as_json()
@@ -165,7 +164,6 @@ def test_names_of_files_lead_back_to_their_claims(claim_name: str, request_name:
 
     assert name == f"0-a-b_{request_name}"
     assert device_metadata.claim_uid(name) == ref.uid
-    assert set(device_metadata.documents(record)) == {name}
 
 
 @pytest.mark.parametrize("found", ["../../etc", "a/b", "a.b", "A", "a" * 64, "-", " ", "\ud800"])
@@ -256,10 +254,6 @@ def test_share_without_a_limit_has_no_limits_entry() -> None:
         document = documents.limits_document(claim)
         assert document is not None
         assert "limits" not in document["shares"][0]
-
-
-def test_claim_without_our_devices_has_no_document() -> None:
-    assert documents.limits_document(claim_record("a", on=NODE)) is None
 
 
 def test_limits_document_says_of_which_claim_it_is_and_what_its_shares_have() -> None:

@@ -37,7 +37,7 @@ def record(
     chosen = share_policy(isolation=isolation)
     return claim_admission(
         allocated_claim(name, *allocations), on=NODE, beside=beside, policy=chosen
-    ).record
+    )
 
 
 def refusal(
@@ -100,14 +100,14 @@ def test_hard_and_soft_share_a_card_if_the_enforcer_treats_them_alike(
 
     kept = claim_admission(hard, on=node, beside=[soft], policy=share_policy(isolation=HARD))
 
-    assert [each.isolation for each in kept.record.shares] == [HARD]
+    assert [each.isolation for each in kept.shares] == [HARD]
 
 
 def test_isolation_of_admin_access_is_not_a_tenants_choice() -> None:
     chosen = share_policy(isolation=SHARED, isolation_by_tenant=True)
     admin = allocated_claim("admin", exclusive_allocation(GPU_0, admin_access=True))
 
-    assert claim_admission(admin, on=NODE, policy=chosen).record.shares
+    assert claim_admission(admin, on=NODE, policy=chosen).shares
 
 
 def test_claim_with_two_isolation_modes_is_refused() -> None:
@@ -116,7 +116,11 @@ def test_claim_with_two_isolation_modes_is_refused() -> None:
     )
 
     with pytest.raises(ClaimError) as caught:
-        admit(claim, [share_policy(isolation=SOFT), share_policy(isolation=HARD)], NODE, [])
+        admit(
+            claim,
+            replace(NODE, policies=[share_policy(isolation=SOFT), share_policy(isolation=HARD)]),
+            [],
+        )
 
     assert str(caught.value) == "claim default/a: isolation: found hard, soft, expected one"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import lending, limits
-from tensorfusion_dra.core.claims.admit import NodeFacts
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.limits import Limit
@@ -98,20 +98,20 @@ def test_admin_access_and_claims_without_limits_borrow_nothing() -> None:
     card = Card(NODE)
     card.records["admin"] = claim_admission(
         allocated_claim("admin", exclusive_allocation(GPU_0, admin_access=True)), on=NODE
-    ).record
+    )
     free = claim_admission(
         allocated_claim("free", of_card(9, 30)),
         on=NODE,
         policy=share_policy(vram="80Gi", limiter=False),
     )
-    card.records["free"] = free.record
+    card.records["free"] = free
 
     before = dict(card.records)
 
     admission = card.admit("a", of_card(1, 10), limit="80Gi")
 
-    assert card.records == {**before, "a": admission.record}
-    assert limit_of(admission.record).vram_bytes == 50 * GIB
+    assert card.records == {**before, "a": admission}
+    assert limit_of(admission).vram_bytes == 50 * GIB
 
 
 RATIOS = Oversubscription(tflops_percent=100, host_memory_percent=50, host_disk_percent=0)
@@ -302,7 +302,7 @@ def test_inexpressible_limits_are_not_applied_and_other_claims_divide_the_rest()
     ],
 )
 def test_requests_are_all_that_equal_tenants_have_if_nothing_is_lent(
-    node: NodeFacts, tflops: str, percent: int
+    node: ClaimFacts, tflops: str, percent: int
 ) -> None:
     card = Card(node)
 

@@ -180,7 +180,7 @@ WHOLE_CARD = allocated_claim("a", exclusive_allocation(GPU_0), pods=(POD_A, POD_
 
 
 def record_of(claim: AllocatedClaim) -> PreparedClaim:
-    return claim_admission(claim, on=NODE).record
+    return claim_admission(claim, on=NODE)
 
 
 @pytest.mark.parametrize(

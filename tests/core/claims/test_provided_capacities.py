@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tensorfusion_dra.core.claims import lending
-from tensorfusion_dra.core.claims.admit import NodeFacts
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.errors import ClaimError
@@ -20,19 +20,19 @@ PLAIN = node_facts(gpu())
 (CARD,) = PLAIN.devices
 
 
-def with_slots(capacity: Capacity) -> NodeFacts:
+def with_slots(capacity: Capacity) -> ClaimFacts:
     device = PLAIN.devices[CARD]
     extended = replace(device, capacity={**device.capacity, SLOTS: capacity})
     return replace(PLAIN, devices={CARD: extended})
 
 
 def record(
-    name: str, number: int, slots: str | None, *, on: NodeFacts, beside: tuple[PreparedClaim, ...]
+    name: str, number: int, slots: str | None, *, on: ClaimFacts, beside: tuple[PreparedClaim, ...]
 ) -> PreparedClaim:
     amounts = {"tflops": "10", "vram": "1Gi"} | ({} if slots is None else {SLOTS: slots})
     consumed = {key: quantity.parse(text) for key, text in amounts.items()}
     claim = allocated_claim(name, allocation(CARD, number, consumed=consumed))
-    return claim_admission(claim, on=on, beside=beside).record
+    return claim_admission(claim, on=on, beside=beside)
 
 
 def test_amounts_of_a_provided_capacity_are_recorded_and_add_up() -> None:
@@ -83,7 +83,7 @@ def test_record_fits_beside_claims_after_the_provider_is_gone() -> None:
 def test_exclusive_claim_consumes_all_of_it() -> None:
     claim = allocated_claim("a", exclusive_allocation(CARD))
 
-    (share,) = claim_admission(claim, on=with_slots(consumable(4))).record.shares
+    (share,) = claim_admission(claim, on=with_slots(consumable(4))).shares
 
     assert share.consumed[SLOTS] == quantity.parse("4")
 

@@ -158,7 +158,7 @@ def oversubscribed_claim(
         allocation(a100, int(name)),
         consumed={key: quantity.parse(text) for key, text in amounts.items()},
     )
-    return claim_admission(allocated_claim(f"claim-{name}", share), on=node, beside=beside).record
+    return claim_admission(allocated_claim(f"claim-{name}", share), on=node, beside=beside)
 
 
 def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> None:
@@ -201,7 +201,7 @@ def claim_after_oversubscription(
     amounts = {"tflops": "0", "vram": "0", "virtual_tflops": tflops, "virtual_vram": vram}
     consumed = {capacity: quantity.parse(text) for capacity, text in amounts.items()}
     wanted = allocated_claim(name, allocation(card, ord(name), consumed=consumed))
-    return claim_admission(wanted, on=node, beside=beside).record
+    return claim_admission(wanted, on=node, beside=beside)
 
 
 def test_claim_from_before_oversubscription_stopped_gets_its_amounts_of_the_card() -> None:

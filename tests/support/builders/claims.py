@@ -4,9 +4,10 @@ For claims as the API server stores them, see tests.support.builders.stored_clai
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from tensorfusion_dra.core.claims.admit import Admission, NodeFacts, admit
+from tensorfusion_dra.core.claims.admit import ClaimFacts, admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -27,17 +28,18 @@ def allocated_claim(name: str, *allocations: Allocation, **changes: Any) -> Allo
 def claim_admission(
     claim: AllocatedClaim,
     *,
-    on: NodeFacts,
+    on: ClaimFacts,
     beside: Iterable[PreparedClaim] = (),
     policy: SharePolicy = DEFAULTS,
     damaged: Mapping[str, Devices] = {},
-) -> Admission:
-    """Return the admission of a claim with the same policy for every share of the claim."""
-    return admit(claim, [policy] * len(claim.allocations), on, beside, damaged=damaged)
+) -> PreparedClaim:
+    """Return the record of a claim with the same policy for every share of the claim."""
+    facts = replace(on, policies=[policy] * len(claim.allocations))
+    return admit(claim, facts, beside, damaged)
 
 
 def claim_record(
-    name: str, *allocations: Allocation, on: NodeFacts, policy: SharePolicy = DEFAULTS
+    name: str, *allocations: Allocation, on: ClaimFacts, policy: SharePolicy = DEFAULTS
 ) -> PreparedClaim:
     """Return the record of a claim on a node that has no other claims."""
-    return claim_admission(allocated_claim(name, *allocations), on=on, policy=policy).record
+    return claim_admission(allocated_claim(name, *allocations), on=on, policy=policy)

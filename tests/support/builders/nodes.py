@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tensorfusion_dra.core.claims.admit import NodeFacts
+from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, SharedAccess
 from tensorfusion_dra.core.devices.device import Node
@@ -19,10 +19,10 @@ RULES: Final = LendingRules(enforcers={each.name: each for each in (ENFORCER, HA
 
 def node_facts(
     *gpus: Gpu, node: Node = NODE, host: HostResources = NO_HOST, rules: LendingRules = RULES
-) -> NodeFacts:
+) -> ClaimFacts:
     """Return the offer of a node with these cards; a card without a minor number is simulated."""
     devices = {device.name: device for device in published_devices(*gpus, node=node, host=host)}
-    return NodeFacts(
+    return ClaimFacts(
         pool=NODE.pool,
         devices=devices,
         access={
