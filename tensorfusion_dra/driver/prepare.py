@@ -171,7 +171,6 @@ class Preparer:
                 record = self._admitted(claim, deadline)
             else:
                 return PreparedClaim(ref=ref, shares=())
-            operations.enter(Stage.REGISTER)
             # If this fails, the record stays, and the kubelet's next call comes here again.
             return self._reported(self._applied(record, deadline))
 
@@ -296,8 +295,11 @@ class Preparer:
             ClaimError: The enforcer cannot keep them.
             RetryableError: It does not keep them now.
         """
+        enforcer = self._enforcer_of(record)
+        if enforcer.is_told:
+            operations.enter(Stage.REGISTER)
         try:
-            self._enforcer_of(record).apply(record, self._ledger.claims, deadline)
+            enforcer.apply(record, self._ledger.claims, deadline)
         except SilentEnforcerError:
             catalog = self._cards.catalog.current()
             with self._ledger.transaction() as transaction:
@@ -350,10 +352,9 @@ class Preparer:
             FatalError: A newer release has changed the ledger.
         """
         operations.enter(Stage.WITHDRAW)
-        with self._ledger.transaction() as transaction:
-            record = transaction.get(ref.uid)
-        if record is not None:
-            self._enforcer_of(record).release(record, self._ledger.claims)
+        for record in self._ledger.claims():
+            if record.ref.uid == ref.uid:
+                self._enforcer_of(record).release(record, self._ledger.claims)
         try:
             changed = self._removed(ref)
         except NoRoomError:

@@ -18,12 +18,14 @@ from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
 
+log = structlog.get_logger()
+
 
 class ClaimPods:
     """Reader of a claim's pods, which are read when they are first needed."""
 
     def __init__(self, pods: Pods | None, claim: AllocatedClaim, *, deadline: float) -> None:
-        """Read nothing yet.
+        """Leave the pods to be read when they are first needed.
 
         Args:
             pods: None if the driver has no permission to read pods.
@@ -54,9 +56,6 @@ class ClaimPods:
             str(pod): pods.find(pod, wait_seconds=self._deadline - time.monotonic()) or {}
             for pod in self._claim.pods
         }
-
-
-log = structlog.get_logger()
 
 
 def of_claim(
