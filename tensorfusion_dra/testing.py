@@ -341,8 +341,7 @@ def _checked_edits(
 
 def _check_verdicts(enforcer: GuardedEnforcer, example: PreparedClaim) -> None:
     """Check that limits do not count as enforced where no sign shows it."""
-    judged = enforcers.judged(example, enforcer, (), is_new=False)
-    for found in (*judged, enforcer.sign().verdict):
+    for found in enforcers.judged(example, enforcer, (), is_new=False):
         assert found.reason != verdicts.UNREADABLE, found.text
         is_shown = found.state is State.ENFORCED and found.reason != verdicts.NO_LIMIT
         assert not is_shown, f"found Enforced without a sign of life: {found}"

@@ -9,8 +9,9 @@ def test_public_names_of_extend() -> None:
             *("BUDGET_SECONDS", "AttributeProvider", "AttributeValue", "Begins", "Capacity"),
             *("CapacityProvider", "ClaimError", "Edits", "Enforcer", "EnforcerSettings", "Folder"),
             *("Gpu", "HealthSource", "Isolation", "Limit", "Listens", "Mount", "Needs", "Node"),
-            *("EvidencePaths", "PreparedClaim", "PreparedShare", "Problem", "Quantity", "Reading"),
-            *("Evidence", "State", "TextFile", "TflopsSource", "Verdict", "Version", "consumable"),
+            *("Advice", "PreparedClaim", "PreparedShare", "Problem", "Quantity", "Reading"),
+            *("EnforcerFacts", "Records", "RetryableError", "Sign", "SilentEnforcerError"),
+            *("State", "TextFile", "TflopsSource", "Verdict", "Version", "consumable"),
             *("enforced", "is_simulated", "limits_by_index"),
         ]
     )

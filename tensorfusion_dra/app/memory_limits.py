@@ -4,8 +4,8 @@ It needs what the node plugin does without: all capabilities, and the host's cgr
 it is a container of its own, serves only root, and takes the UID of a pod rather than a path: it
 finds the cgroup below kubepods itself.
 
-The node plugin asks over a socket (enforcers/nvidia/client.py). The hooks of containers, which
-are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia/enforcer.py).
+The node plugin asks over a socket (enforcers/nvidia.py). The hooks of containers, which
+are shell scripts, write a line into a pipe and wait for a file (enforcers/nvidia.py).
 """
 
 import argparse
@@ -23,8 +23,7 @@ from tensorfusion_dra.app.shared import logging, node_settings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
-from tensorfusion_dra.enforcers.nvidia import client
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers import nvidia
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import atomic
 
@@ -61,7 +60,7 @@ def run(flags: argparse.Namespace) -> int:
         every_container=flags.every_container,
         replacement_sign=Path(settings.tensor_fusion_root) / names.DRIVER_REPLACEMENT_MARKER_FILE,
     )
-    folder = Path(settings.tensor_fusion_root) / Nvidia.name / client.FOLDER
+    folder = Path(settings.tensor_fusion_root) / nvidia.Nvidia.name / nvidia.FOLDER
     supervisor = Supervisor()
     supervisor.stop_on_signals()
     with supervisor:
@@ -86,16 +85,16 @@ class LimitsServer:
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
-        bound = folder / f".{client.SOCKET}.{os.getpid()}"
+        bound = folder / f".{nvidia.SOCKET}.{os.getpid()}"
         bound.unlink(missing_ok=True)
         self._listener.bind(str(bound))
         bound.chmod(0o600)
         self._listener.listen()
-        bound.replace(folder / client.SOCKET)  # an instance that still runs keeps its own socket
+        bound.replace(folder / nvidia.SOCKET)  # an instance that still runs keeps its own socket
         with suppress(FileExistsError):
-            os.mkfifo(folder / client.REQUESTS, 0o600)
+            os.mkfifo(folder / nvidia.REQUESTS, 0o600)
         # For writing too: otherwise the pipe would be at its end between two hooks.
-        self._pipe = os.open(folder / client.REQUESTS, os.O_RDWR | os.O_NONBLOCK)
+        self._pipe = os.open(folder / nvidia.REQUESTS, os.O_RDWR | os.O_NONBLOCK)
 
     def run(self, supervisor: Supervisor) -> None:
         """Answer until stopped.

@@ -70,7 +70,7 @@ class BindingConditions:
         if self._enforcer.was_awaited:
             self._enforcer.was_awaited = False
             self._lists_left = LISTS
-        shown = self._enforcer.shown()
+        shown = self._enforcer.shown
         if shown is None or shown.is_awaited or not self._lists_left:
             return
         try:

@@ -279,7 +279,7 @@ class EnforcementWatch:
 
     def node(self) -> CurrentVerdict | None:
         """Return the verdict about the node's enforcer; None before the first check, or if none."""
-        return self._node.current() if self._node else None
+        return self._node.current if self._node else None
 
     def stop(self) -> None:
         """End run()."""

@@ -153,9 +153,11 @@ class Preparer:
                 unprepared the claim meanwhile.
         """
         self._upkeep.write(record)
-        operations.enter(Stage.REGISTER)
+        enforcer = self._enforcer_of(record)
+        if enforcer.is_told:
+            operations.enter(Stage.REGISTER)
         try:
-            self._enforcer_of(record).apply(record, self._store.claims, deadline)
+            enforcer.apply(record, self._store.claims, deadline)
         except SilentEnforcerError:
             catalog = self._facts.catalog.current()
             devices = catalog.by_name() if catalog else {}

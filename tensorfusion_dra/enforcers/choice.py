@@ -152,7 +152,7 @@ class NodeEnforcer:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check nothing yet.
+        """Leave the signs to be read by the first call.
 
         Args:
             candidates: The enforcers that come into question, by name in their order; at least one.
@@ -182,23 +182,17 @@ class NodeEnforcer:
         self._check_at = -math.inf
         # Each replaced as a whole, so that reading needs no lock:
         self._choice: EnforcerChoice | None = None
-        self._current: CurrentVerdict | None = None
+        self.current: CurrentVerdict | None = None
+        """The current verdict; None before the first check."""
         self._read_at = -math.inf
-        self._shown: Enforcement | None = None
+        self.shown: Enforcement | None = None
+        """What the devices show, as last read; None before the first reading."""
         self._absent_since: tuple[float, datetime] | None = None  # on both clocks
         self._expands = False
         self._is_missing = False
         self._pending = ""  # text of an Event that is not written yet
         self.was_awaited = True
         """Set, by any thread, while pods wait at the scheduler; perhaps by the process before."""
-
-    def current(self) -> CurrentVerdict | None:
-        """Return the current verdict; None before the first check."""
-        return self._current
-
-    def shown(self) -> Enforcement | None:
-        """Return what the devices show, as last read; None before the first reading."""
-        return self._shown
 
     def of_new_claim(self, *, may_wait: bool = True) -> EnforcerChoice:
         """Return the choice for a claim that is prepared now.
@@ -219,7 +213,7 @@ class NodeEnforcer:
         """
         ratios = node.oversubscription
         expands = ratios is not None and ratios.expands_memory
-        known = self._shown
+        known = self.shown
         if known is None or expands != self._expands:
             self._expands = expands
             known = self._show(self._read())
@@ -274,8 +268,8 @@ class NodeEnforcer:
         found = choice.with_remedy(is_required=self._is_required)
         if not choice.none_found:
             found = replace(found, text=f"enforcer {choice.enforcer}: {found.text}")
-        before = self._current or CurrentVerdict(verdict=found, since=self._now())
-        self._current = before.after(found, self._now())
+        before = self.current or CurrentVerdict(verdict=found, since=self._now())
+        self.current = before.after(found, self._now())
         was_missing = self._is_missing
         self._is_missing = found.state is State.NOT_ENFORCED
         facts = {"enforcer": choice.enforcer, "reason": found.reason}
@@ -289,7 +283,7 @@ class NodeEnforcer:
 
     def _choose(self) -> EnforcerChoice:
         """Read the signs; have the devices published again if they show something else."""
-        before, choice = self._shown, self._read()
+        before, choice = self.shown, self._read()
         if self._show(choice) != before and before is not None:
             self._on_change()
         return choice
@@ -354,5 +348,5 @@ class NodeEnforcer:
             self.was_awaited |= shown.is_awaited
         else:
             self._absent_since = None
-        self._shown = shown
+        self.shown = shown
         return shown

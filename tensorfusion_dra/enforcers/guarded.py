@@ -8,7 +8,7 @@ it is not prepared, and the kubelet calls again. What is in an answer is trusted
 this process is; testing.check_enforcer() examines it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar
@@ -52,7 +52,7 @@ class GuardedEnforcer(Enforcer):
         *,
         budget_seconds: float = BUDGET_SECONDS,
     ) -> None:
-        """Load nothing yet.
+        """Leave the class to be loaded by the first call.
 
         Args:
             name: Of its entry point.
@@ -60,7 +60,7 @@ class GuardedEnforcer(Enforcer):
             settings: What it is built from.
             budget_seconds: Time for a call.
         """
-        self.name = name
+        self.name, self.is_told = name, True
         self._load = load
         self._settings = settings
         self._budget_seconds = budget_seconds
@@ -100,15 +100,6 @@ class GuardedEnforcer(Enforcer):
         # The variable that every enforcer sets, which is also what keeps edits from being empty.
         isolation = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
         return Edits(env={**isolation, **found.env}, mounts=found.mounts)
-
-    def of_record(self, share: PreparedShare) -> Verdict | None:
-        try:
-            return self._run(
-                self._pure,
-                lambda own: _of_type(own.of_record(share), Verdict | None, "of_record"),
-            )
-        except (_FaultError, ClaimError):
-            return None
 
     def sign(self) -> Sign:
         """Return its sign; if it has none, look for the files and sockets that a claim needs."""
@@ -153,12 +144,6 @@ class GuardedEnforcer(Enforcer):
 
     def release(self, claim: PreparedClaim, records: Records) -> None:
         self._act(lambda own: own.release(claim, records))
-
-    def used(self, claim: PreparedClaim) -> Mapping[tuple[str, str], int]:
-        try:
-            return self._run(self._acting, lambda own: _of_type(own.used(claim), dict, "used"))
-        except (_FaultError, ClaimError, RetryableError):
-            return {}
 
     def _act(self, function: Callable[[Enforcer], None]) -> None:
         try:

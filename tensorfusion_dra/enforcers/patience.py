@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Semaphore
 from typing import Final
@@ -75,15 +75,13 @@ def node_lock(path: Path, *, wait_seconds: float) -> Iterator[None]:
     try:
         folders.make(path.parent)
         lock = FileLock(path, wait_seconds=max(0.0, wait_seconds))
+        try:
+            with lock.exclusive():
+                yield
+        finally:
+            lock.close()
+    except TimeoutError as error:
+        text = f"{path}: found another call that waits for the enforcer, expected none"
+        raise HungEnforcerError(text) from error
     except OSError as error:
         raise RetryableError(f"{path}: {error.strerror or error}") from error
-    try:
-        with ExitStack() as held:
-            try:
-                held.enter_context(lock.exclusive())
-            except TimeoutError as error:
-                text = f"{path}: found another call that waits for the enforcer, expected none"
-                raise HungEnforcerError(text) from error
-            yield
-    finally:
-        lock.close()

@@ -17,7 +17,7 @@ AUTO: Final = "auto"
 _OWN: Final = {
     name: EntryPoint(name, f"tensorfusion_dra.enforcers.{value}", names.ENFORCERS)
     for name, value in (
-        ("nvidia", "nvidia.enforcer:Nvidia"),
+        ("nvidia", "nvidia:Nvidia"),
         ("tensor-fusion", "tensor_fusion.enforcer:TensorFusion"),
         ("hami-core", "hami_core:HamiCore"),
         ("mps", "mps:Mps"),

@@ -15,8 +15,8 @@ from tensorfusion_dra.app.memory_limits import LimitsServer
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.enforcer import SilentEnforcerError
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.enforcers.nvidia import enforcer as nvidia
-from tensorfusion_dra.enforcers.nvidia.client import FOLDER, SOCKET, LimitsClient
+from tensorfusion_dra.enforcers import nvidia
+from tensorfusion_dra.enforcers.nvidia import FOLDER, SOCKET, LimitsClient
 from tensorfusion_dra.runtime.supervisor import Supervisor
 
 HINT = "GPU-1: persistence mode: found off, expected on"

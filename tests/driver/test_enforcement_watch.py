@@ -451,7 +451,7 @@ def test_missing_enforcer_has_one_event_with_consequence_and_cures(
     assert len(text.encode()) < 1024  # of an Event's note
     assert setup.events.pods == [None]
     assert [line["event"] for line in logs] == ["enforcer_not_seen"]
-    current = setup.node.current()
+    current = setup.node.current
     assert current is not None
     first_check = START + timedelta(seconds=NODE_CHECK_SECONDS)
     assert (current.verdict.state, current.since) == ("NotEnforced", first_check)

@@ -67,10 +67,10 @@ def test_operations_have_their_stages_in_their_order(setup: Setup, seen: Seen) -
     setup.prepare(ref)
     setup.unprepare(ref)
 
-    first = ["queue", "read", "lookup", "resolve", "admit", "flush", "write", "register"]
+    first = ["queue", "read", "lookup", "resolve", "admit", "flush", "write"]
     assert [(each.kind, each.from_record, stages(each)) for each in seen.ended] == [
         (OperationKind.PREPARE, False, first),
-        (OperationKind.PREPARE, True, ["queue", "read", "lookup", "register"]),
+        (OperationKind.PREPARE, True, ["queue", "read", "lookup"]),
         (OperationKind.UNPREPARE, False, ["queue", "withdraw", "flush", "write"]),
     ]
     assert {(each.claim, each.result, each.error) for each in seen.ended} == {
@@ -78,7 +78,7 @@ def test_operations_have_their_stages_in_their_order(setup: Setup, seen: Seen) -
     }
     prepared = seen.ended[0]
     assert prepared.seconds_by_stage == {Stage(name): 1.0 for name in first}
-    assert prepared.seconds == 8.0
+    assert prepared.seconds == 7.0
 
 
 def test_second_claim_of_a_call_waits_for_the_first(setup: Setup, seen: Seen) -> None:

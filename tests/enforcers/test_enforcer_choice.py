@@ -15,7 +15,7 @@ from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.enforcers.choice import CHECK_SECONDS, NodeEnforcer
 from tensorfusion_dra.enforcers.none import NoEnforcer
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.nvidia import Nvidia
 from tests.support import helm, markdown
 from tests.support.builders.devices import NODE
 from tests.support.ports import EventsInMemory
@@ -213,9 +213,9 @@ def test_minutely_check_reports_the_choice() -> None:
 
     setup.check()
     setup.check()
-    missing = setup.chooser.current()
+    missing = setup.chooser.current
     setup.check("mps")
-    found = setup.chooser.current()
+    found = setup.chooser.current
 
     assert missing is not None
     assert found is not None
@@ -233,7 +233,7 @@ def test_advisory_limits_are_said_without_an_event() -> None:
 
     setup.check()
 
-    current = setup.chooser.current()
+    current = setup.chooser.current
     assert current is not None
     assert (current.verdict.state, current.verdict.reason) == (State.NOT_ENFORCED, "NoEnforcer")
     assert "claims are prepared, but nothing keeps them within their limits" in current.verdict.text

@@ -24,8 +24,7 @@ from tensorfusion_dra.driver.prepare import Preparer
 from tensorfusion_dra.enforcers import patience
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.enforcers.nvidia.client import FOLDER
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.nvidia import FOLDER, Nvidia
 from tensorfusion_dra.enforcers.patience import MAX_WAITING, HungEnforcerError, Patience
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion

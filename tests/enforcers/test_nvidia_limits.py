@@ -10,8 +10,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers.nvidia.client import NO_LIMIT, LimitsClient
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.nvidia import NO_LIMIT, LimitsClient, Nvidia
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
     GPU_0,

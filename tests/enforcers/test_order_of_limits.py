@@ -19,8 +19,7 @@ from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, NodeAccess,
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.enforcers.nvidia.client import LimitsClient
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.nvidia import LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.patience import HungEnforcerError
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory

@@ -25,8 +25,7 @@ from tensorfusion_dra.enforcers.choice import EnforcerChoice
 from tensorfusion_dra.enforcers.hami_core import Cache, HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.enforcers.none import NoEnforcer
-from tensorfusion_dra.enforcers.nvidia.client import LimitsClient
-from tensorfusion_dra.enforcers.nvidia.enforcer import Nvidia
+from tensorfusion_dra.enforcers.nvidia import LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.tensor_fusion import soft_verdict
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory

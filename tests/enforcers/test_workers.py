@@ -465,6 +465,24 @@ def test_card_of_a_pod_of_tensor_fusions_scheduler_is_refused(
     node.prepared(ref)
 
 
+def test_whole_card_needs_no_hypervisor_unless_another_scheduler_has_the_card(
+    node: WorkerNode,
+) -> None:
+    node.hypervisor.stop()
+    node.pods.put("train")
+    node.pods.put("other")
+    node.pods.stored["other"]["metadata"] |= {
+        "labels": {PREFIX + "component": "worker"},
+        "annotations": {PREFIX + "gpu-ids": GPU_0},
+    }
+    ref = node.put("train", share_result(tflops="312", vram="80Gi"))
+
+    assert "found in use by pod default/other" in node.refused(ref)
+    node.pods.set_phase("other", "Failed")
+    assert node.prepared(ref).shares[0].limit is None
+    assert node.pods.patches == []
+
+
 def test_pod_that_got_cards_from_tensor_fusions_scheduler_is_refused(node: WorkerNode) -> None:
     node.pods.put("train")
     node.pods.stored["train"]["metadata"]["annotations"] = {PREFIX + "gpu-ids": GPU_1}

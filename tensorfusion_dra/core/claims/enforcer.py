@@ -262,15 +262,18 @@ class Enforcer:
 
     needs(), edits() and of_record() are called while a claim is admitted and while its record is
     compared with its files: they return the same for the same claim, and read and write nothing.
-    The other methods may be called by any thread, also several at a time.
+    The other methods may be called by any thread, also several at a time. Of enforcers of other
+    packages, of_record(), used() and loops() are not called.
 
     Attributes:
         name: Name of the enforcer in the settings; the same as that of its entry point.
         facts: What is true of it on every node.
+        is_told: True if something on this node has to be told of each claim, by apply().
     """
 
     name: str
     facts: EnforcerFacts = EnforcerFacts()
+    is_told: bool = False
 
     @classmethod
     def from_settings(cls, settings: EnforcerSettings) -> Self:
@@ -372,8 +375,7 @@ class Enforcer:
     def loops(self, node: NodeAccess) -> Mapping[str, Loop]:
         """Return the loops that the node plugin runs for it, by thread name.
 
-        The node plugin calls this once, before the first claim; other commands never do. Loops of
-        other packages are not run.
+        The node plugin calls this once, before the first claim; other commands never do.
         """
         return {}
 

@@ -36,7 +36,7 @@ import pynvml
 
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml import nvml_discovery
-from tensorfusion_dra.enforcers.nvidia.client import NO_LIMIT
+from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 _DRIVER: Final = 615

@@ -248,6 +248,7 @@ class TensorFusion(Enforcer):
         )
 
         memory = WorkerMemory(Path(self.tenants_folder))
+        self.is_told = True
         self.workers = workers = Workers(node, DevicePlugin(Path(self.bridge)), memory)
         watch = node.worker_pods.watch(workers.on_pods, workers.on_event)
         return {"workers": workers, "worker-watch": watch}

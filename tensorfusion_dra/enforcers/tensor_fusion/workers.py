@@ -43,7 +43,7 @@ hypervisor regulates the rate of kernels, follows in run(), which also repairs w
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -312,35 +312,43 @@ class Workers:
         with self._registering(worker.pod):
             if self.is_kept(worker.pod):  # by another call, meanwhile
                 return True
-            if not self._plugin.is_serving():
-                raise SilentEnforcerError(
-                    f"pod {worker.pod}: found no device plugin sockets of Tensor Fusion's "
-                    f"hypervisor, expected it to serve on this node; start it"
-                )
             stored = self._pods.find(worker.pod, wait_seconds=deadline - self._clock())
             if stored is None or marks.is_finished(stored):
                 return False
-            runs = marks.is_running(stored)
-            if not runs:
-                self._memory.clear(worker.pod)
-            elif self._memory.is_replaced(worker.pod):
-                raise RetryableError(
-                    f"pod {worker.pod}: shared memory: found another folder than the one that its "
-                    f"containers have mounted, expected the same; delete the pod"
-                )
-            with self._patience.waiting():
-                given = self._mark(worker, stored, deadline)
-                try:
-                    if not runs:
-                        self._allocate(worker, int(str(given[names.MARK_INDEX])), deadline)
-                    seconds = min(_MEMORY_SECONDS, deadline - self._clock())
-                    self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
-                    self._write_limits(worker)
-                except RetryableError as error:
-                    log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
-                    self._unmark(worker.pod, given)
-                    raise
+            try:
+                self._register_pod(worker, stored, deadline)
+            except SilentEnforcerError:
+                # A claim for whole cards goes on without limits, if nobody else has its cards.
+                self._others(worker, stored, deadline)
+                raise
         return True
+
+    def _register_pod(self, worker: Worker, stored: Mapping[str, Any], deadline: float) -> None:
+        if not self._plugin.is_serving():
+            raise SilentEnforcerError(
+                f"pod {worker.pod}: found no device plugin sockets of Tensor Fusion's "
+                f"hypervisor, expected it to serve on this node; start it"
+            )
+        runs = marks.is_running(stored)
+        if not runs:
+            self._memory.clear(worker.pod)
+        elif self._memory.is_replaced(worker.pod):
+            raise RetryableError(
+                f"pod {worker.pod}: shared memory: found another folder than the one that its "
+                f"containers have mounted, expected the same; delete the pod"
+            )
+        with self._patience.waiting():
+            given = self._mark(worker, stored, deadline)
+            try:
+                if not runs:
+                    self._allocate(worker, int(str(given[names.MARK_INDEX])), deadline)
+                seconds = min(_MEMORY_SECONDS, deadline - self._clock())
+                self._memory.await_kept(worker.pod, worker.gpu_ids, wait_seconds=seconds)
+                self._write_limits(worker)
+            except RetryableError as error:
+                log.warning("worker_withdrawn", pod=str(worker.pod), error=str(error))
+                self._unmark(worker.pod, given)
+                raise
 
     def _write_limits(self, worker: Worker) -> None:
         """Write the limits as they are recorded now; from then on is_kept() finds the worker.
@@ -391,11 +399,7 @@ class Workers:
         """
         pod = worker.pod
         with self._choosing:
-            every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
-            others = [each for each in every if each["metadata"]["uid"] != pod.uid]
-            # Read after the list: a claim is recorded before its pod is marked.
-            own = _pod_uids(filter(marks.soft_shares, self._records()))
-            marks.check_holders(worker, stored, others, own)
+            others = self._others(worker, stored, deadline)
             given = marks.marks(worker, stored, marks.free_index(others))
             found = pod_marks.annotations(stored)
             if names.MARK_DRA_MARKS in found:  # by an earlier registration
@@ -407,6 +411,22 @@ class Workers:
                 wait_seconds=min(_PATCH_SECONDS, deadline - self._clock()),
             )
         return given
+
+    def _others(
+        self, worker: Worker, stored: Mapping[str, Any], deadline: float
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return the node's other workers, none of which has one of this worker's cards.
+
+        Raises:
+            ClaimError: See marks.check_holders().
+            RetryableError: One has, or they cannot be read now.
+        """
+        every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
+        others = [each for each in every if each["metadata"]["uid"] != worker.pod.uid]
+        # Read after the list: a claim is recorded before its pod is marked.
+        own = _pod_uids(filter(marks.soft_shares, self._records()))
+        marks.check_holders(worker, stored, others, own)
+        return others
 
     def _unmark(self, pod: PodRef, marked: Mapping[str, object]) -> None:
         """Remove the marks from these annotations; the hypervisor forgets the pod.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stand_ins import libraries
-from tensorfusion_dra.enforcers.nvidia.client import NO_LIMIT
+from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
 from tests.discovery.nvml.nvml_machine import answers, card, uuid
 from tests.support import forks
 

@@ -28,13 +28,25 @@ before are never written after them.
 
 Limits end with the NVIDIA driver's module and with the machine, so each check of the watch over
 limits sets them again.
+
+The container memory-limits serves a socket. Each connection has one request and one answer, each a
+line of JSON:
+
+    {"verb": "set", "pod": UID, "limits": {GPU UUID: bytes}, "beside": {UID: {GPU UUID: bytes}}}
+                                                       the cards on which the pod had another limit
+    {"verb": "get", "pod": UID, "gpus": [GPU UUID]}    limit and use, or a text, by card
+    {"verb": "check"}                                  texts, see check()
+
+An answer has these as `found`, or `error` with a text.
 """
 
+import json
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -50,17 +62,24 @@ from tensorfusion_dra.core.claims.enforcer import (
     Needs,
     Records,
     Sign,
+    SilentEnforcerError,
     TextFile,
 )
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.enforcers.nvidia.client import FOLDER, NO_LIMIT, SOCKET, LimitsClient
-from tensorfusion_dra.enforcers.patience import Patience, node_lock
+from tensorfusion_dra.enforcers.patience import HungEnforcerError, Patience, node_lock
 
 log = structlog.get_logger()
 
+FOLDER: Final = "memory-limits"
+"""Folder in which the container memory-limits serves; for root alone."""
+SOCKET: Final = "socket"
+REQUESTS: Final = "requests"
+"""Pipe from the hooks; each line is <pid> <pod UID> <GPU UUID>=<bytes>,... <cgroup>."""
+NO_LIMIT: Final = 2**64 - 1
+"""The limit that removes a limit (NVML_DEVICE_MEMORY_LIMIT_MAX)."""
 # Any POSIX shell: the hook runs on the host, where there may be no Python. It is an argument of the
 # shell, since /run may be mounted with noexec.
 _HOOK: Final = """\
@@ -94,10 +113,81 @@ _WAIT_SECONDS: Final = 5.0
 """For memory-limits; setting a pod's limits takes some milliseconds."""
 
 
+class LimitsClient:
+    """Limits of pods, set and read by the container memory-limits; safe for all threads.
+
+    Every method raises:
+        HungEnforcerError: There was no answer within the time.
+        SilentEnforcerError: Nothing listens.
+        RetryableError: It answered with an error.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def set(
+        self,
+        pod_uid: str,
+        limits: Mapping[str, int],
+        beside: Mapping[str, Mapping[str, int]],
+        *,
+        wait_seconds: float,
+    ) -> Sequence[str]:
+        """Set limits of pods in bytes by GPU UUID; return the cards on which the pod had another.
+
+        Each is read back. A limit of NO_LIMIT is removed, also if the pod has no cgroup any more.
+        Limits are lowered first, and raised only if each of them could be lowered.
+
+        Args:
+            pod_uid: The pod.
+            limits: Its limits.
+            beside: Limits of the other pods on these cards, by UID.
+            wait_seconds: For the answer.
+        """
+        request = {"verb": "set", "pod": pod_uid, "limits": limits, "beside": beside}
+        changed: Sequence[str] = self._ask(request, wait_seconds)
+        return changed
+
+    def get(
+        self, pod_uid: str, gpu_uuids: Iterable[str], *, wait_seconds: float
+    ) -> Mapping[str, tuple[int, int] | str]:
+        """Return limit and use of a pod in bytes by GPU UUID, or why a card's cannot be read."""
+        found = self._ask({"verb": "get", "pod": pod_uid, "gpus": list(gpu_uuids)}, wait_seconds)
+        return {
+            uuid: each if isinstance(each, str) else tuple(each) for uuid, each in found.items()
+        }
+
+    def check(self, *, wait_seconds: float) -> Sequence[str]:
+        """Return why no limit can be set on this node, "" if one can, then what else is wrong."""
+        found: Sequence[str] = self._ask({"verb": "check"}, wait_seconds)
+        return found
+
+    def _ask(self, request: Mapping[str, object], wait_seconds: float) -> Any:
+        expected = "expected the container memory-limits"
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(wait_seconds)
+                connection.connect(self._path)
+                with connection.makefile("rw", encoding="utf-8") as stream:
+                    stream.write(json.dumps(request) + "\n")
+                    stream.flush()
+                    answer = json.loads(stream.readline())
+        except TimeoutError as error:
+            text = f"{self._path}: found no answer within {wait_seconds:.0f} s, {expected}"
+            raise HungEnforcerError(text) from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", "") or str(error)
+            raise SilentEnforcerError(f"{self._path}: found {why}, {expected}") from error
+        if "error" in answer:
+            raise RetryableError(str(answer["error"]))
+        return answer["found"]
+
+
 class Nvidia(Enforcer):
     """The NVIDIA driver as an enforcer."""
 
     name = "nvidia"
+    is_told = True
     facts = EnforcerFacts(
         enforces_hard=True,
         enforces_memory=True,
@@ -124,7 +214,7 @@ class Nvidia(Enforcer):
             wait_seconds: Longest wait for an answer.
         """
         self._root = root
-        self._client = client or LimitsClient(self.socket)
+        self._client = client or LimitsClient(self._socket)
         self._wait_seconds = wait_seconds
         self._patience = Patience("the container memory-limits")
 
@@ -146,7 +236,7 @@ class Nvidia(Enforcer):
                 "limits the cgroup of one pod"
             )
         hook = TextFile(path=self._hook, text=_HOOK)
-        return Needs(sockets=(self.socket,), texts=(hook,))
+        return Needs(sockets=(self._socket,), texts=(hook,))
 
     def edits(self, claim: PreparedClaim, shares: Sequence[PreparedShare]) -> Edits:
         env = {names.ENV_ISOLATION_MODE: shares[0].isolation.value}
@@ -264,7 +354,7 @@ class Nvidia(Enforcer):
         return f"{self._root}/hook.sh"
 
     @property
-    def socket(self) -> str:
+    def _socket(self) -> str:
         """Socket of the container memory-limits on the host."""
         return f"{self._root}/{FOLDER}/{SOCKET}"
 
