@@ -174,7 +174,7 @@ def test_full_disk_refuses_records_and_still_removes_them(tiny_disk: Path) -> No
         with pytest.raises(NoRoomError, match=str(tiny_disk / FOLDER)):
             put_one_by_one(store, 10_000)
         recorded = uids(store)
-
+    with opened(tiny_disk) as store:
         remove(store, recorded[0])
         remove(store, recorded[1])
         put(store, recorded_claim("last", device=GPU_1))
