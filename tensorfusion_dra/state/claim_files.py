@@ -49,7 +49,7 @@ class ClaimFiles:
             if _content(path) == content:
                 return False
             try:
-                # Without a flush: it is rewritten from the records (docs/adr/0027).
+                # Without a flush: it is rewritten from the records (docs/adr/0055).
                 atomic.write(path, content, mode=self.mode, durable=False)
             except (FileNotFoundError, IsADirectoryError):
                 # There is no folder yet, or remove_unfinished() took the temporary file away.

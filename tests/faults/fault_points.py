@@ -164,9 +164,14 @@ class FaultPoints:
         self._page.mode = _OFF
 
     @contextmanager
-    def full(self, folder: Path) -> Iterator[None]:
-        """Simulate a full disk below this folder; only removing files there makes room."""
-        with self._refusing(folder, errno.ENOSPC):
+    def full(self, folder: Path, *, room: int = 0) -> Iterator[None]:
+        """Simulate a full disk below this folder; only removing files there makes room.
+
+        Args:
+            folder: The folder.
+            room: Bytes that are left at the beginning.
+        """
+        with self._refusing(folder, errno.ENOSPC, room):
             yield
 
     @contextmanager
@@ -176,9 +181,9 @@ class FaultPoints:
             yield
 
     @contextmanager
-    def _refusing(self, folder: Path, error: int) -> Iterator[None]:
+    def _refusing(self, folder: Path, error: int, room: int = 0) -> Iterator[None]:
         self._page.broken = str(folder).encode()
-        self._page.room = 0
+        self._page.room = room
         self._page.error = error
         try:
             yield

@@ -198,5 +198,5 @@ def test_acknowledged_changes_would_survive_a_power_cut(
             continue
         synced = {str(Path(path).parent), *([path] if step == "rename to" else [])}
         assert {f"after sync {each}" for each in synced} <= {*names[index:]}, names[index]
-    # The claims' files follow from the records, so no call waits for them (docs/adr/0027).
+    # The claims' files follow from the records, so no call waits for them (docs/adr/0055).
     assert not any(map(PROJECTED.fullmatch, names))
