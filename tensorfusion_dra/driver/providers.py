@@ -253,10 +253,6 @@ class ProviderRunner:
                 self._take(returned)
         return self._good
 
-    def close(self) -> None:
-        """End the thread; one that hangs is left behind and ends with the process."""
-        self._thread.close(wait_seconds=0.0)
-
     def _round(self, reading: Reading) -> _Round:
         began = time.monotonic()
         answers: dict[str, Any] = {}
@@ -456,11 +452,6 @@ class Providers:
             )
             for each in sorted(self._registered, key=lambda each: each.kind)
         ]
-
-    def close(self) -> None:
-        """End the providers' threads."""
-        for each in (*self._sources, *self._givers):
-            each.close()
 
 
 def offered(answer: object, checked: Callable[[object], AttributeValue | Capacity]) -> Offer:

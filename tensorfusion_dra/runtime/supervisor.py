@@ -6,8 +6,8 @@ A driver with missing threads would look healthy and do only a part of its work.
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from threading import Event, Lock, Thread
-from typing import ParamSpec, Protocol, Self, TypeVar
+from threading import Event, Thread
+from typing import Final, ParamSpec, Protocol, Self, TypeVar
 
 import structlog
 
@@ -38,13 +38,15 @@ class Supervisor:
     As a context manager, it stops everything on leaving, in reverse order of registration: it stops
     the parts of own() and calls the callbacks of on_stop(). join_on_stop() sets the point in this
     order at which the threads are joined.
+
+    Attributes:
+        stopping: Set when it is time to stop.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._stop = Event()
+        self.stopping: Final = Event()
         self._stop_now = Event()
-        self._guard = Lock()  # guards _cause
         self._cause: BaseException | None = None
         self._threads: list[Thread] = []
 
@@ -77,20 +79,25 @@ class Supervisor:
 
     def run(self, name: str, part: Callable[[], None]) -> None:
         """Run a function in a thread of its own; if it ends too early, the whole process stops."""
-        thread = Thread(target=self._supervised, args=(name, part), name=name, daemon=True)
+
+        def supervised() -> None:
+            try:
+                part()
+                if not self.stopping.is_set():
+                    self.fail(RuntimeError(f"{name} ended by itself"))
+            # All: otherwise a thread that calls sys.exit() would end unnoticed.
+            except BaseException as error:
+                log.error("part_failed", part=name, error=repr(error), exc_info=True)
+                self.fail(error)
+
+        thread = Thread(target=supervised, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def fail(self, error: BaseException) -> None:
         """Stop everything because of this error."""
-        with self._guard:
-            self._cause = self._cause or error
-        self._stop.set()
-
-    @property
-    def stopping(self) -> Event:
-        """Event that is set when it is time to stop."""
-        return self._stop
+        self._cause = self._cause or error
+        self.stopping.set()
 
     @property
     def stop_now(self) -> bool:
@@ -105,7 +112,7 @@ class Supervisor:
         stop_signals.block()
 
         def stop() -> None:
-            for event in (self._stop, self._stop_now):
+            for event in (self.stopping, self._stop_now):
                 number = signal.sigwait(STOP_SIGNALS)
                 log.info("stop_requested", signal=signal.Signals(number).name)
                 event.set()
@@ -114,9 +121,8 @@ class Supervisor:
 
     def wait(self) -> BaseException | None:
         """Wait until it is time to stop; return the error that caused it, or None."""
-        self._stop.wait()
-        with self._guard:
-            return self._cause
+        self.stopping.wait()
+        return self._cause
 
     def join(self, *, seconds: float) -> None:
         """Wait for all threads, at most this long for each."""
@@ -124,15 +130,3 @@ class Supervisor:
             thread.join(seconds)
             if thread.is_alive():
                 log.warning("thread_left_behind", error=f"{thread.name} still runs")
-
-    def _supervised(self, name: str, part: Callable[[], None]) -> None:
-        try:
-            part()
-        except (
-            BaseException
-        ) as error:  # otherwise a thread that calls sys.exit() would end unnoticed
-            log.error("part_failed", part=name, error=repr(error), exc_info=True)
-            self.fail(error)
-        else:
-            if not self._stop.is_set():
-                self.fail(RuntimeError(f"{name} ended by itself"))

@@ -148,7 +148,6 @@ class NodePlugin:
         reading_due, publishing_due = Wakeup(), Wakeup()
         node_enforcer.on_change = reading_due.wake
         provided = providers.load(settings, reading_due.wake)
-        supervisor.on_stop(provided.close)
         claims_of = self._ledger.claims
         self._replacement = replacement = DriverReplacement(
             tensor_fusion_root / names.DRIVER_REPLACEMENT_MARKER_FILE,
