@@ -52,9 +52,7 @@ class SingleCallThread:
             raise OverdueError(self._age())
         return answer.result()
 
-    def submit(
-        self, function: Callable[[], T], *, wait_seconds: float = 0.0
-    ) -> Future[T] | None:
+    def submit(self, function: Callable[[], T], *, wait_seconds: float = 0.0) -> Future[T] | None:
         """Hand the function over; return None if an earlier call runs for longer than the wait."""
         if not self._free.acquire(timeout=wait_seconds):
             return None

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import claim_devices, node_selector
+from tensorfusion_dra.core.kubernetes import node_selector, resource_claims
 from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -275,7 +275,9 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         return
     for template in stored:
         namespace = template["metadata"].get("namespace", "")
-        wanted = {str(each.get("deviceClassName", "")) for each in claim_devices.requests(template)}
+        wanted = {
+            str(each.get("deviceClassName", "")) for each in resource_claims.requests(template)
+        }
         named = sorted(wanted - set(classes))
         if named:
             yield problem(

@@ -1,7 +1,7 @@
 """Evaluation of a NodeSelector against a node (component-helpers, nodeaffinity package)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,7 +9,8 @@ from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
 
 _INT64: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_FIELD: Final = "metadata.name"
+_NAME: Final = "metadata.name"
+_LISTS: Final = ("matchFields", "matchExpressions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,122 +27,93 @@ class NodeLabels:
         return cls(name=str(metadata["name"]), labels=dict(metadata.get("labels") or {}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Requirement:
-    key: str
-    operator: str
-    values: tuple[str, ...]
-
-    def holds(self, value: str | None) -> bool:
-        """Return True if the value of its key satisfies it; None means the key is absent."""
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        if value is None or _INT64.fullmatch(value) is None:
-            return False
-        found, bound = int(value), int(self.values[0])
-        return found > bound if self.operator == "Gt" else found < bound
-
-
 def selects(selector: object, node: NodeLabels) -> bool:
     """Return True if any of the selector's terms matches.
 
     An absent selector and an empty term match no node.
 
     Raises:
-        InputError: No term matches and at least one is malformed; the text lists all errors.
+        InputError: No term matches and at least one is malformed; the text has an error of each.
     """
     if selector is None:
         return False
     errors: list[str] = []
-    for index, term in enumerate(_items(selector, "nodeSelectorTerms", "", errors)):
-        wrong: list[str] = []
-        if _term_matches(term, node, f"nodeSelectorTerms[{index}]", wrong):
-            return True
-        errors += wrong
+    (terms,) = _lists("nodeSelector", selector, "", ("nodeSelectorTerms",)).values()
+    for index, term in enumerate(terms):
+        where = f"nodeSelectorTerms[{index}]"
+        try:
+            matches = [
+                _matches(found, node, f"{where}.{name}[{number}]", of_name=name == "matchFields")
+                for name, entries in _lists(where, term, f"{where}.", _LISTS).items()
+                for number, found in enumerate(entries)
+            ]
+        except InputError as error:
+            errors.append(str(error))
+        else:
+            if matches and all(matches):
+                return True
     if errors:
         raise InputError("; ".join(errors))
     return False
 
 
-def _term_matches(term: object, node: NodeLabels, path: str, errors: list[str]) -> bool:
-    fields = _requirements(term, "matchFields", path, errors)
-    expressions = _requirements(term, "matchExpressions", path, errors)
-    if errors or not (fields or expressions):
-        return False
-    return all(one.holds(node.name) for one in fields) and all(
-        one.holds(node.labels.get(one.key)) for one in expressions
-    )
-
-
-def _requirements(term: object, name: str, path: str, errors: list[str]) -> list[_Requirement]:
-    read: list[_Requirement] = []
-    for index, found in enumerate(_items(term, name, path, errors)):
-        where = f"{path}.{name}[{index}]"
-        if not isinstance(found, Mapping):
-            errors.append(f"{where}: found {found!r}, expected an object")
-            continue
-        values = found.get("values") or []
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            errors.append(f"{where}.values: found {values!r}, expected strings")
-            continue
-        requirement = _Requirement(
-            str(found.get("key", "")), str(found.get("operator", "")), tuple(values)
-        )
-        wrong = _field_error(requirement) if name == "matchFields" else _label_error(requirement)
-        if wrong:
-            errors.append(f"{where}: {wrong}")
-        else:
-            read.append(requirement)
-    return read
-
-
-def _field_error(found: _Requirement) -> str:
-    if found.key != _FIELD:
-        return f"found key {found.key!r}, expected {_FIELD}"
-    if found.operator not in ("In", "NotIn"):
-        return f"found operator {found.operator!r}, expected In or NotIn"
-    return "" if len(found.values) == 1 else f"found {len(found.values)} values, expected one"
-
-
-def _label_error(found: _Requirement) -> str:
-    if any(name_rules.label_key("key", found.key)):
-        return f"found key {found.key!r}, expected the key of a label"
-    count = len(found.values)
-    match found.operator:
-        case "In" | "NotIn":
-            return "" if count else "found no values, expected some"
-        case "Exists" | "DoesNotExist":
-            return f"found {count} values, expected none" if count else ""
-        case "Gt" | "Lt":
-            if count == 1 and _INT64.fullmatch(found.values[0]):
-                return ""
-            return f"found values {list(found.values)}, expected one whole number"
-    expected = "In, NotIn, Exists, DoesNotExist, Gt or Lt"
-    return f"found operator {found.operator!r}, expected {expected}"
-
-
-def _items(parent: object, name: str, path: str, errors: list[str]) -> Sequence[object]:
-    """Return the list in a field of the parent; append what is malformed to the errors.
+def _lists(
+    where: str, found: object, prefix: str, names: tuple[str, ...]
+) -> dict[str, list[object]]:
+    """Return the lists in an object's fields.
 
     An unknown field is an error like a wrong type: it may be meant to narrow the selection, so
     ignoring it could select too many nodes.
     """
-    known = ("matchFields", "matchExpressions") if path else ("nodeSelectorTerms",)
-    if not isinstance(parent, Mapping):
-        errors.append(f"{path or 'nodeSelector'}: found {parent!r}, expected an object")
-        return ()
-    unknown = [key for key in parent if key not in known]
-    if unknown and name == known[0]:
-        errors.append(f"{path or 'nodeSelector'}: found {unknown}, expected {list(known)}")
-    found = parent.get(name) or []
-    if not isinstance(found, list):
-        errors.append(f"{path + '.' if path else ''}{name}: found {found!r}, expected a list")
-        return ()
-    return found
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where}: found {found!r}, expected an object")
+    if unknown := [key for key in found if key not in names]:
+        raise InputError(f"{where}: found {unknown}, expected {list(names)}")
+    lists = {name: found.get(name) or [] for name in names}
+    for name, entries in lists.items():
+        if not isinstance(entries, list):
+            raise InputError(f"{prefix}{name}: found {entries!r}, expected a list")
+    return lists
+
+
+def _matches(found: object, node: NodeLabels, where: str, *, of_name: bool) -> bool:
+    """Return True if the node satisfies a requirement on its name or on one of its labels."""
+    if not isinstance(found, Mapping):
+        raise InputError(f"{where}: found {found!r}, expected an object")
+    values = found.get("values") or []
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        raise InputError(f"{where}.values: found {values!r}, expected strings")
+    key, operator = str(found.get("key", "")), str(found.get("operator", ""))
+    if wrong := (_name_error if of_name else _label_error)(key, operator, values):
+        raise InputError(f"{where}: {wrong}")
+    value = node.name if of_name else node.labels.get(key)
+    match operator:
+        case "In" | "NotIn":
+            return (value in values) is (operator == "In")
+        case "Exists" | "DoesNotExist":
+            return (value is not None) is (operator == "Exists")
+    if value is None or not _INT64.fullmatch(value):
+        return False
+    return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+
+
+def _name_error(key: str, operator: str, values: list[str]) -> str:
+    if key != _NAME:
+        return f"found key {key!r}, expected {_NAME}"
+    if operator not in {"In", "NotIn"}:
+        return f"found operator {operator!r}, expected In or NotIn"
+    return "" if len(values) == 1 else f"found {len(values)} values, expected one"
+
+
+def _label_error(key: str, operator: str, values: list[str]) -> str:
+    if any(name_rules.label_key("key", key)):
+        return f"found key {key!r}, expected the key of a label"
+    match operator:
+        case "In" | "NotIn":
+            return "" if values else "found no values, expected some"
+        case "Exists" | "DoesNotExist":
+            return f"found {len(values)} values, expected none" if values else ""
+        case "Gt" | "Lt":
+            is_one_number = len(values) == 1 and _INT64.fullmatch(values[0])
+            return "" if is_one_number else f"found values {values}, expected one whole number"
+    return f"found operator {operator!r}, expected In, NotIn, Exists, DoesNotExist, Gt or Lt"
