@@ -468,7 +468,7 @@ def offered(answer: object, checked: Callable[[object], AttributeValue | Capacit
     if not isinstance(answer, Mapping):
         raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
     if len(answer) > _MAX_NAMES:
-        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MOST_ENTRIES}")
+        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MAX_ENTRIES}")
     entries: dict[str, AttributeValue | Capacity] = {}
     refused = []
     for name, value in sorted(answer.items(), key=lambda item: str(item[0])):
@@ -528,7 +528,7 @@ def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
     for known in (name, name.removeprefix(_OWN_DOMAIN), f"{_OWN_DOMAIN}{name}"):
         if known in givers:
             return f"provider {givers[known]} gave this name first"
-    most = device_rules.MOST_ENTRIES
+    most = device_rules.MAX_ENTRIES
     if entries >= most:
         return f"the device has {most} attributes and capacities, which is the most"
     return ""

@@ -22,10 +22,10 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
-MOST_ENTRIES: Final = 32
+MAX_ENTRIES: Final = 32
 """Attributes and capacities together."""
-MOST_TEXT_BYTES: Final = 64
-MOST_TAINTS: Final = 16
+MAX_TEXT_BYTES: Final = 64
+MAX_TAINTS: Final = 16
 
 TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
@@ -59,8 +59,8 @@ def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErro
     attributes = as_map(device.get("attributes"))
     capacities = as_map(device.get("capacity"))
     entries = len(attributes) + len(capacities)
-    if entries > MOST_ENTRIES:
-        text = f"the total number of attributes and capacities must not exceed {MOST_ENTRIES}"
+    if entries > MAX_ENTRIES:
+        text = f"the total number of attributes and capacities must not exceed {MAX_ENTRIES}"
         yield invalid(path, entries, text)
     for key, attribute in attributes.items():
         yield from name_rules.qualified(f"{at}attributes", key)
@@ -69,7 +69,20 @@ def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErro
     for key, capacity in capacities.items():
         yield from name_rules.qualified(f"{at}capacity", key)
         yield from capacity_errors(f"{at}capacity[{key}]", as_map(capacity), shared=shared)
-    yield from _taints_errors(f"{at}taints", as_list(device.get("taints")))
+    taints = as_list(device.get("taints"))
+    if len(taints) > MAX_TAINTS:
+        yield too_many(f"{at}taints", len(taints), MAX_TAINTS)
+        return
+    for index, taint in enumerate(map(as_map, taints)):
+        where = f"{at}taints[{index}]"
+        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
+        if taint.get("value"):
+            yield from name_rules.label_value(f"{where}.value", taint["value"])
+        effect = taint.get("effect")
+        if effect in (None, ""):
+            yield required(f"{where}.effect")
+        elif effect not in TAINT_EFFECTS:
+            yield not_supported(f"{where}.effect", effect, TAINT_EFFECTS)
 
 
 def attribute_errors(path: str, attribute: Mapping[str, object]) -> Iterator[FieldError]:
@@ -85,8 +98,8 @@ def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
     if kind in {"string", "version"} and isinstance(value, str):
         if kind == "version" and not _SEMVER.fullmatch(value):
             yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
-        if name_rules.size(value) > MOST_TEXT_BYTES:
-            yield too_long(path, MOST_TEXT_BYTES)
+        if name_rules.size(value) > MAX_TEXT_BYTES:
+            yield too_long(path, MAX_TEXT_BYTES)
 
 
 def capacity_errors(
@@ -97,87 +110,51 @@ def capacity_errors(
     Args:
         shared: True if the device allows multiple allocations.
     """
-    policy = capacity.get("requestPolicy")
-    if policy is not None and not shared:
+    policy = as_map(capacity.get("requestPolicy"))
+    if capacity.get("requestPolicy") is not None and not shared:
         yield forbidden(f"{path}.requestPolicy", "allowMultipleAllocations must be true")
-        return
-    valid_range = as_map(policy).get("validRange")
-    if valid_range is not None:
+    elif policy.get("validRange") is not None:
         total = quantity.parse(capacity["value"])
-        yield from _range_errors(
-            f"{path}.requestPolicy", as_map(policy).get("default"), as_map(valid_range), total
-        )
+        yield from _range_errors(f"{path}.requestPolicy", policy, total)
 
 
-def _taints_errors(path: str, taints: list[object]) -> Iterator[FieldError]:
-    if len(taints) > MOST_TAINTS:
-        yield too_many(path, len(taints), MOST_TAINTS)
-        return
-    for index, found in enumerate(taints):
-        where, taint = f"{path}[{index}]", as_map(found)
-        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
-        if taint.get("value"):
-            yield from name_rules.label_value(f"{where}.value", taint["value"])
-        effect = taint.get("effect")
-        if effect in (None, ""):
-            yield required(f"{where}.effect")
-        elif effect not in TAINT_EFFECTS:
-            yield not_supported(f"{where}.effect", effect, TAINT_EFFECTS)
-
-
-def _range_errors(
-    path: str, default: object, valid_range: Mapping[str, object], total: Quantity
-) -> Iterator[FieldError]:
-    where = f"{path}.validRange"
-    if default is None:
-        yield required(f"{path}.default", "required when validRange is defined")
-        return
-    if valid_range.get("min") is None:
-        yield required(f"{where}.min", "required when validRange is defined")
-        return
-    wanted = quantity.parse(default)
-    least = quantity.parse(valid_range["min"])
-    most = _parsed(valid_range.get("max"))
-    step = _parsed(valid_range.get("step"))
-    if least > total:
-        yield invalid(f"{where}.min", str(least), f"min is larger than capacity value: {total}")
-    if wanted < least:
-        yield invalid(f"{where}.default", str(wanted), f"default is less than min: {least}")
-    if most is not None:
-        here = f"{where}.max"
-        if least > most:
-            yield invalid(here, str(least), f"min is larger than max: {most}")
-        if most > total:
-            yield invalid(here, str(most), f"max is larger than capacity value: {total}")
-        if wanted > most:
-            yield invalid(f"{where}.default", str(wanted), f"default is more than max: {most}")
-    if step is not None:
-        here = f"{where}.step"
-        if step <= Quantity(0):
-            yield invalid(here, str(step), "must be greater than zero")
+def _range_errors(path: str, policy: Mapping[str, object], total: Quantity) -> Iterator[FieldError]:
+    valid_range = as_map(policy["validRange"])
+    for field, value in (
+        ("default", policy.get("default")),
+        ("validRange.min", valid_range.get("min")),
+    ):
+        if value is None:
+            yield required(f"{path}.{field}", "required when validRange is defined")
             return
-        if least + step > total:
-            text = f"one step {least + step} is larger than capacity value: {total}"
-            yield invalid(here, str(step), text)
-        if least < Quantity(0):
-            yield invalid(f"{where}.min", str(least), "must be greater than or equal to 0")
-            return
-        amounts = [wanted] if most is None else [wanted, most]
-        yield from _step_errors(here, amounts, least=least, step=step)
-
-
-def _step_errors(
-    path: str, amounts: list[Quantity], *, least: Quantity, step: Quantity
-) -> Iterator[FieldError]:
-    """Yield an error for each amount that is not a whole number of steps above the least.
-
-    Fractions are rounded up first, as Quantity.Value() does in Go.
-    """
-    for amount in amounts:
-        if (amount.ceil() - least.ceil()) % step.ceil() != 0:
-            text = f"value is not a multiple of a given step ({step}) from ({least})"
-            yield invalid(path, str(amount), text)
-
-
-def _parsed(text: object) -> Quantity | None:
-    return None if text is None else quantity.parse(text)
+    default, low = quantity.parse(policy["default"]), quantity.parse(valid_range["min"])
+    high = quantity.parse(valid_range["max"]) if valid_range.get("max") is not None else None
+    step = quantity.parse(valid_range["step"]) if valid_range.get("step") is not None else None
+    rules = [
+        (low <= total, "min", low, f"min is larger than capacity value: {total}"),
+        (low <= default, "default", default, f"default is less than min: {low}"),
+    ]
+    if high is not None:
+        rules += [
+            (low <= high, "max", low, f"min is larger than max: {high}"),
+            (high <= total, "max", high, f"max is larger than capacity value: {total}"),
+            (default <= high, "default", default, f"default is more than max: {high}"),
+        ]
+    if step is not None and step.nano <= 0:
+        rules += [(False, "step", step, "must be greater than zero")]
+    elif step is not None:
+        text = f"one step {low + step} is larger than capacity value: {total}"
+        rules += [
+            (low + step <= total, "step", step, text),
+            (low.nano >= 0, "min", low, "must be greater than or equal to 0"),
+        ]
+    for holds, field, value, text in rules:
+        if not holds:
+            yield invalid(f"{path}.validRange.{field}", str(value), text)
+    if step is None or step.nano <= 0 or low.nano < 0:
+        return
+    for amount in (default,) if high is None else (default, high):
+        # Fractions are rounded up first, as Quantity.Value() does in Go.
+        if (amount.ceil() - low.ceil()) % step.ceil() != 0:
+            text = f"value is not a multiple of a given step ({step}) from ({low})"
+            yield invalid(f"{path}.validRange.step", str(amount), text)

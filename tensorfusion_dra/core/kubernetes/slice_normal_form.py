@@ -27,7 +27,18 @@ def normal(devices: Devices) -> list[object]:
     Quantities become numbers, so that 1024Mi equals 1Gi. Empty fields are dropped, so that absent
     equals empty. The `timeAdded` of taints is dropped, because the API server sets it.
     """
-    return [_normal_device(device) for device in devices]
+    found: list[object] = []
+    for device in devices:
+        fields = {key: value for key, value in device.items() if value not in (None, [], {}, False)}
+        if "capacity" in fields:
+            fields["capacity"] = _normal_amounts(fields["capacity"])
+        if "taints" in fields:
+            fields["taints"] = [
+                {key: value for key, value in taint.items() if key != "timeAdded"}
+                for taint in fields["taints"]
+            ]
+        found.append(fields)
+    return found
 
 
 def same(some: Devices, others: Devices) -> bool:
@@ -54,20 +65,6 @@ def _device_without(device: Mapping[str, Any], gates: frozenset[str]) -> Mapping
         kept.pop("bindingConditions", None)
         kept.pop("bindingFailureConditions", None)
     return kept
-
-
-def _normal_device(device: Mapping[str, Any]) -> object:
-    fields = {key: value for key, value in device.items() if value not in (None, [], {}, False)}
-    if "capacity" in fields:
-        fields["capacity"] = {
-            name: _normal_amounts(entry) for name, entry in fields["capacity"].items()
-        }
-    if "taints" in fields:
-        fields["taints"] = [
-            {key: value for key, value in taint.items() if key != "timeAdded"}
-            for taint in fields["taints"]
-        ]
-    return fields
 
 
 def _normal_amounts(value: object) -> object:

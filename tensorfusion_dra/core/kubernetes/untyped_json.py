@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
 _MAX_LEVELS: Final = 100
@@ -40,14 +41,11 @@ def parse(text: bytes) -> object:
     Raises:
         ValueError: It is not JSON, or nests too deeply.
     """
-    try:
-        value = json.loads(text)
-        is_too_deep = _levels([value]) > _MAX_LEVELS + 1
-    except RecursionError:
-        is_too_deep = True
-    if is_too_deep:
-        raise ValueError(f"found more than {_MAX_LEVELS} levels of nesting")
-    return value
+    with suppress(RecursionError):
+        value: object = json.loads(text)
+        if _levels([value]) <= _MAX_LEVELS + 1:
+            return value
+    raise ValueError(f"found more than {_MAX_LEVELS} levels of nesting")
 
 
 def compact_json(value: Any) -> str:
