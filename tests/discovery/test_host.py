@@ -219,17 +219,6 @@ def test_malformed_spec_is_logged_once_and_does_not_affect_others(
     assert str(cdi / name) in logs[0]["error"]
 
 
-def test_file_in_place_of_the_folder_is_logged_once(tmp_path: Path) -> None:
-    (tmp_path / "cdi").write_text("")
-    files = driver(tmp_path, tmp_path / "cdi")
-
-    with capture_logs() as logs:
-        found = {files.toolkit_device(UUID) for _ in range(3)}
-
-    assert found == {None}
-    assert [line["event"] for line in logs] == ["toolkit_specs_unreadable"]
-
-
 def test_libraries_are_mounted_under_every_name_in_both_loader_folders(
     tmp_path: Path,
 ) -> None:

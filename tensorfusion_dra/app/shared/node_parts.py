@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -211,15 +211,13 @@ def discovery(
         return
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery  # noqa: PLC0415
 
-    nvml = NvmlDiscovery(
+    yield NvmlDiscovery(
         table,
         library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=Path(settings.driver_root),
         wait_seconds=settings.nvml_wait_seconds,
         check=check,
     )
-    with closing(nvml):
-        yield nvml
 
 
 def _driver_root_on_host(settings: Settings) -> Path:
