@@ -49,7 +49,7 @@ from tensorfusion_dra.driver.ports import Claims, Pods
 from tensorfusion_dra.driver.share_policies import ClaimPods
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.driver.workers import Workers
-from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
+from tensorfusion_dra.runtime.calls import MAX_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.ledger import Ledger, Transaction
 
 log = structlog.get_logger()
@@ -377,7 +377,7 @@ class ClaimLocks:
 
     def __init__(self) -> None:
         self._waiting = WaitingCalls(
-            MOST_WAITING_FOR_A_CLAIM, reason="wait for another call's claim"
+            MAX_WAITING_FOR_A_CLAIM, reason="wait for another call's claim"
         )
         self._guard = Lock()  # guards _locks
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()

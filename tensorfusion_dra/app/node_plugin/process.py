@@ -63,7 +63,7 @@ from tensorfusion_dra.enforcement.evidence import EvidenceReader
 from tensorfusion_dra.enforcement.memory_limits import MemoryLimits
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
-from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Wakeup
@@ -294,9 +294,8 @@ class NodePlugin:
             data_folder=settings.data_folder,
             pod_uid=settings.pod_uid,
         )
-        registration = Registration(endpoint=str(paths.dra))
         dra = DraService(self._preparer, self._calls, supervisor.fail)
-        servers = PluginServers(paths, registration, dra, HealthService(self.catalog))
+        servers = PluginServers(paths, dra, HealthService(self.catalog))
         supervisor.on_stop(
             servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
         )
@@ -348,7 +347,7 @@ class NodePlugin:
             supervisor.run("use", watch_use)
         # After the client: a new instance that cannot log in never becomes ready, so that a
         # rolling update keeps the old one.
-        self._answer_probes(servers, registration, pool, self._pages(registration))
+        self._answer_probes(servers, pool, self._pages(servers))
         return servers
 
     def publish(self) -> PoolFollower | None:
@@ -396,7 +395,7 @@ class NodePlugin:
             self._supervisor.own("node-watch", nodes)
         return follower
 
-    def _pages(self, registration: Registration) -> Mapping[str, Page]:
+    def _pages(self, servers: PluginServers) -> Mapping[str, Page]:
         """Return the pages for the health port: metrics and status page, unless they are off."""
         settings = self._settings
         observer = NodeObserver(
@@ -405,7 +404,7 @@ class NodePlugin:
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             enforcer=self._enforcement.node,
-            registration=registration.view,
+            registration=servers.registration,
             api_server=self._api_server.view,
             publishing=self.publisher.view,
             ledger=self._reconciler.ledger,
@@ -427,7 +426,6 @@ class NodePlugin:
     def _answer_probes(
         self,
         servers: PluginServers,
-        registration: Registration,
         pool: PoolFollower | None,
         pages: Mapping[str, Page],
     ) -> None:
@@ -443,7 +441,7 @@ class NodePlugin:
 
         def ready() -> None:
             servers.check()
-            registration.check()
+            servers.check_registered()
             if pool:
                 pool.check()
 

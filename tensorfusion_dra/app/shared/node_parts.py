@@ -202,7 +202,7 @@ def discovery(
     if settings.simulated_gpus:
         from tensorfusion_dra.discovery.simulated import simulated_discovery  # noqa: PLC0415
 
-        yield simulated_discovery.from_text(
+        yield simulated_discovery.SimulatedDiscovery(
             settings.simulated_gpus,
             node_name=settings.node_name,
             table=table,

@@ -130,7 +130,7 @@ class NvmlDiscovery:
             last is not None
             and bound == self._bound
             and not last.lost
-            and {gpu.uuid for gpu in last.gpus} == self.events.watched()
+            and {gpu.uuid for gpu in last.gpus} == self.events.wanted
         )
         try:
             # To find other cards, NVML has to be initialised again, for which nothing may have it
@@ -395,11 +395,15 @@ def bound_devices(sysfs: Path) -> frozenset[str]:
 
 
 class NvmlEvents:
-    """Source of card events. It relies on readings to load NVML; see update_indices()."""
+    """Source of card events. It relies on readings to load NVML; see update_indices().
+
+    Attributes:
+        wanted: The cards whose events are waited for.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()  # guards all below
-        self._wanted: frozenset[str] = frozenset()
+        self.wanted: frozenset[str] = frozenset()
         self._eventless: frozenset[str] = frozenset()  # a set of cards of which none has events
         self._indices: Mapping[str, int] = {}
         self._is_paused = False
@@ -409,7 +413,7 @@ class NvmlEvents:
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
         """Wait for events of these cards, and of no others, from now on."""
-        self._set(_wanted=gpu_uuids)
+        self._set(wanted=gpu_uuids)
 
     def stop(self) -> None:
         """End run()."""
@@ -418,11 +422,6 @@ class NvmlEvents:
     def update_indices(self, indices: Mapping[str, int]) -> None:
         """Set NVML's indices by UUID from the last reading; empty if it failed."""
         self._set(_indices=indices)
-
-    def watched(self) -> frozenset[str]:
-        """Return the cards whose events are waited for."""
-        with self._changed:
-            return self._wanted
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -439,7 +438,13 @@ class NvmlEvents:
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
         """Wait for events and pass each one on, until stopped."""
         backoff = Backoff(first_seconds=1, longest_seconds=60)
-        while (wanted := self._next_session()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._may_open())
+                if self._stopping:
+                    return
+                self._is_open = True
+                wanted = self.wanted
             seconds = 0.0
             try:
                 self._session(wanted, on_event)
@@ -465,18 +470,9 @@ class NvmlEvents:
                 setattr(self, name, value)
             self._changed.notify_all()
 
-    def _next_session(self) -> frozenset[str] | None:
-        """Wait until a set may be opened; return its cards, or None when it is time to stop."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._may_open())
-            if self._stopping:
-                return None
-            self._is_open = True
-            return self._wanted
-
     def _may_open(self) -> bool:
-        wanted = self._wanted & self._indices.keys()
-        return bool(wanted) and self._wanted != self._eventless and not self._is_paused
+        wanted = self.wanted & self._indices.keys()
+        return bool(wanted) and self.wanted != self._eventless and not self._is_paused
 
     def _session(self, wanted: frozenset[str], on_event: Callable[[CardEvent], None]) -> None:
         """Pass on the events of one set, until another set is needed.
@@ -491,7 +487,7 @@ class NvmlEvents:
                 cards = self._registered(events, wanted)
                 if not cards:
                     self._set(_eventless=wanted)
-                while wanted == self._wanted and self._may_open() and not self._stopping:
+                while wanted == self.wanted and self._may_open() and not self._stopping:
                     event = _next(events, cards)
                     if event is not None:
                         on_event(event)
