@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -71,8 +70,6 @@ TOOLKIT_KIND: Final = "nvidia.com/gpu"
 """Kind of nvidia-ctk's specs. The device plugin's kind is not used: its specs go when it goes."""
 _SPEC_SUFFIXES: Final = (".json", ".yaml")
 """Suffixes of the files that runtimes read."""
-
-_MEMORY: Final = re.compile(r"^MemTotal: +([0-9]+) kB$", re.MULTILINE)
 
 
 class HostDeviceNodes:
@@ -187,7 +184,7 @@ class HostDriverFiles:
         for path in (path for folder in self._cdi_folders for path in folder.glob("*.*")):
             # Our own specs may be many, one for each claim.
             if path.suffix in _SPEC_SUFFIXES and not path.name.startswith(names.CDI_FILE_PREFIX):
-                with suppress(FileNotFoundError):  # DRA drivers remove specs at any time
+                with suppress(OSError):  # DRA drivers remove specs at any time
                     found = path.stat()
                     version = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
                     if gpu_uuid in _toolkit_devices(path, version):
@@ -253,32 +250,19 @@ class HostDriverFiles:
 
 
 class HostSizes:
-    """Reader of /proc/meminfo and of the data disk's file system."""
+    """Sizes of the machine's memory and of the data disk's file system."""
 
-    def __init__(self, data_folder: Path, *, proc: Path = Path("/proc")) -> None:
-        """Name the folders.
+    def __init__(self, data_folder: Path) -> None:
+        """Name the disk.
 
         Args:
             data_folder: Any folder on the data disk.
-            proc: The machine's /proc.
         """
         self._data_folder: Final = data_folder
-        self._proc: Final = proc
 
     def memory_bytes(self) -> int:
-        """Return the machine's memory, regardless of this container's limit.
-
-        Raises:
-            RetryableError: It cannot be read; the text names the file.
-        """
-        file = self._proc / "meminfo"
-        try:
-            found = _MEMORY.search(file.read_text(encoding="ascii", errors="replace"))
-        except OSError as error:
-            raise RetryableError(f"host memory: {file}: {error.strerror}") from error
-        if found is None:
-            raise RetryableError(f"host memory: {file}: found no line MemTotal, expected one")
-        return int(found[1]) * 1024
+        """Return the machine's memory, regardless of this container's limit."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def disk_bytes(self) -> int:
         """Return the size of the data disk's file system, used or not.

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor import kubernetes
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, problem
 from tensorfusion_dra.core.errors import StatusError
-from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
 
 
 def version(context: Context) -> Iterator[Finding]:

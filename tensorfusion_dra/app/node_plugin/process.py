@@ -35,7 +35,7 @@ from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement

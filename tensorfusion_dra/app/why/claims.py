@@ -21,9 +21,9 @@ from tensorfusion_dra.core.kubernetes import (
     resource_claims,
     review,
 )
+from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
-from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.webhook.admission import AdmissionRules
 

@@ -8,7 +8,7 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.kubernetes import resource_claims
-from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,

@@ -1,4 +1,6 @@
-"""The API server's rules for one device of a ResourceSlice (validation.go, Kubernetes 1.37).
+"""Devices of a ResourceSlice as the API server sees them: its rules, and how it stores them.
+
+The rules are those of validation.go, Kubernetes 1.37.
 
 One bad device makes the API server refuse its whole slice. The driver therefore checks devices by
 these rules before it writes, and leaves bad ones out. They cover what the driver's own devices can
@@ -6,8 +8,9 @@ break; the simulated API server adds the rules for the fields that the driver do
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
 
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import (
@@ -19,7 +22,7 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_long,
     too_many,
 )
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 MAX_ENTRIES: Final = 32
@@ -38,6 +41,19 @@ _SEMVER: Final = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
     rf"(?:-{_PRERELEASE}(?:\.{_PRERELEASE})*)?(?:\+{_BUILD}(?:\.{_BUILD})*)?"
 )
+
+GATE_CONSUMABLE_CAPACITY: Final = "DRAConsumableCapacity"
+GATE_DEVICE_TAINTS: Final = "DRADeviceTaints"
+GATE_BINDING_CONDITIONS: Final = "DRADeviceBindingConditions"
+
+_GATES: Final = (GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS, GATE_BINDING_CONDITIONS)
+
+KUBERNETES_DROPS: Final = tuple(
+    frozenset(gates) for size in range(1, len(_GATES) + 1) for gates in combinations(_GATES, size)
+)
+"""Sets of feature gates that may be off together, the smallest first."""
+
+Devices = Sequence[Mapping[str, Any]]
 
 
 def violations(device: Mapping[str, object]) -> tuple[str, ...]:
@@ -158,3 +174,62 @@ def _range_errors(path: str, policy: Mapping[str, object], total: Quantity) -> I
         if (amount.ceil() - low.ceil()) % step.ceil() != 0:
             text = f"value is not a multiple of a given step ({step}) from ({low})"
             yield invalid(f"{path}.validRange.step", str(amount), text)
+
+
+def normal(devices: Devices) -> list[object]:
+    """Return the devices in a form that is equal wherever the API server sees no difference.
+
+    Quantities become numbers, so that 1024Mi equals 1Gi. Empty fields are dropped, so that absent
+    equals empty. The `timeAdded` of taints is dropped, because the API server sets it.
+    """
+    found: list[object] = []
+    for device in devices:
+        fields = {key: value for key, value in device.items() if value not in (None, [], {}, False)}
+        if "capacity" in fields:
+            fields["capacity"] = _normal_amounts(fields["capacity"])
+        if "taints" in fields:
+            fields["taints"] = [
+                {key: value for key, value in taint.items() if key != "timeAdded"}
+                for taint in fields["taints"]
+            ]
+        found.append(fields)
+    return found
+
+
+def same(some: Devices, others: Devices) -> bool:
+    """Return True if the API server sees no difference between the devices."""
+    return some == others or normal(some) == normal(others)
+
+
+def without(devices: Devices, gates: frozenset[str]) -> list[Mapping[str, Any]]:
+    """Return the devices as an API server with these feature gates off would store them."""
+    if not gates:
+        return list(devices)
+    stored: list[Mapping[str, Any]] = []
+    for device in devices:
+        kept = dict(device)
+        if GATE_CONSUMABLE_CAPACITY in gates:
+            kept.pop("allowMultipleAllocations", None)
+            kept["capacity"] = {
+                name: {key: value for key, value in entry.items() if key != "requestPolicy"}
+                for name, entry in (device.get("capacity") or {}).items()
+            }
+        if GATE_DEVICE_TAINTS in gates:
+            kept.pop("taints", None)
+        if GATE_BINDING_CONDITIONS in gates:
+            kept.pop("bindingConditions", None)
+            kept.pop("bindingFailureConditions", None)
+        stored.append(kept)
+    return stored
+
+
+def _normal_amounts(value: object) -> object:
+    """Return the same structure with every quantity as a number of billionths."""
+    if isinstance(value, Mapping):
+        return {key: _normal_amounts(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_normal_amounts(item) for item in value]
+    try:
+        return quantity.parse(value).nano
+    except QuantityError:
+        return value

@@ -58,7 +58,8 @@ class FieldError:
 
 def required(path: str, expected: str = "") -> FieldError:
     """Return the error for a missing value."""
-    return FieldError(path, Reason.REQUIRED, _joined("Required value", expected))
+    text = f"Required value: {expected}" if expected else "Required value"
+    return FieldError(path, Reason.REQUIRED, text)
 
 
 def invalid(path: str, found: object, expected: str) -> FieldError:
@@ -85,17 +86,17 @@ def duplicate(path: str, found: object) -> FieldError:
 
 def forbidden(path: str, expected: str) -> FieldError:
     """Return the error for a field that must not be set here."""
-    return FieldError(path, Reason.FORBIDDEN, _joined("Forbidden", expected))
+    return FieldError(path, Reason.FORBIDDEN, f"Forbidden: {expected}")
 
 
-def too_long(path: str, most_bytes: int) -> FieldError:
+def too_long(path: str, max_bytes: int) -> FieldError:
     """Return the error for a string of too many bytes."""
-    return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {most_bytes} bytes")
+    return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {max_bytes} bytes")
 
 
-def too_many(path: str, found: int, most: int) -> FieldError:
+def too_many(path: str, found: int, maximum: int) -> FieldError:
     """Return the error for a list or map with too many entries."""
-    text = f"Too many: {found}: must have at most {most} items"
+    text = f"Too many: {found}: must have at most {maximum} items"
     return FieldError(path, Reason.TOO_MANY, text)
 
 
@@ -108,10 +109,6 @@ def shown(value: object) -> str:
     """Return a value as JSON for an error text, truncated to 512 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 512 else f"{text[:509]}..."
-
-
-def _joined(head: str, detail: str) -> str:
-    return f"{head}: {detail}" if detail else head
 
 
 class Fields:

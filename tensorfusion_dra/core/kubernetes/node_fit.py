@@ -1,16 +1,25 @@
-"""Evaluation of a NodeSelector against a node (component-helpers, nodeaffinity package)."""
+"""Which nodes fit: those that a NodeSelector selects, and those on which a pod may run.
+
+Selectors are evaluated as by component-helpers (package nodeaffinity). For pods, these are the
+filters NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler 1.36, in the order in
+which it runs them. CPU, memory, ports, volumes and affinity between pods are not among them.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import name_rules
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _INT64: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NAME: Final = "metadata.name"
 _LISTS: Final = ("matchFields", "matchExpressions")
+_UNSCHEDULABLE: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+REPELLING: Final = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of taints that keep pods away, or claims; others do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +126,53 @@ def _label_error(key: str, operator: str, values: list[str]) -> str:
             is_one_number = len(values) == 1 and _INT64.fullmatch(values[0])
             return "" if is_one_number else f"found values {values}, expected one whole number"
     return f"found operator {operator!r}, expected In, NotIn, Exists, DoesNotExist, Gt or Lt"
+
+
+def refusal(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    """Return the first reason for which the node is unfit for the pod; "" if there is none."""
+    spec, of_node = as_map(pod.get("spec")), as_map(node.get("spec"))
+    tolerations = [as_map(entry) for entry in as_list(spec.get("tolerations"))]
+    if of_node.get("unschedulable") and not tolerated(_UNSCHEDULABLE, tolerations):
+        return "unschedulable (cordoned)"
+    for taint in map(as_map, as_list(of_node.get("taints"))):
+        if taint.get("effect") in REPELLING and not tolerated(taint, tolerations):
+            value = f"={taint['value']}" if taint.get("value") else ""
+            return f"taint {taint.get('key')}{value}:{taint['effect']} is not tolerated"
+    return next(_unselected(spec, NodeLabels.of(node)), "")
+
+
+def _unselected(spec: Mapping[str, object], node: NodeLabels) -> Iterator[str]:
+    for key, value in as_map(spec.get("nodeSelector")).items():
+        if node.labels.get(key) != value:
+            found = node.labels.get(key)
+            has = f"{key}={found}" if found is not None else f"no label {key}"
+            yield f"nodeSelector {key}={value}, node has {has}"
+    affinity = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if required is not None:
+        try:
+            selected = selects(required, node)
+        except InputError as error:
+            yield f"nodeAffinity: {error}"
+            return
+        if not selected:
+            yield "nodeAffinity does not select it"
+
+
+def tolerated(taint: Mapping[str, object], tolerations: Iterable[Mapping[str, object]]) -> bool:
+    """Return True if a toleration matches the taint of a node or of a device.
+
+    The same rule twice: core/v1, Toleration.ToleratesTaint, and
+    dynamic-resource-allocation/resourceclaim/devicetoleration.go.
+    """
+    for toleration in tolerations:
+        if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+            continue
+        if toleration.get("key") and toleration["key"] != taint.get("key"):
+            continue
+        operator = toleration.get("operator") or "Equal"
+        if operator == "Exists":
+            return True
+        if operator == "Equal" and (toleration.get("value") or "") == (taint.get("value") or ""):
+            return True
+    return False
