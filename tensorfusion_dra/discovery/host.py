@@ -302,15 +302,15 @@ def _toolkit_devices(path: Path, _version: tuple[int, ...]) -> frozenset[str]:
         is_json = path.suffix == ".json"
         document = json.loads(yaml_file.read(path)) if is_json else yaml_file.content(path)
     except InputError as error:
-        trouble = str(error)
+        reason = str(error)
     except (ValueError, RecursionError) as error:
-        trouble = f"{path}: {error}"
+        reason = f"{path}: {error}"
     else:
         if isinstance(document, Mapping):
             devices = document.get("devices") if document.get("kind") == TOOLKIT_KIND else []
             if isinstance(devices, list):
                 named = (device.get("name") for device in devices if isinstance(device, Mapping))
                 return frozenset(name for name in named if isinstance(name, str))
-        trouble = f"{path}: found another structure, expected a CDI spec"
-    log.warning("toolkit_spec_skipped", error=trouble)
+        reason = f"{path}: found another structure, expected a CDI spec"
+    log.warning("toolkit_spec_skipped", error=reason)
     return frozenset()

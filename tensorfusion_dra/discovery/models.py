@@ -94,21 +94,18 @@ class ModelTable:
         name. A mobile card without a row has three quarters of the compute of the desktop card of
         the same name (Tensor Fusion's rule, cmd/nodediscovery).
         """
-        found = self._find(product_name)
-        if found is None and name_key(product_name).endswith(LAPTOP_SUFFIX):
-            desktop = self._find(" ".join(product_name.split())[: -len(LAPTOP_SUFFIX)])
-            if desktop is not None:
-                found = Rating(milli_tflops=desktop.milli_tflops * 3 // 4, source=desktop.source)
-        return found
-
-    def _find(self, product_name: str) -> Rating | None:
-        for source, table in (
-            (TflopsSource.FILE, self.own),
-            (TflopsSource.TABLE, self.packaged),
-        ):
-            for name in (name_key(product_name), name_key(short_model(product_name))):
-                if name in table:
-                    return Rating(milli_tflops=table[name], source=source)
+        tried = [(product_name, 4)]
+        if name_key(product_name).endswith(LAPTOP_SUFFIX):
+            tried.append((" ".join(product_name.split())[: -len(LAPTOP_SUFFIX)], 3))
+        for name, quarters in tried:
+            keys = (name_key(name), name_key(short_model(name)))
+            for source, table in (
+                (TflopsSource.FILE, self.own),
+                (TflopsSource.TABLE, self.packaged),
+            ):
+                for key in keys:
+                    if key in table:
+                        return Rating(milli_tflops=table[key] * quarters // 4, source=source)
         return None
 
 

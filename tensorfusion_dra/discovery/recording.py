@@ -148,8 +148,8 @@ def inventory(
     lost: list[LostCard] = []
     for answers in recording.gpus:
         subject = known(answers.uuid) or f"GPU {answers.index}"
-        trouble = _lost(answers)
-        reason = trouble or _unusable(answers)
+        lost_because = _lost(answers)
+        reason = lost_because or _unusable(answers)
         rating = rate(answers) if reason is None else None
         if rating is None:
             unrated = (
@@ -157,13 +157,13 @@ def inventory(
                 f"clock to estimate from, expected a row for it"
             )
             left_out.append(LeftOut(subject=subject, reason=reason or unrated))
-            if trouble is not None:
+            if lost_because is not None:
                 lost.append(
                     LostCard(
                         subject=subject,
                         uuid=known(answers.uuid),
                         pci_bus_id=bus_id_in_sysfs(known(answers.bus_id) or ""),
-                        text=trouble,
+                        text=lost_because,
                     )
                 )
         else:

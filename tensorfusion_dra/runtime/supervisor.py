@@ -36,17 +36,18 @@ class Supervisor:
     """The process's threads in the order of their start, and the reason to stop.
 
     As a context manager, it stops everything on leaving, in reverse order of registration: it stops
-    the parts of own() and calls the callbacks of on_stop(). join_on_stop() sets the point in this
-    order at which the threads are joined.
+    the parts of own() and calls the callbacks of on_stop(). on_stop(self.join) sets the point in
+    this order at which the threads are joined.
 
     Attributes:
         stopping: Set when it is time to stop.
+        stop_now: Set by a second stop signal: stop without waiting for anything.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self.stopping: Final = Event()
-        self._stop_now = Event()
+        self.stop_now: Final = Event()
         self._cause: BaseException | None = None
         self._threads: list[Thread] = []
 
@@ -63,14 +64,6 @@ class Supervisor:
     def enter(self, context: AbstractContextManager[T]) -> T:
         """Enter a context; it ends on leaving, before everything that was registered earlier."""
         return self._stack.enter_context(context)
-
-    def join_on_stop(self, *, seconds: float) -> None:
-        """Join all threads on leaving, once the parts that are registered after this call stopped.
-
-        Args:
-            seconds: The longest wait for each thread.
-        """
-        self._stack.callback(self.join, seconds=seconds)
 
     def own(self, name: str, part: Part) -> None:
         """Run a part in a thread of its own, and stop it on leaving."""
@@ -99,11 +92,6 @@ class Supervisor:
         self._cause = self._cause or error
         self.stopping.set()
 
-    @property
-    def stop_now(self) -> bool:
-        """True after a second stop signal: stop without waiting for anything."""
-        return self._stop_now.is_set()
-
     def stop_on_signals(self) -> None:
         """Stop the process in order on SIGTERM and SIGINT; call it before any thread starts."""
         # Not a Python handler: it runs in the main thread, and only once that executes bytecode
@@ -112,7 +100,7 @@ class Supervisor:
         stop_signals.block()
 
         def stop() -> None:
-            for event in (self.stopping, self._stop_now):
+            for event in (self.stopping, self.stop_now):
                 number = signal.sigwait(STOP_SIGNALS)
                 log.info("stop_requested", signal=signal.Signals(number).name)
                 event.set()

@@ -183,7 +183,7 @@ def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) 
     assert answers[0].claims[first.uid].error == ""
 
 
-def test_foreign_socket_at_our_path_stays_and_is_logged_once(kept: Instance) -> None:
+def test_other_socket_at_our_path_stays_and_is_logged_once(kept: Instance) -> None:
     path = kept.paths.registration
     with socket.socket(socket.AF_UNIX) as other, capture_logs() as logs:
         other.bind(str(path) + "x")

@@ -182,7 +182,7 @@ class NodePlugin:
             exchanges=(self._api_server, self._metrics.api_requests),
         )
         self._nodes = Nodes(self._api, node_name=settings.node_name)
-        supervisor.join_on_stop(seconds=_JOIN_SECONDS)
+        supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
         claims = Claims(self._api)
@@ -297,7 +297,7 @@ class NodePlugin:
         dra = DraService(self._preparer, self._calls, supervisor.fail)
         servers = PluginServers(paths, dra, HealthService(self.catalog))
         supervisor.on_stop(
-            servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
+            servers.stop, drain_seconds=settings.drain_seconds, stop_now=supervisor.stop_now.is_set
         )
         servers.serve()
         # Prepares wait for the first reading.

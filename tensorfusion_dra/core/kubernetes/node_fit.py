@@ -1,4 +1,4 @@
-"""Which nodes fit: those that a NodeSelector selects, and those on which a pod may run.
+"""Nodes that fit: those that a NodeSelector selects, and those on which a pod may run.
 
 Selectors are evaluated as by component-helpers (package nodeaffinity). For pods, these are the
 filters NodeUnschedulable, TaintToleration and NodeAffinity of kube-scheduler 1.36, in the order in

@@ -102,7 +102,7 @@ def unavailable(error: RetryableError) -> Verdict:
 
 
 class Outcome(StrEnum):
-    """How a review ended."""
+    """End of a review."""
 
     CHANGED = "changed"
     PASSED = "passed"

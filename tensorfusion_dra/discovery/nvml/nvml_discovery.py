@@ -124,7 +124,8 @@ class NvmlDiscovery:
                 names what is missing.
             FatalError: The library was replaced; only a new process can load the new one.
         """
-        bound = bound_devices(self._sysfs)
+        driver = self._sysfs / "bus" / "pci" / "drivers" / "nvidia"
+        bound = frozenset(path.name for path in driver.glob("*:*"))  # the devices bound to it
         last, self._last = self._last, None
         is_open_for_events = (
             last is not None
@@ -386,12 +387,6 @@ def pci_place(sysfs: Path, bus_id: str) -> PciPlace:
     with suppress(OSError, ValueError):
         numa_node = int((link / "numa_node").read_text(encoding="ascii"))
     return PciPlace(pcie_root=pcie_root, numa_node=numa_node if numa_node >= 0 else None)
-
-
-def bound_devices(sysfs: Path) -> frozenset[str]:
-    """Return the bus IDs of the devices bound to NVIDIA's driver; none if they cannot be read."""
-    names = [entry.name for entry in (sysfs / "bus/pci/drivers/nvidia").glob("*")]
-    return frozenset(name for name in names if recording.bus_id_in_sysfs(name) == name)
 
 
 class NvmlEvents:

@@ -1,4 +1,4 @@
-"""Where a pod may run: selectors of nodes, taints."""
+"""Nodes that a selector selects, and those on which a pod may run."""
 
 from typing import Any
 
