@@ -33,7 +33,7 @@ _DROPPED: Final = re.compile(
     re.IGNORECASE,
 )
 # `A100-SXM4-80GB` is an A100; `A100-40C` is a vGPU, a part of an A100 from a hypervisor.
-_CHIP_AND_BOARD: Final = re.compile(r"([A-Za-z]{1,3}[0-9]+[A-Za-z]{0,2})-.+")
+_CHIP_AND_BOARD: Final = re.compile(r"^([A-Za-z]{1,3}[0-9]+[A-Za-z]{0,2})-.+$")
 _VGPU: Final = re.compile(r".+-[0-9]+[ABCQ](?:ME)?")
 _AMPERE_WORKSTATION: Final = re.compile(r"A[0-9]{3,4}")
 
@@ -205,7 +205,11 @@ def short_model(product_name: str) -> str:
     in ``MaxQ``, so that selectors for the desktop card of this name match neither.
     """
     words = [re.sub(r"[^A-Za-z0-9.-]", "", word) for word in product_name.split()]
-    kept = [_chip(word) for word in words if word and not _DROPPED.fullmatch(word)]
+    kept = [
+        word if _VGPU.fullmatch(word) else _CHIP_AND_BOARD.sub(r"\1", word).replace("-", "")
+        for word in words
+        if word and not _DROPPED.fullmatch(word)
+    ]
     # "RTX A6000" is commonly called A6000; all other RTX cards keep the word.
     kept = [
         word
@@ -216,10 +220,3 @@ def short_model(product_name: str) -> str:
     short = short or "".join(words) or "unknown"
     ending = "Laptop" if name_key(product_name).endswith(LAPTOP_SUFFIX) else ""
     return short[: MAX_MODEL_BYTES - len(ending)] + ending
-
-
-def _chip(word: str) -> str:
-    if _VGPU.fullmatch(word):
-        return word
-    match = _CHIP_AND_BOARD.fullmatch(word)
-    return match[1] if match else word.replace("-", "")

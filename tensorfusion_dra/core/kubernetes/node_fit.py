@@ -6,7 +6,7 @@ which it runs them. CPU, memory, ports, volumes and affinity between pods are no
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -138,25 +138,19 @@ def refusal(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
         if taint.get("effect") in REPELLING and not tolerated(taint, tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"taint {taint.get('key')}{value}:{taint['effect']} is not tolerated"
-    return next(_unselected(spec, NodeLabels.of(node)), "")
-
-
-def _unselected(spec: Mapping[str, object], node: NodeLabels) -> Iterator[str]:
+    labels = NodeLabels.of(node)
     for key, value in as_map(spec.get("nodeSelector")).items():
-        if node.labels.get(key) != value:
-            found = node.labels.get(key)
-            has = f"{key}={found}" if found is not None else f"no label {key}"
-            yield f"nodeSelector {key}={value}, node has {has}"
+        own = labels.labels.get(key)
+        if own != value:
+            has = f"no label {key}" if own is None else f"{key}={own}"
+            return f"nodeSelector {key}={value}, node has {has}"
     affinity = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is not None:
-        try:
-            selected = selects(required, node)
-        except InputError as error:
-            yield f"nodeAffinity: {error}"
-            return
-        if not selected:
-            yield "nodeAffinity does not select it"
+    try:
+        is_selected = required is None or selects(required, labels)
+    except InputError as error:
+        return f"nodeAffinity: {error}"
+    return "" if is_selected else "nodeAffinity does not select it"
 
 
 def tolerated(taint: Mapping[str, object], tolerations: Iterable[Mapping[str, object]]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import Any, Final
 
 import structlog
@@ -422,7 +422,6 @@ class SimulatedDiscovery:
             InputError: The text is neither, or contains an unknown field or name.
         """
         self._text = text
-        self._lock = Lock()  # guards the profile, which the thread of the events reads too
         self._read_version = self._file_version()
         self._profile = profile_from_text(text)
         self._prepared = prepared
@@ -497,15 +496,14 @@ class SimulatedDiscovery:
 
     def _live(self) -> NodeProfile:
         """Return the current profile; the last valid one if the file has become unusable."""
-        with self._lock:
-            version = self._file_version()
-            if version != self._read_version:
-                self._read_version = version
-                try:
-                    self._profile = profile_from_text(self._text)
-                except InputError as error:
-                    log.warning("profile_unusable", error=str(error))
-            return self._profile
+        version = self._file_version()
+        if version != self._read_version:
+            self._read_version = version
+            try:
+                self._profile = profile_from_text(self._text)
+            except InputError as error:
+                log.warning("profile_unusable", error=str(error))
+        return self._profile
 
     def _file_version(self) -> tuple[int, int, int] | None:
         try:
