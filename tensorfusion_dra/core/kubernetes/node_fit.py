@@ -139,11 +139,11 @@ def refusal(pod: Mapping[str, Any], node: Mapping[str, Any]) -> str:
             value = f"={taint['value']}" if taint.get("value") else ""
             return f"taint {taint.get('key')}{value}:{taint['effect']} is not tolerated"
     labels = NodeLabels.of(node)
-    for key, value in as_map(spec.get("nodeSelector")).items():
+    for key, wanted in as_map(spec.get("nodeSelector")).items():
         own = labels.labels.get(key)
-        if own != value:
+        if own != wanted:
             has = f"no label {key}" if own is None else f"{key}={own}"
-            return f"nodeSelector {key}={value}, node has {has}"
+            return f"nodeSelector {key}={wanted}, node has {has}"
     affinity = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     try:
