@@ -19,7 +19,7 @@ from dra_simulator.rest import (
     Json,
     RestError,
 )
-from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.review import annotations_of
 
 Document = Mapping[str, Any]
@@ -78,7 +78,8 @@ class ClaimController(LoopComponent):
                 (
                     found
                     for found in existing.values()
-                    if annotations_of(found).get(pod_claims.POD_CLAIM_ANNOTATION) == entry["name"]
+                    if annotations_of(found).get(resource_claims.POD_CLAIM_ANNOTATION)
+                    == entry["name"]
                 ),
                 None,
             )
@@ -153,7 +154,7 @@ class ClaimController(LoopComponent):
 
 def generated_claim(pod: Document, name: str, template: Document) -> Json:
     """Return the claim of a template for an entry of a pod."""
-    made = made_claims.created(pod, name, template)
+    made = resource_claims.created(pod, name, template)
     del made["metadata"]["name"]
     made["metadata"]["generateName"] = f"{pod['metadata']['name']}-{name}-"
     return made

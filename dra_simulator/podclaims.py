@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dra_simulator.rest import Json
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import pod_claims
+from tensorfusion_dra.core.kubernetes import resource_claims
 
 Document = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ def claim_name(pod: Document, entry: Document) -> str | None:
     Raises:
         ClaimNotCreatedError: The claim has not been created from its template yet.
     """
-    name = pod_claims.stored_name(pod, entry)
+    name = resource_claims.stored_name(pod, entry)
     if name == "":
         raise ClaimNotCreatedError(f'pod "{text(pod)}": ResourceClaim not created yet')
     return name

@@ -11,7 +11,6 @@ AssertionError that says what is wrong. They need no GPU, no cluster and no plug
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -219,9 +218,9 @@ def _called_twice(
 ) -> tuple[T, Report]:
     """Return what a call of the provider gives, and the report of it; both calls are checked."""
     tested = Registered(kind=kind, name="conformance", package="of it", load=lambda: provider)
-    with closing(Providers([tested], budget_seconds=budget_seconds)) as providers:
-        first, _ = call(providers), _checked_report(providers)
-        second, report = call(providers), _checked_report(providers)
+    providers = Providers([tested], budget_seconds=budget_seconds)
+    first, _ = call(providers), _checked_report(providers)
+    second, report = call(providers), _checked_report(providers)
     assert first == second, (
         "two calls differ, and every change is written to the API server: "
         f"found {second}, expected {first}"[:2000]

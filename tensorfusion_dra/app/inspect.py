@@ -318,7 +318,6 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
         troubles.append(str(error))
     every = providers.registered(settings)
     reports = (*loaded.reports(), *_enforcers(settings, every))
-    loaded.close()
     return {
         "node": settings.node_name,
         "providers": [

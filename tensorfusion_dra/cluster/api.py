@@ -26,7 +26,7 @@ from tensorfusion_dra.core.errors import (
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Exchanges
-from tensorfusion_dra.runtime.calls import MOST_READING, WaitingCalls
+from tensorfusion_dra.runtime.calls import MAX_READING, WaitingCalls
 from tensorfusion_dra.runtime.loops import Backoff
 
 READ_SECONDS: Final = 30.0
@@ -56,7 +56,7 @@ class RetriedReads:
     """Retries of reads after transient faults, for a bounded number of callers at a time."""
 
     def __init__(self) -> None:
-        self._waiting = WaitingCalls(MOST_READING, reason="wait for the API server")
+        self._waiting = WaitingCalls(MAX_READING, reason="wait for the API server")
 
     def with_retries(
         self, subject: str, ask: Callable[[float], Result], *, wait_seconds: float

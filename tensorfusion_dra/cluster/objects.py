@@ -21,7 +21,7 @@ from tensorfusion_dra.core.errors import (
     RetryableError,
     StatusError,
 )
-from tensorfusion_dra.core.kubernetes import claim_devices
+from tensorfusion_dra.core.kubernetes import resource_claims
 
 _WAIT_SECONDS: Final = 10.0
 _PERMISSION_STATUS: Final = "patch on resourceclaims/status"
@@ -126,7 +126,7 @@ class ClaimStatus:
     def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         """Return True if the claim with this UID still exists and is allocated these devices."""
         stored = self._api.find(_path(ref), wait_seconds=_WAIT_SECONDS) or {}
-        allocated = set(map(device_status.key, claim_devices.results(stored)))
+        allocated = set(map(device_status.key, resource_claims.results(stored)))
         written = set(map(device_status.key, devices))
         return metadata(stored).get("uid") == ref.uid and written <= allocated
 

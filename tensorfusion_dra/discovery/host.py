@@ -1,12 +1,10 @@
 """The host as containers with a card need it: device nodes, driver libraries, sizes, boot ID."""
 
 import json
-import math
 import os
 import platform
-import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +16,6 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.discovery import yaml_file
-from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
 
@@ -45,7 +42,7 @@ LIBRARY_FOLDERS: Final = (
 )
 PROGRAM_FOLDERS: Final = ("usr/bin", "usr/local/bin", "bin", "home/kubernetes/bin/nvidia/bin")
 
-_MOST_LINKS: Final = 40
+_MAX_LINKS: Final = 40
 """The kernel's limit."""
 
 _CUDA: Final = "libcuda.so.1"
@@ -74,8 +71,6 @@ TOOLKIT_KIND: Final = "nvidia.com/gpu"
 _SPEC_SUFFIXES: Final = (".json", ".yaml")
 """Suffixes of the files that runtimes read."""
 
-_MEMORY: Final = re.compile(r"^MemTotal: +([0-9]+) kB$", re.MULTILINE)
-
 
 class HostDeviceNodes:
     """Device nodes in the host's /dev, or in the dev folder of the driver root.
@@ -92,7 +87,7 @@ class HostDeviceNodes:
         driver_root: Path = Path("/"),
         root_on_host: Path | None = None,
     ) -> None:
-        """Read nothing yet.
+        """Name the folders.
 
         Args:
             folder: Folder of the nodes, here and on the host. None means the dev folder of the
@@ -167,7 +162,7 @@ class HostDriverFiles:
         cdi_folders: Sequence[Path],
         machine: str | None = None,
     ) -> None:
-        """Read nothing yet.
+        """Name the folders.
 
         Args:
             root: Root folder of the driver in this process.
@@ -178,7 +173,6 @@ class HostDriverFiles:
         self._root: Final = root
         self._root_on_host: Final = root_on_host or root
         self._cdi_folders: Final = tuple(cdi_folders)
-        self._unreadable: Final = LogThrottle(quiet_seconds=math.inf)
         triplet = f"{machine or platform.machine()}-linux-gnu"
         self._folders: Final = (f"/usr/lib/{triplet}", "/usr/lib64")
 
@@ -187,10 +181,14 @@ class HostDriverFiles:
 
         A spec is read again when it changes, so a lookup costs one stat() for each file.
         """
-        for folder in self._cdi_folders:
-            for path, version in self._specs(folder):
-                if gpu_uuid in _toolkit_devices(path, version):
-                    return f"{TOOLKIT_KIND}={gpu_uuid}"
+        for path in (path for folder in self._cdi_folders for path in folder.glob("*.*")):
+            # Our own specs may be many, one for each claim.
+            if path.suffix in _SPEC_SUFFIXES and not path.name.startswith(names.CDI_FILE_PREFIX):
+                with suppress(OSError):  # DRA drivers remove specs at any time
+                    found = path.stat()
+                    version = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+                    if gpu_uuid in _toolkit_devices(path, version):
+                        return f"{TOOLKIT_KIND}={gpu_uuid}"
         return None
 
     def mounts(self) -> tuple[Mount, ...]:
@@ -199,70 +197,52 @@ class HostDriverFiles:
         Raises:
             RetryableError: A library that every CUDA program needs is missing.
         """
-        files = dict(self._libraries())
+        found: dict[str, Path] = {}
+        for soname in _REQUIRED:
+            file = self._find(soname)
+            if file is None:
+                raise RetryableError(
+                    f"{soname}: found in no library folder of {self._root} "
+                    f"({', '.join(LIBRARY_FOLDERS)}), and no CDI spec of NVIDIA's container "
+                    "toolkit names the card; expected either"
+                )
+            found[soname] = file
+        version = found[_CUDA].name.removeprefix("libcuda.so.")
+        for name in (*_OPTIONAL, *(f"{stem}.so.{version}" for stem in _VERSIONED)):
+            if file := self._find(name):
+                found[name] = file
+        files = {
+            name: file
+            for soname, file in found.items()
+            for name in (soname, file.name, *_ALIASES.get(soname, ()))
+        }
         mounts = [
             self._mount(file, f"{folder}/{name}")
             for folder in self._folders
             for name, file in files.items()
         ]
-        program = self._find(_PROGRAM, PROGRAM_FOLDERS)
-        if program is not None:
+        if program := self._find(_PROGRAM, PROGRAM_FOLDERS):
             mounts.append(self._mount(program, f"/usr/bin/{_PROGRAM}"))
         return tuple(mounts)
 
-    def _libraries(self) -> Iterator[tuple[str, Path]]:
-        """Yield every library under each of its names."""
-        found = {soname: self._required(soname) for soname in _REQUIRED}
-        for soname in _OPTIONAL:
-            file = self._find(soname)
-            if file is not None:
-                found[soname] = file
-        for soname, file in found.items():
-            for name in (soname, file.name, *_ALIASES.get(soname, ())):
-                yield name, file
-        version = found[_CUDA].name.removeprefix("libcuda.so.")
-        for stem in _VERSIONED:
-            file = self._find(f"{stem}.so.{version}")
-            if file is not None:
-                yield f"{stem}.so.{version}", file
-
-    def _specs(self, folder: Path) -> list[tuple[Path, tuple[int, ...]]]:
-        """Return the specs of other programs in a folder, with a value that changes with each."""
-        found: list[tuple[Path, tuple[int, ...]]] = []
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    # Our own specs may be many, one for each claim.
-                    ours = entry.name.startswith(names.CDI_FILE_PREFIX)
-                    if entry.name.endswith(_SPEC_SUFFIXES) and not ours and entry.is_file():
-                        with suppress(FileNotFoundError):  # DRA drivers remove specs at any time
-                            status = entry.stat()
-                            times = (status.st_mtime_ns, status.st_ctime_ns)
-                            found.append(
-                                (Path(entry.path), (status.st_ino, status.st_size, *times))
-                            )
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            trouble = error.strerror or str(error)
-            if self._unreadable.is_new(trouble, key=str(folder)):
-                log.warning("toolkit_specs_unreadable", path=str(folder), error=trouble)
-        return found
-
-    def _required(self, soname: str) -> Path:
-        file = self._find(soname)
-        if file is None:
-            folders = ", ".join(LIBRARY_FOLDERS)
-            raise RetryableError(
-                f"{soname}: found in no library folder of {self._root} ({folders}), and no CDI "
-                "spec of NVIDIA's container toolkit names the card; expected either"
-            )
-        return file
-
     def _find(self, name: str, folders: Sequence[str] = LIBRARY_FOLDERS) -> Path | None:
-        """Return the target file, because a package update may redirect a link; None if missing."""
-        files = (_target(self._root / folder / name, self._root) for folder in folders)
-        return next((file for file in files if file is not None), None)
+        """Return the target file, because a package update may redirect a link; None if missing.
+
+        Links are resolved within the driver root: an absolute one, such as one to
+        /etc/alternatives, would lead out of it.
+        """
+        for folder in folders:
+            path = self._root / folder / name
+            for _ in range(_MAX_LINKS):
+                if not path.is_symlink():
+                    break
+                link = path.readlink()
+                path = (
+                    self._root / link.relative_to("/") if link.is_absolute() else path.parent / link
+                )
+            if path.is_file():
+                return path
+        return None
 
     def _mount(self, file: Path, container_path: str) -> Mount:
         on_host = self._root_on_host / file.relative_to(self._root)
@@ -270,32 +250,19 @@ class HostDriverFiles:
 
 
 class HostSizes:
-    """Reader of /proc/meminfo and of the data disk's file system."""
+    """Sizes of the machine's memory and of the data disk's file system."""
 
-    def __init__(self, data_folder: Path, *, proc: Path = Path("/proc")) -> None:
-        """Read nothing yet.
+    def __init__(self, data_folder: Path) -> None:
+        """Name the disk.
 
         Args:
             data_folder: Any folder on the data disk.
-            proc: The machine's /proc.
         """
         self._data_folder: Final = data_folder
-        self._proc: Final = proc
 
     def memory_bytes(self) -> int:
-        """Return the machine's memory, regardless of this container's limit.
-
-        Raises:
-            RetryableError: It cannot be read; the text names the file.
-        """
-        file = self._proc / "meminfo"
-        try:
-            found = _MEMORY.search(file.read_text(encoding="ascii", errors="replace"))
-        except OSError as error:
-            raise RetryableError(f"host memory: {file}: {error.strerror}") from error
-        if found is None:
-            raise RetryableError(f"host memory: {file}: found no line MemTotal, expected one")
-        return int(found[1]) * 1024
+        """Return the machine's memory, regardless of this container's limit."""
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def disk_bytes(self) -> int:
         """Return the size of the data disk's file system, used or not.
@@ -335,28 +302,15 @@ def _toolkit_devices(path: Path, _version: tuple[int, ...]) -> frozenset[str]:
         is_json = path.suffix == ".json"
         document = json.loads(yaml_file.read(path)) if is_json else yaml_file.content(path)
     except InputError as error:
-        trouble = str(error)
+        reason = str(error)
     except (ValueError, RecursionError) as error:
-        trouble = f"{path}: {error}"
+        reason = f"{path}: {error}"
     else:
         if isinstance(document, Mapping):
             devices = document.get("devices") if document.get("kind") == TOOLKIT_KIND else []
             if isinstance(devices, list):
                 named = (device.get("name") for device in devices if isinstance(device, Mapping))
                 return frozenset(name for name in named if isinstance(name, str))
-        trouble = f"{path}: found another structure, expected a CDI spec"
-    log.warning("toolkit_spec_skipped", error=trouble)
+        reason = f"{path}: found another structure, expected a CDI spec"
+    log.warning("toolkit_spec_skipped", error=reason)
     return frozenset()
-
-
-def _target(path: Path, root: Path) -> Path | None:
-    """Return the file at a path with links resolved within this root; None if there is none.
-
-    Otherwise an absolute link, such as one to /etc/alternatives, would lead out of the root.
-    """
-    for _ in range(_MOST_LINKS):
-        if not path.is_symlink():
-            return path if path.is_file() else None
-        link = path.readlink()
-        path = root / link.relative_to("/") if link.is_absolute() else path.parent / link
-    return None

@@ -1,7 +1,7 @@
 """Models of cards: their names, and their compute by the tables or by an estimate."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import zip_longest
@@ -33,7 +33,7 @@ _DROPPED: Final = re.compile(
     re.IGNORECASE,
 )
 # `A100-SXM4-80GB` is an A100; `A100-40C` is a vGPU, a part of an A100 from a hypervisor.
-_CHIP_AND_BOARD: Final = re.compile(r"([A-Za-z]{1,3}[0-9]+[A-Za-z]{0,2})-.+")
+_CHIP_AND_BOARD: Final = re.compile(r"^([A-Za-z]{1,3}[0-9]+[A-Za-z]{0,2})-.+$")
 _VGPU: Final = re.compile(r".+-[0-9]+[ABCQ](?:ME)?")
 _AMPERE_WORKSTATION: Final = re.compile(r"A[0-9]{3,4}")
 
@@ -76,28 +76,16 @@ class Rating:
     source: TflopsSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRow:
-    """One line of a table.
-
-    Attributes:
-        model: Short name. If users select the card by it (``A10``, ``RTX4090``), the row applies to
-            every card of that short name.
-        full_name: Name that NVML reports.
-        milli_tflops: Dense FP16, in thousandths of a TFLOPS.
-    """
-
-    model: str
-    full_name: str
-    milli_tflops: int
-
-
 @dataclass(frozen=True, slots=True)
 class ModelTable:
-    """The packaged rows, and an administrator's own rows, which take precedence."""
+    """Compute of cards, in thousandths of a TFLOPS of dense FP16, by name_key() of their names.
 
-    packaged: tuple[ModelRow, ...]
-    own: tuple[ModelRow, ...] = ()
+    Attributes:
+        own: An administrator's rows, which take precedence.
+    """
+
+    packaged: Mapping[str, int]
+    own: Mapping[str, int]
 
     def lookup(self, product_name: str) -> Rating | None:
         """Return the compute of the card with this NVML name; None if no row applies.
@@ -106,25 +94,18 @@ class ModelTable:
         name. A mobile card without a row has three quarters of the compute of the desktop card of
         the same name (Tensor Fusion's rule, cmd/nodediscovery).
         """
-        found = self._find(product_name)
-        if found is None and name_key(product_name).endswith(LAPTOP_SUFFIX):
-            desktop = self._find(" ".join(product_name.split())[: -len(LAPTOP_SUFFIX)])
-            if desktop is not None:
-                found = Rating(milli_tflops=desktop.milli_tflops * 3 // 4, source=desktop.source)
-        return found
-
-    def _find(self, product_name: str) -> Rating | None:
-        names = (
-            name_key(product_name),
-            name_key(short_model(product_name)),
-        )
-        for source, by_name in (
-            (TflopsSource.FILE, _by_name(self.own)),
-            (TflopsSource.TABLE, _by_name(self.packaged)),
-        ):
-            for name in names:
-                if name in by_name:
-                    return Rating(milli_tflops=by_name[name], source=source)
+        tried = [(product_name, 4)]
+        if name_key(product_name).endswith(LAPTOP_SUFFIX):
+            tried.append((" ".join(product_name.split())[: -len(LAPTOP_SUFFIX)], 3))
+        for name, quarters in tried:
+            keys = (name_key(name), name_key(short_model(name)))
+            for source, table in (
+                (TflopsSource.FILE, self.own),
+                (TflopsSource.TABLE, self.packaged),
+            ):
+                for key in keys:
+                    if key in table:
+                        return Rating(milli_tflops=table[key] * quarters // 4, source=source)
         return None
 
 
@@ -137,15 +118,16 @@ def load(own: Path | None = None) -> ModelTable:
     Raises:
         InputError: The file cannot be read or has another format; the text names the entry.
     """
-    packaged = tuple(
-        ModelRow(model=model, full_name=full_name, milli_tflops=_milli(tflops))
+    packaged = {
+        name_key(name): _milli(tflops)
         for model, full_name, tflops in gpu_models.PACKAGED
-    )
-    return ModelTable(packaged=packaged, own=() if own is None else rows(own))
+        for name in (model, full_name)
+    }
+    return ModelTable(packaged=packaged, own={} if own is None else rows(own))
 
 
-def rows(file: Path) -> tuple[ModelRow, ...]:
-    """Return the rows of NVIDIA cards in a file.
+def rows(file: Path) -> dict[str, int]:
+    """Return the compute of NVIDIA cards in a file, by name_key() of their names.
 
     Raises:
         InputError: The file cannot be read or has another format; the text names the entry.
@@ -153,44 +135,31 @@ def rows(file: Path) -> tuple[ModelRow, ...]:
     entries = yaml_file.content(file)
     if not isinstance(entries, list):
         raise InputError(f"{file}: found {shown(entries)}, expected a list of models")
-    found: list[ModelRow] = []
+    found: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
         where = f"{file}: entry {number}"
         if not isinstance(entry, dict):
             raise InputError(f"{where}: found {shown(entry)}, expected a model with its fields")
-        row = _row(entry, where)
+        names = {field: entry.get(field) for field in ("model", "fullModelName")}
+        for field, name in names.items():
+            if not isinstance(name, str) or not name_key(name):
+                raise InputError(f"{where}: {field}: found {shown(name)}, expected a name")
+        tflops = entry.get("fp16TFlops")
+        # NaN fails the range check too, because every comparison with it is false.
+        if not is_number(tflops) or not 0.001 <= tflops <= MAX_TFLOPS:
+            raise InputError(
+                f"{where} ({shown(names['model'])}): fp16TFlops: found {shown(tflops)}, "
+                f"expected a number from 0.001 to {MAX_TFLOPS}"
+            )
         if str(entry.get("vendor", "NVIDIA")).strip().upper() == "NVIDIA":
-            found.append(row)
-    return tuple(found)
-
-
-def _row(entry: Mapping[object, object], where: str) -> ModelRow:
-    names: list[str] = []
-    for field in ("model", "fullModelName"):
-        name = entry.get(field)
-        if not isinstance(name, str) or not name_key(name):
-            raise InputError(f"{where}: {field}: found {shown(name)}, expected a name")
-        names.append(name)
-    tflops = entry.get("fp16TFlops")
-    # NaN fails the range check too, because every comparison with it is false.
-    if not is_number(tflops) or not 0.001 <= tflops <= MAX_TFLOPS:
-        raise InputError(
-            f"{where} ({shown(names[0])}): fp16TFlops: found {shown(tflops)}, "
-            f"expected a number from 0.001 to {MAX_TFLOPS}"
-        )
-    return ModelRow(model=names[0], full_name=names[1], milli_tflops=_milli(tflops))
+            found |= {name_key(str(name)): _milli(tflops) for name in names.values()}
+    return found
 
 
 def _milli(tflops: float) -> int:
     """Return thousandths of a TFLOPS."""
     # str() returns the digits as written; the binary fraction is not exact.
     return int(Decimal(str(tflops)) * 1000)
-
-
-def _by_name(table: Iterable[ModelRow]) -> dict[str, int]:
-    return {
-        name_key(name): row.milli_tflops for row in table for name in (row.model, row.full_name)
-    }
 
 
 def estimated(
@@ -207,22 +176,17 @@ def estimated(
     """
     if not cores or not max_sm_clock_mhz or cores < 0 or max_sm_clock_mhz < 0:
         return None
-    flops = _flops_per_core_clock(product_name, compute_capability)
+    words = product_name.upper().split()
+    flops = _FLOPS_PER_CORE_CLOCK.get(compute_capability or (0, 0), _ANY_CORE)
+    if compute_capability == (7, 5) and "GTX" in words:
+        flops = _TURING_WITHOUT_TENSOR_CORES
+    elif compute_capability in _HALVED_IN_GEFORCE and "GEFORCE" in words:
+        flops //= 2
     # MHz x operations are 10**6 per second; a thousandth of a TFLOPS is 10**9 per second.
     milli_tflops = cores * max_sm_clock_mhz * flops // 1000
     if milli_tflops == 0:
         return None
     return Rating(milli_tflops=milli_tflops, source=TflopsSource.ESTIMATE)
-
-
-def _flops_per_core_clock(product_name: str, capability: tuple[int, int] | None) -> int:
-    if capability is None:
-        return _ANY_CORE
-    words = product_name.upper().split()
-    if capability == (7, 5) and "GTX" in words:
-        return _TURING_WITHOUT_TENSOR_CORES
-    flops = _FLOPS_PER_CORE_CLOCK.get(capability, _ANY_CORE)
-    return flops // 2 if "GEFORCE" in words and capability in _HALVED_IN_GEFORCE else flops
 
 
 def name_key(name: str) -> str:
@@ -241,7 +205,11 @@ def short_model(product_name: str) -> str:
     in ``MaxQ``, so that selectors for the desktop card of this name match neither.
     """
     words = [re.sub(r"[^A-Za-z0-9.-]", "", word) for word in product_name.split()]
-    kept = [_chip(word) for word in words if word and not _DROPPED.fullmatch(word)]
+    kept = [
+        word if _VGPU.fullmatch(word) else _CHIP_AND_BOARD.sub(r"\1", word).replace("-", "")
+        for word in words
+        if word and not _DROPPED.fullmatch(word)
+    ]
     # "RTX A6000" is commonly called A6000; all other RTX cards keep the word.
     kept = [
         word
@@ -252,10 +220,3 @@ def short_model(product_name: str) -> str:
     short = short or "".join(words) or "unknown"
     ending = "Laptop" if name_key(product_name).endswith(LAPTOP_SUFFIX) else ""
     return short[: MAX_MODEL_BYTES - len(ending)] + ending
-
-
-def _chip(word: str) -> str:
-    if _VGPU.fullmatch(word):
-        return word
-    match = _CHIP_AND_BOARD.fullmatch(word)
-    return match[1] if match else word.replace("-", "")

@@ -6,7 +6,7 @@ that a simulated card is published or left out exactly like a real one.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Final, TypeVar
 
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, LeftOut, LostCard
@@ -148,8 +148,8 @@ def inventory(
     lost: list[LostCard] = []
     for answers in recording.gpus:
         subject = known(answers.uuid) or f"GPU {answers.index}"
-        trouble = _lost(answers)
-        reason = trouble or _unusable(answers)
+        lost_because = _lost(answers)
+        reason = lost_because or _unusable(answers)
         rating = rate(answers) if reason is None else None
         if rating is None:
             unrated = (
@@ -157,18 +157,17 @@ def inventory(
                 f"clock to estimate from, expected a row for it"
             )
             left_out.append(LeftOut(subject=subject, reason=reason or unrated))
-            if trouble is not None:
+            if lost_because is not None:
                 lost.append(
                     LostCard(
                         subject=subject,
                         uuid=known(answers.uuid),
                         pci_bus_id=bus_id_in_sysfs(known(answers.bus_id) or ""),
-                        text=trouble,
+                        text=lost_because,
                     )
                 )
         else:
-            gpu = _gpu(answers, recording, rating, place)
-            gpus.append(replace(gpu, simulated=simulated))
+            gpus.append(_gpu(answers, recording, rating, place, simulated=simulated))
     recovery = {
         known(answers.uuid) or "": answers.recovery_action
         for answers in recording.gpus
@@ -208,7 +207,12 @@ def _lost(answers: GpuAnswers) -> str | None:
 
 
 def _gpu(
-    answers: GpuAnswers, recording: Recording, rating: Rating, place: Callable[[str], PciPlace]
+    answers: GpuAnswers,
+    recording: Recording,
+    rating: Rating,
+    place: Callable[[str], PciPlace],
+    *,
+    simulated: bool,
 ) -> Gpu:
     bus_id = bus_id_in_sysfs(known(answers.bus_id) or "")
     where = PciPlace() if bus_id is None else place(bus_id)
@@ -232,6 +236,7 @@ def _gpu(
         pci_bus_id=bus_id,
         pcie_root=where.pcie_root,
         numa_node=where.numa_node,
+        simulated=simulated,
     )
 
 

@@ -22,10 +22,10 @@ def content(file: Path) -> object:
         return yaml.safe_load(text)
     # PyYAML also lets errors of int(), date() and too deep nesting pass through.
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        trouble = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         if mark := getattr(error, "problem_mark", None):  # of yaml.MarkedYAMLError
-            trouble = f"line {mark.line + 1}: {getattr(error, 'problem', None) or 'not understood'}"
-        raise InputError(f"{file}: {trouble}, expected YAML") from error
+            reason = f"line {mark.line + 1}: {getattr(error, 'problem', None) or 'not understood'}"
+        raise InputError(f"{file}: {reason}, expected YAML") from error
 
 
 def read(file: Path) -> bytes:

@@ -42,7 +42,7 @@ from tensorfusion_dra.driver.claim_facts import FactsReader
 from tensorfusion_dra.driver.claim_upkeep import Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims
-from tensorfusion_dra.runtime.calls import MOST_WAITING_FOR_A_CLAIM, WaitingCalls
+from tensorfusion_dra.runtime.calls import MAX_WAITING_FOR_A_CLAIM, WaitingCalls
 from tensorfusion_dra.state.claim_store import ClaimStore
 
 log = structlog.get_logger()
@@ -287,7 +287,7 @@ class ClaimLocks:
 
     def __init__(self) -> None:
         self._waiting = WaitingCalls(
-            MOST_WAITING_FOR_A_CLAIM, reason="wait for another call's claim"
+            MAX_WAITING_FOR_A_CLAIM, reason="wait for another call's claim"
         )
         self._guard = Lock()  # guards _locks
         self._locks: WeakValueDictionary[str, Lock] = WeakValueDictionary()

@@ -241,10 +241,6 @@ class ProviderRunner:
                 self._record(state, self._ended - self._began, errors)
         return self._good
 
-    def close(self) -> None:
-        """End the thread; one that hangs is left behind and ends with the process."""
-        self._thread.close(wait_seconds=0.0)
-
     def _round(self, reading: Reading) -> Mapping[str, Any]:
         self._began, self._errors = time.monotonic(), {}
         answers: dict[str, Any] = {}
@@ -437,11 +433,6 @@ class Providers:
             for each in sorted(self._registered, key=lambda each: each.kind)
         ]
 
-    def close(self) -> None:
-        """End the providers' threads."""
-        for each in (*self._sources, *self._givers):
-            each.close()
-
 
 def offered(answer: object, checked: Callable[[object], AttributeValue | Capacity]) -> Offer:
     """Return the attributes or capacities in an answer that a device can have.
@@ -457,7 +448,7 @@ def offered(answer: object, checked: Callable[[object], AttributeValue | Capacit
     if not isinstance(answer, Mapping):
         raise TypeError(f"found {type(answer).__name__}, expected a mapping by name")
     if len(answer) > _MAX_NAMES:
-        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MOST_ENTRIES}")
+        raise ValueError(f"found {len(answer)} names, expected at most {device_rules.MAX_ENTRIES}")
     entries: dict[str, AttributeValue | Capacity] = {}
     refused = []
     for name, value in sorted(answer.items(), key=lambda item: str(item[0])):
@@ -517,7 +508,7 @@ def _conflict(name: str, givers: Mapping[str, str], entries: int) -> str:
     for known in (name, name.removeprefix(_OWN_DOMAIN), f"{_OWN_DOMAIN}{name}"):
         if known in givers:
             return f"provider {givers[known]} gave this name first"
-    most = device_rules.MOST_ENTRIES
+    most = device_rules.MAX_ENTRIES
     if entries >= most:
         return f"the device has {most} attributes and capacities, which is the most"
     return ""

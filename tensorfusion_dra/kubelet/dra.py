@@ -39,6 +39,20 @@ _MARGIN_SECONDS: Final = 1.0
 """An error must arrive before the kubelet's deadline; after it, nobody sees the error."""
 
 
+_HEALTH_SERVICES: Final = (
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",  # the same messages; what a kubelet up to 1.36 calls
+)
+_TIMEOUT_SECONDS: Final = 30
+"""Age of a report after which the kubelet calls a device's health unknown."""
+HEARTBEAT_SECONDS: Final = 10.0
+"""Interval between reports without a change: a third of that time."""
+_MAX_MESSAGE: Final = 1024
+"""Characters; the kubelet cuts a longer message."""
+MAX_STREAMS: Final = 8
+"""A kubelet opens one. Each takes a worker of the server for as long as it is open."""
+
+
 class DraService:
     """The DRA service: answers each claim of a request with its devices or its own error.
 
@@ -137,26 +151,12 @@ def _text(failure: Failure) -> str:
     return failure.text.encode(errors="replace").decode()
 
 
-_HEALTH_SERVICES: Final = (
-    "v1.DRAResourceHealth",
-    "v1alpha1.DRAResourceHealth",  # the same messages; what a kubelet up to 1.36 calls
-)
-_TIMEOUT_SECONDS: Final = 30
-"""Age of a report after which the kubelet calls a device's health unknown."""
-HEARTBEAT_SECONDS: Final = 10.0
-"""Interval between reports without a change: a third of that time."""
-_MAX_MESSAGE: Final = 1024
-"""Characters; the kubelet cuts a longer message."""
-MOST_STREAMS: Final = 8
-"""A kubelet opens one. Each takes a worker of the server for as long as it is open."""
-
-
 class HealthService:
     """Streams the health of all devices to a few readers at a time."""
 
     def __init__(self, catalog: DeviceCatalog) -> None:
         self._catalog = catalog
-        self._free = Semaphore(MOST_STREAMS)
+        self._free = Semaphore(MAX_STREAMS)
         self._stop = Event()
 
     def services(self) -> Iterator[grpc.GenericRpcHandler]:
@@ -185,10 +185,10 @@ class HealthService:
             return self._stop.is_set() or not context.is_active()
 
         if not self._free.acquire(blocking=False):
-            log.warning("health_stream_refused", error=f"{MOST_STREAMS} are open already")
+            log.warning("health_stream_refused", error=f"{MAX_STREAMS} are open already")
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"health streams: found {MOST_STREAMS} open, expected room for one more",
+                f"health streams: found {MAX_STREAMS} open, expected room for one more",
             )
         try:
             # When the reader goes, its worker thread must not wait for the next heartbeat.
@@ -205,19 +205,20 @@ def _devices(catalog: Catalog | None) -> list[health_pb.DeviceHealth]:
     """Return the health of each device, absent ones included: their pods have to know."""
     if catalog is None:
         return []
-    listed = dict.fromkeys(
+    names = dict.fromkeys(
         [*(device.name for device in catalog.devices), *sorted(catalog.unhealthy)]
     )
-    return [_device(catalog, name) for name in listed]
-
-
-def _device(catalog: Catalog, name: str) -> health_pb.DeviceHealth:
-    unhealthy = catalog.unhealthy.get(name)
-    text = printable.one_line(unhealthy.worst.text) if unhealthy else ""
-    return health_pb.DeviceHealth(
-        device=health_pb.DeviceIdentifier(pool_name=catalog.node.pool, device_name=name),
-        health=health_pb.HealthStatus.UNHEALTHY if unhealthy else health_pb.HealthStatus.HEALTHY,
-        last_updated_time=int(time.time()),
-        health_check_timeout_seconds=_TIMEOUT_SECONDS,
-        message=text.encode("ascii", "replace").decode()[:_MAX_MESSAGE],
-    )
+    found = []
+    for name in names:
+        unhealthy = catalog.unhealthy.get(name)
+        text = printable.one_line(unhealthy.worst.text) if unhealthy else ""
+        found.append(
+            health_pb.DeviceHealth(
+                device=health_pb.DeviceIdentifier(pool_name=catalog.node.pool, device_name=name),
+                health=health_pb.UNHEALTHY if unhealthy else health_pb.HEALTHY,
+                last_updated_time=int(time.time()),
+                health_check_timeout_seconds=_TIMEOUT_SECONDS,
+                message=text.encode("ascii", "replace").decode()[:_MAX_MESSAGE],
+            )
+        )
+    return found

@@ -21,21 +21,21 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.observed.node_view import RegistrationState, RegistrationView
 from tensorfusion_dra.kubelet import sockets
-from tensorfusion_dra.kubelet.dra import KUBELET_SECONDS, MOST_STREAMS, DraService, HealthService
+from tensorfusion_dra.kubelet.dra import KUBELET_SECONDS, MAX_STREAMS, DraService, HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb
 from tensorfusion_dra.kubelet.pb import pluginregistration_v1_pb2 as registration_pb
 from tensorfusion_dra.kubelet.sockets import SocketPaths
-from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
+from tensorfusion_dra.runtime.calls import MAX_READING, MAX_WAITING_FOR_A_CLAIM
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
 
 _FREE_WORKERS: Final = 24
 """Workers for calls that wait for nothing; see runtime/calls.py."""
-DRA_WORKERS: Final = MOST_STREAMS + MOST_READING + MOST_WAITING_FOR_A_CLAIM + _FREE_WORKERS
+DRA_WORKERS: Final = MAX_STREAMS + MAX_READING + MAX_WAITING_FOR_A_CLAIM + _FREE_WORKERS
 """Each open health stream and each waiting call occupies a worker. Threads start on demand."""
 _REGISTRATION_WORKERS: Final = 2
-_LOOK_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 _SWEEP_SECONDS: Final = 60.0
 _SILENCE_SECONDS: Final = 60.0
 """A kubelet dials a new socket within a second or two; otherwise it has missed the socket."""
@@ -136,40 +136,37 @@ class UnixServer:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Registration:
-    """The Registration service of one instance."""
+class PluginServers:
+    """The servers on both sockets: served before announced, withdrawn when no call is in flight.
 
-    def __init__(self, endpoint: str) -> None:
-        """Prepare the plugin info for the kubelet.
+    The registration socket has the Registration service, with which the kubelet asks for the
+    plugin's name and reports whether it has registered it.
 
-        Args:
-            endpoint: The socket path of the DRA services.
-        """
-        self._plugin = registration_pb.PluginInfo(
+    Attributes:
+        calls_cancelled: Number of calls still in flight at the end of the drain.
+    """
+
+    def __init__(self, paths: SocketPaths, dra: DraService, health: HealthService) -> None:
+        self._paths = paths
+        self._registration = RegistrationView()
+        self._dra = dra
+        self._health = health
+        self._guard = Lock()  # guards the servers, between keep() and stop()
+        self._ended = False
+        self._dra_server = UnixServer(
+            paths.dra, [*dra.services(), *health.services()], workers=DRA_WORKERS
+        )
+        plugin = registration_pb.PluginInfo(
             type=names.PLUGIN_TYPE,
             name=names.DRIVER,
-            endpoint=endpoint,
+            endpoint=str(paths.dra),
             supported_versions=list(names.SUPPORTED_VERSIONS),
         )
-        self._endpoint = endpoint
-        self._view = RegistrationView()
-
-    def check(self) -> None:
-        """Return if the kubelet has registered this instance.
-
-        Raises:
-            RetryableError: It has not, or no longer.
-        """
-        if self._view.state is not RegistrationState.REGISTERED:
-            raise RetryableError(f"{self._endpoint}: not registered by the kubelet")
-
-    def service(self) -> grpc.GenericRpcHandler:
-        """Return the gRPC service for a server on the registration socket."""
-        return grpc.method_handlers_generic_handler(
+        registration = grpc.method_handlers_generic_handler(
             "pluginregistration.Registration",
             {
                 "GetInfo": grpc.unary_unary_rpc_method_handler(
-                    lambda _request, _context: self._plugin,
+                    lambda _request, _context: plugin,
                     request_deserializer=registration_pb.InfoRequest.FromString,
                     response_serializer=registration_pb.PluginInfo.SerializeToString,
                 ),
@@ -180,49 +177,8 @@ class Registration:
                 ),
             },
         )
-
-    def view(self) -> RegistrationView:
-        """Return what the kubelet last reported."""
-        return self._view
-
-    def _notify(
-        self, request: registration_pb.RegistrationStatus, _context: grpc.ServicerContext
-    ) -> registration_pb.RegistrationStatusResponse:
-        is_registered = request.plugin_registered
-        self._view = RegistrationView(
-            state=RegistrationState.REGISTERED if is_registered else RegistrationState.REFUSED,
-            since=datetime.now(UTC),
-            error="" if is_registered else request.error,
-        )
-        if is_registered:
-            log.info("registered", endpoint=self._endpoint)
-        else:
-            # The kubelet tries again, with a growing delay, as long as the socket exists.
-            log.warning("registration_refused", error=request.error)
-        return registration_pb.RegistrationStatusResponse()
-
-
-class PluginServers:
-    """The servers on both sockets: served before announced, withdrawn when no call is in flight.
-
-    Attributes:
-        calls_cancelled: Number of calls still in flight at the end of the drain.
-    """
-
-    def __init__(
-        self, paths: SocketPaths, registration: Registration, dra: DraService, health: HealthService
-    ) -> None:
-        self._paths = paths
-        self._registration = registration
-        self._dra = dra
-        self._health = health
-        self._guard = Lock()  # guards the servers, between keep() and stop()
-        self._ended = False
-        self._dra_server = UnixServer(
-            paths.dra, [*dra.services(), *health.services()], workers=DRA_WORKERS
-        )
         self._registration_server = UnixServer(
-            paths.registration, [registration.service()], workers=_REGISTRATION_WORKERS
+            paths.registration, [registration], workers=_REGISTRATION_WORKERS
         )
         self._announced = 0.0
         self.calls_cancelled = 0
@@ -276,6 +232,19 @@ class PluginServers:
             dra_pb.NodePrepareResourcesResponse,
         )
 
+    def check_registered(self) -> None:
+        """Return if the kubelet has registered this instance.
+
+        Raises:
+            RetryableError: It has not, or no longer.
+        """
+        if self._registration.state is not RegistrationState.REGISTERED:
+            raise RetryableError(f"{self._paths.dra}: not registered by the kubelet")
+
+    def registration(self) -> RegistrationView:
+        """Return what the kubelet last reported."""
+        return self._registration
+
     def keep(self, stopping: Event) -> None:
         """Bind sockets again that vanish, and remove those of dead instances, until stopping.
 
@@ -284,7 +253,7 @@ class PluginServers:
         """
         swept = time.monotonic()
         throttle = LogThrottle(quiet_seconds=math.inf)
-        while not stopping.wait(_LOOK_SECONDS):
+        while not stopping.wait(_POLL_SECONDS):
             try:
                 with self._guard:
                     if not self._ended:
@@ -333,7 +302,7 @@ class PluginServers:
                 self._dra_server.restart(grace_seconds=KUBELET_SECONDS)
             log.warning("socket_rebound", socket=str(self._paths.dra))
         silent = time.monotonic() - self._announced >= _SILENCE_SECONDS
-        unseen = silent and self._registration.view().state is RegistrationState.WAITING
+        unseen = silent and self._registration.state is RegistrationState.WAITING
         if unseen:
             log.warning("kubelet_awaited", seconds=_SILENCE_SECONDS, endpoint=str(self._paths.dra))
         if unseen or not self._registration_server.is_reachable:
@@ -341,6 +310,22 @@ class PluginServers:
                 self._registration_server.restart(grace_seconds=0)
             self._announced = time.monotonic()
             log.warning("socket_rebound", socket=str(self._paths.registration))
+
+    def _notify(
+        self, request: registration_pb.RegistrationStatus, _context: grpc.ServicerContext
+    ) -> registration_pb.RegistrationStatusResponse:
+        is_registered = request.plugin_registered
+        self._registration = RegistrationView(
+            state=RegistrationState.REGISTERED if is_registered else RegistrationState.REFUSED,
+            since=datetime.now(UTC),
+            error="" if is_registered else request.error,
+        )
+        if is_registered:
+            log.info("registered", endpoint=str(self._paths.dra))
+        else:
+            # The kubelet tries again, with a growing delay, as long as the socket exists.
+            log.warning("registration_refused", error=request.error)
+        return registration_pb.RegistrationStatusResponse()
 
     def _sweep(self) -> None:
         try:

@@ -24,6 +24,30 @@ MAX_PATH_BYTES: Final = 107
 """sun_path holds 108 bytes, including the final NUL."""
 
 _TOKEN_BYTES: Final = 3
+LOCK_FILE: Final = "sockets.lock"
+_LOCK_SECONDS: Final = 10.0
+"""Another instance holds the lock for milliseconds. If its process is stopped (SIGSTOP) in between,
+it holds the lock until it ends."""
+_PROBE_SECONDS: Final = 1.0
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()[:8]
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+_OURS: Final = _digest(names.DRIVER)
+_INSTANCE: Final = r"[A-Za-z0-9_-]{1,63}"
+_HASHED: Final = f"[A-Za-z0-9_-]{{{len(_OURS)}}}"
+_TOKEN: Final = f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}"
+# Names of this driver's registration sockets and DRA sockets, from any pod. The second one is
+# for the driver's own folder only, which contains no other driver's sockets.
+OUR_REGISTRATION: Final = re.compile(
+    f"{re.escape(names.DRIVER)}(-{_INSTANCE})?-reg\\.sock"
+    f"|dra-{re.escape(_OURS)}{_HASHED}-reg\\.sock"
+    f"|\\.dra-{re.escape(_OURS)}-{_TOKEN}"
+)
+OUR_DRA: Final = re.compile(f"dra(-{_INSTANCE})?\\.sock|\\.{_TOKEN}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +94,8 @@ def hidden(path: Path) -> Path:
     It is never longer than the final path. The kubelet ignores names that begin with a dot.
     """
     token = secrets.token_hex(_TOKEN_BYTES)
-    ours = f"dra-{_OURS}-" if is_our_registration(path.name) else ""
+    ours = f"dra-{_OURS}-" if OUR_REGISTRATION.fullmatch(path.name) else ""
     return path.with_name(f".{ours}{token}")
-
-
-def is_our_registration(name: str) -> bool:
-    """Return True if a registration socket of this driver, from any pod, can have this name."""
-    return _OUR_REGISTRATION.fullmatch(name) is not None
-
-
-def is_our_dra(name: str) -> bool:
-    """Return True if a DRA socket of this driver, from any pod, can have this name.
-
-    Use it only for the driver's own folder, which contains no other driver's sockets.
-    """
-    return _OUR_DRA.fullmatch(name) is not None
 
 
 def _first_fitting(folder: Path, file_names: Sequence[str]) -> Path:
@@ -95,29 +106,6 @@ def _first_fitting(folder: Path, file_names: Sequence[str]) -> Path:
         f"socket {folder / file_names[-1]}: {len(str(folder / file_names[-1]).encode())} bytes, "
         f"expected at most {MAX_PATH_BYTES}"
     )
-
-
-def _digest(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()[:8]
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-_OURS: Final = _digest(names.DRIVER)
-_INSTANCE: Final = r"[A-Za-z0-9_-]{1,63}"
-_HASHED: Final = f"[A-Za-z0-9_-]{{{len(_OURS)}}}"
-_TOKEN: Final = f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}"
-_OUR_REGISTRATION: Final = re.compile(
-    f"{re.escape(names.DRIVER)}(-{_INSTANCE})?-reg\\.sock"
-    f"|dra-{re.escape(_OURS)}{_HASHED}-reg\\.sock"
-    f"|\\.dra-{re.escape(_OURS)}-{_TOKEN}"
-)
-_OUR_DRA: Final = re.compile(f"dra(-{_INSTANCE})?\\.sock|\\.{_TOKEN}")
-
-LOCK_FILE: Final = "sockets.lock"
-_LOCK_SECONDS: Final = 10.0
-"""Another instance holds the lock for milliseconds. If its process is stopped (SIGSTOP) in between,
-it holds the lock until it ends."""
-_PROBE_SECONDS: Final = 1.0
 
 
 @contextmanager
@@ -184,10 +172,10 @@ def sweep(own: SocketPaths) -> tuple[Path, ...]:
     """
     removed: list[Path] = []
     with exclusive(own.dra.parent, wait_seconds=0):
-        for ours, is_ours in ((own.registration, is_our_registration), (own.dra, is_our_dra)):
+        for ours, pattern in ((own.registration, OUR_REGISTRATION), (own.dra, OUR_DRA)):
             try:
                 for path in sorted(ours.parent.iterdir()):
-                    if is_ours(path.name) and path != ours and is_dead(path):
+                    if pattern.fullmatch(path.name) and path != ours and is_dead(path):
                         path.unlink(missing_ok=True)
                         removed.append(path)
             except FileNotFoundError:

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims.operation import STAGES, EndedOperation, Opera
 from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import xids
 from tensorfusion_dra.core.devices.health import ProblemKind
-from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS
+from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS
 from tensorfusion_dra.core.observed.node_view import (
     Amounts,
     CardView,

@@ -15,10 +15,10 @@ from typing import Final, Self
 
 from tensorfusion_dra.core.errors import RetryableError
 
-MOST_READING: Final = 64
+MAX_READING: Final = 64
 """Calls that read from the API server. A node starts fewer pods at once, and each read takes some
 milliseconds while the API server answers in time."""
-MOST_WAITING_FOR_A_CLAIM: Final = 64
+MAX_WAITING_FOR_A_CLAIM: Final = 64
 """Calls that wait for another call for the same claim. Pods that share a claim start together."""
 _POLL_SECONDS: Final = 0.1
 
@@ -72,16 +72,16 @@ class CallsInFlight:
 class WaitingCalls:
     """A bound that refuses further calls at once; the kubelet repeats them by itself."""
 
-    def __init__(self, most: int, *, reason: str) -> None:
-        """Start with all slots free.
+    def __init__(self, maximum: int, *, reason: str) -> None:
+        """Bound the calls.
 
         Args:
-            most: Number of slots.
+            maximum: Number of slots.
             reason: Why calls wait, for error texts: ``wait for the API server``.
         """
-        self._most = most
+        self._maximum = maximum
         self._reason = reason
-        self._free = Semaphore(most)
+        self._free = Semaphore(maximum)
 
     @contextmanager
     def slot(self, subject: str) -> Iterator[None]:
@@ -94,7 +94,7 @@ class WaitingCalls:
             RetryableError: All slots are occupied.
         """
         if not self._free.acquire(blocking=False):
-            raise RetryableError(f"{subject}: {self._most} other calls {self._reason} already")
+            raise RetryableError(f"{subject}: {self._maximum} other calls {self._reason} already")
         try:
             yield
         finally:

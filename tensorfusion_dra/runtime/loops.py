@@ -1,10 +1,12 @@
-"""What every loop needs: a wait that others can end, growing delays, and quiet logs."""
+"""Tools of every loop: a wait that others can end, growing delays, and quiet logs."""
 
 import random
 import time
 from collections.abc import Callable, Collection
 from threading import Event
 from typing import Final
+
+QUIET_SECONDS: Final = 600.0
 
 
 class Backoff:
@@ -74,9 +76,6 @@ class Wakeup:
         self._stop.wait(max(0.0, seconds))
 
 
-QUIET_SECONDS: Final = 600.0
-
-
 class LogThrottle:
     """Decides whether a text is worth a line: it differs from the last one, or that one is old.
 
@@ -89,7 +88,7 @@ class LogThrottle:
         quiet_seconds: float = QUIET_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing was logged yet.
+        """Set the time between equal lines.
 
         Args:
             quiet_seconds: Time after which the same text is logged again; math.inf for never.
@@ -109,7 +108,7 @@ class LogThrottle:
         return True
 
     def over(self, *, key: str = "") -> bool:
-        """Forget the last text, since the trouble is over; return False if there was none."""
+        """Forget the last text, since its reason is over; return False if there was none."""
         return self._logged.pop(key, None) is not None
 
     def keep_only(self, keys: Collection[str]) -> None:

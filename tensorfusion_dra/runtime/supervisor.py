@@ -6,8 +6,8 @@ A driver with missing threads would look healthy and do only a part of its work.
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from threading import Event, Lock, Thread
-from typing import ParamSpec, Protocol, Self, TypeVar
+from threading import Event, Thread
+from typing import Final, ParamSpec, Protocol, Self, TypeVar
 
 import structlog
 
@@ -36,15 +36,18 @@ class Supervisor:
     """The process's threads in the order of their start, and the reason to stop.
 
     As a context manager, it stops everything on leaving, in reverse order of registration: it stops
-    the parts of own() and calls the callbacks of on_stop(). join_on_stop() sets the point in this
-    order at which the threads are joined.
+    the parts of own() and calls the callbacks of on_stop(). on_stop(self.join) sets the point in
+    this order at which the threads are joined.
+
+    Attributes:
+        stopping: Set when it is time to stop.
+        stop_now: Set by a second stop signal: stop without waiting for anything.
     """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._stop = Event()
-        self._stop_now = Event()
-        self._guard = Lock()  # guards _cause
+        self.stopping: Final = Event()
+        self.stop_now: Final = Event()
         self._cause: BaseException | None = None
         self._threads: list[Thread] = []
 
@@ -62,14 +65,6 @@ class Supervisor:
         """Enter a context; it ends on leaving, before everything that was registered earlier."""
         return self._stack.enter_context(context)
 
-    def join_on_stop(self, *, seconds: float) -> None:
-        """Join all threads on leaving, once the parts that are registered after this call stopped.
-
-        Args:
-            seconds: The longest wait for each thread.
-        """
-        self._stack.callback(self.join, seconds=seconds)
-
     def own(self, name: str, part: Part) -> None:
         """Run a part in a thread of its own, and stop it on leaving."""
         self._stack.callback(part.stop)
@@ -77,25 +72,25 @@ class Supervisor:
 
     def run(self, name: str, part: Callable[[], None]) -> None:
         """Run a function in a thread of its own; if it ends too early, the whole process stops."""
-        thread = Thread(target=self._supervised, args=(name, part), name=name, daemon=True)
+
+        def supervised() -> None:
+            try:
+                part()
+                if not self.stopping.is_set():
+                    self.fail(RuntimeError(f"{name} ended by itself"))
+            # All: otherwise a thread that calls sys.exit() would end unnoticed.
+            except BaseException as error:
+                log.error("part_failed", part=name, error=repr(error), exc_info=True)
+                self.fail(error)
+
+        thread = Thread(target=supervised, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def fail(self, error: BaseException) -> None:
         """Stop everything because of this error."""
-        with self._guard:
-            self._cause = self._cause or error
-        self._stop.set()
-
-    @property
-    def stopping(self) -> Event:
-        """Event that is set when it is time to stop."""
-        return self._stop
-
-    @property
-    def stop_now(self) -> bool:
-        """True after a second stop signal: stop without waiting for anything."""
-        return self._stop_now.is_set()
+        self._cause = self._cause or error
+        self.stopping.set()
 
     def stop_on_signals(self) -> None:
         """Stop the process in order on SIGTERM and SIGINT; call it before any thread starts."""
@@ -105,7 +100,7 @@ class Supervisor:
         stop_signals.block()
 
         def stop() -> None:
-            for event in (self._stop, self._stop_now):
+            for event in (self.stopping, self.stop_now):
                 number = signal.sigwait(STOP_SIGNALS)
                 log.info("stop_requested", signal=signal.Signals(number).name)
                 event.set()
@@ -114,9 +109,8 @@ class Supervisor:
 
     def wait(self) -> BaseException | None:
         """Wait until it is time to stop; return the error that caused it, or None."""
-        self._stop.wait()
-        with self._guard:
-            return self._cause
+        self.stopping.wait()
+        return self._cause
 
     def join(self, *, seconds: float) -> None:
         """Wait for all threads, at most this long for each."""
@@ -124,15 +118,3 @@ class Supervisor:
             thread.join(seconds)
             if thread.is_alive():
                 log.warning("thread_left_behind", error=f"{thread.name} still runs")
-
-    def _supervised(self, name: str, part: Callable[[], None]) -> None:
-        try:
-            part()
-        except (
-            BaseException
-        ) as error:  # otherwise a thread that calls sys.exit() would end unnoticed
-            log.error("part_failed", part=name, error=repr(error), exc_info=True)
-            self.fail(error)
-        else:
-            if not self._stop.is_set():
-                self.fail(RuntimeError(f"{name} ended by itself"))

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError, InputError
-from tensorfusion_dra.core.kubernetes import node_selector, pod_placement, quantity
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes import node_fit, quantity
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 Document = Mapping[str, Any]
@@ -72,7 +72,7 @@ class Taint:
     @property
     def repels(self) -> bool:
         """Return True if only claims that tolerate the taint get the device."""
-        return self.effect in pod_placement.REPELLING
+        return self.effect in node_fit.REPELLING
 
     def __str__(self) -> str:
         return f"{self.key}={self.value}" if self.value else self.key
@@ -310,7 +310,7 @@ def selects_node(selector: Document | None, node: Document) -> bool:
             value that is not a number.
     """
     try:
-        return node_selector.selects(selector, NodeLabels.of(node))
+        return node_fit.selects(selector, NodeLabels.of(node))
     except InputError as error:
         raise SchedulingError(f"node selector: {error}") from error
 
@@ -363,7 +363,7 @@ class Wanted:
     def repelling_taint(self, device: Device) -> Taint | None:
         """Return the first taint that keeps the request from the device; None if there is none."""
         for taint in device.taints:
-            if taint.repels and not pod_placement.tolerated(asdict(taint), self.tolerations):
+            if taint.repels and not node_fit.tolerated(asdict(taint), self.tolerations):
                 return taint
         return None
 

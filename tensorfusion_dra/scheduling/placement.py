@@ -20,7 +20,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import terms
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.cel.terms import Lookup, Term
-from tensorfusion_dra.core.kubernetes import claim_devices, pod_placement
+from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
 from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices, usage
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
@@ -271,7 +271,7 @@ class NodeClusters:
             self._pools.setdefault(item.node_name, set()).add(key)
             self._slices.setdefault(key, []).append(item)
         for claim in whole.claims:
-            results = claim_devices.results(claim)
+            results = resource_claims.results(claim)
             for key in {(result["driver"], result["pool"]) for result in results}:
                 self._claims.setdefault(key, []).append(claim)
 
@@ -363,7 +363,7 @@ def _refusal(trial: Trial, node: Document) -> str:
     Raises:
         SchedulingError: The nodeSelector of a claim's allocation is malformed.
     """
-    refusal = pod_placement.refusal(trial.pod, node)
+    refusal = node_fit.refusal(trial.pod, node)
     if refusal:
         return refusal
     for claim in trial.claims:

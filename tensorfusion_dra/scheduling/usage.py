@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorfusion_dra.core.kubernetes import claim_devices, quantity
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.scheduling.devices import Capacity, DeviceId, Policy
 
@@ -106,7 +106,7 @@ def holders(claims: Iterable[Mapping[str, Any]]) -> dict[DeviceId, list[Holder]]
             ).get("used")
             for each in status.get("devices") or ()
         }
-        for result in claim_devices.results(claim):
+        for result in resource_claims.results(claim):
             device = DeviceId(result["driver"], result["pool"], result["device"])
             amounts = result.get("consumedCapacity") or {}
             holder = Holder(

@@ -68,7 +68,7 @@ def folder(limits: Limits) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tfd-") as made:
         folder = Path(made) / FOLDER
         with Supervisor() as supervisor:
-            supervisor.join_on_stop(seconds=5)
+            supervisor.on_stop(supervisor.join, seconds=5)
             server = LimitsServer(cast("Any", limits), folder)
             supervisor.run("server", lambda: server.run(supervisor))
             yield folder

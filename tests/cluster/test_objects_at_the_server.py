@@ -41,7 +41,7 @@ POD_REF = PodRef(namespace="default", name="train", uid="uid")
 
 
 def t4_slice(generation: int = 1) -> Slice:
-    inventory = simulated_discovery.from_text("1xT4", node_name=NODE.name).read()
+    inventory = simulated_discovery.SimulatedDiscovery("1xT4", node_name=NODE.name).read()
     listed = [device.as_api() for device in published_devices(*inventory.gpus)]
     wanted = planning.wanted(listed, NODE, node_uid="node-uid")
     (created,) = planning.plan(wanted, []).create

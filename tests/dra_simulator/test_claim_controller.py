@@ -9,7 +9,7 @@ from dra_simulator.apiserver import ApiServer
 from dra_simulator.claim_controller import ClaimController
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import CLAIMS, EVENTS, NODES, PODS, TEMPLATES, Client
-from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
+from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
 from tests.dra_simulator.waiting import always, eventually
 from tests.support import objects
 from tests.support.objects import Json

@@ -214,7 +214,7 @@ class Sizes:
 
 
 def catalog_reader(sizes: Sizes, node: Node | None) -> DeviceCatalog:
-    cards = simulated_discovery.from_text("1xA100-SXM4-80GB", node_name="node-01").read()
+    cards = simulated_discovery.SimulatedDiscovery("1xA100-SXM4-80GB", node_name="node-01").read()
     return DeviceCatalog(FixedDiscovery(cards), node, host=sizes)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
+from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
 from tests.support.builders.devices import NODE

@@ -13,7 +13,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import Enforcement, Version
 from tensorfusion_dra.core.devices.health import HealthProblem, Problem, ProblemKind
-from tensorfusion_dra.core.kubernetes.device_rules import MOST_ENTRIES
+from tensorfusion_dra.core.kubernetes.device_rules import MAX_ENTRIES
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.driver import providers
 from tests.support.builders.devices import published_devices
@@ -146,7 +146,7 @@ def test_capacity_is_added_beside_the_drivers() -> None:
 
 
 def test_room_is_given_in_alphabetical_order() -> None:
-    room = MOST_ENTRIES - len(CARD.attributes) - len(CARD.capacity)
+    room = MAX_ENTRIES - len(CARD.attributes) - len(CARD.capacity)
     offered = {f"example.com/a{number:02}": number for number in range(40)}
 
     offer = attributes(dict(reversed(offered.items())))

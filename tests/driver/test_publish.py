@@ -15,7 +15,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.devices.slices import Slice, WriteReason
 from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
-from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )

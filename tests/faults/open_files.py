@@ -5,12 +5,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tensorfusion_dra.kubelet.dra import MOST_STREAMS
+from tensorfusion_dra.kubelet.dra import MAX_STREAMS
 from tests.faults.node import Node
 from tests.support.kubelet import PluginClient
 from tests.support.waiting import eventually
 
-_OTHER_WORKERS: Final = 32 - MOST_STREAMS
+_OTHER_WORKERS: Final = 32 - MAX_STREAMS
 """Threads that serve calls other than streams; a new one starts when all are busy."""
 _SAME_READINGS: Final = 15
 """Number of equal readings in a row that count as settled."""
@@ -22,7 +22,7 @@ def nothing_left_open(node: Node) -> Iterator[None]:
     with ExitStack() as kubelets:
         streams = [
             kubelets.enter_context(PluginClient(node.dra_socket)).watch_health()
-            for _ in range(MOST_STREAMS)
+            for _ in range(MAX_STREAMS)
         ]
         # The first reports are empty while the cards have not been read.
         assert all(any(report.devices for report in stream) for stream in streams)

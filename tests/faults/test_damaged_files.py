@@ -18,9 +18,9 @@ import yaml
 from tensorfusion_dra.app.shared import node_settings
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.discovery import models
-from tensorfusion_dra.discovery.host import HostDriverFiles, HostSizes
+from tensorfusion_dra.discovery.host import HostDriverFiles
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.discovery.nvml import nvml_machine
 from tests.discovery.nvml.nvml_machine import Machine
@@ -65,7 +65,6 @@ TOOLKIT = {
     ],
     "containerEdits": {"mounts": [{"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/a"}]},
 }
-MEMINFO = "MemTotal:       263861272 kB\nMemFree:         8110188 kB\nBuffers:          1024 kB\n"
 
 Read = Callable[[Path], Any]
 
@@ -92,10 +91,6 @@ def read_toolkit_spec(file: Path) -> str | None:
     return HostDriverFiles(Path("/nowhere"), cdi_folders=[file.parent]).toolkit_device(CARD)
 
 
-def read_meminfo(file: Path) -> object:
-    return HostSizes(file.parent, proc=file.parent).memory_bytes()
-
-
 def kubeconfig() -> str:
     entry = {"name": "here"}
     authority = base64.b64encode(b"-----BEGIN CERTIFICATE-----\n").decode()
@@ -119,14 +114,13 @@ def kubeconfig() -> str:
         (PROFILE, lambda file: simulated_discovery.profile_from_text(str(file)), InputError),
         (MODELS, models.rows, InputError),
         (kubeconfig(), read_kubeconfig, InputError),
-        (MEMINFO, read_meminfo, RetryableError),
     ],
-    ids=["settings", "profile", "models", "kubeconfig", "meminfo"],
+    ids=["settings", "profile", "models", "kubeconfig"],
 )
 def test_damaged_file_is_read_or_refused(
     tmp_path: Path, tally: Tally, content: str, read: Read, errors: type[DriverError]
 ) -> None:
-    file = tmp_path / ("meminfo" if read is read_meminfo else "file.yaml")
+    file = tmp_path / "file.yaml"
     file.write_text(content)
     assert refusal(read, file, errors) is None
     for damage in damaged(content.encode()):
@@ -206,7 +200,7 @@ def test_damaged_nvml_answers_give_an_inventory_or_a_retryable_error(
     whole = nvml_machine.answers(nvml_machine.card(0), nvml_machine.card(1))
     every = [damage.decode(errors="replace") for damage in damaged(whole.encode(), flips=160)]
     texts = [text.replace("\0", "?") for text in every]
-    steps = [step for text in texts for step in (machine.rewrite(text), ["read"], ["close"])]
+    steps = [step for text in texts for step in (machine.rewrite(text), ["read"])]
 
     printed = machine.run(whole, *steps)
 

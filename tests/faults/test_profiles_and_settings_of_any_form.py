@@ -54,7 +54,7 @@ def test_generated_profile_is_published_or_refused(tmp_path: Path, tally: Tally)
         tally[INPUTS_FUZZED] += 1
         with contextlib.suppress(InputError):
             catalog = DeviceCatalog(
-                simulated_discovery.from_text(str(file), node_name=NODE.name), NODE
+                simulated_discovery.SimulatedDiscovery(str(file), node_name=NODE.name), NODE
             )
             with contextlib.suppress(
                 RetryableError

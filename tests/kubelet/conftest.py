@@ -12,7 +12,7 @@ from tensorfusion_dra.cluster.api import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
-from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tests.support.prepared_node import Setup
 from tests.support.waiting import PATIENCE_SECONDS
@@ -34,7 +34,6 @@ class Instance:
         self.fatal: list[Exception] = []
         self.servers = PluginServers(
             self.paths,
-            Registration(str(self.paths.dra)),
             DraService(self.setup.preparer, CallsInFlight(), self.fatal.append),
             HealthService(self.setup.catalog),
         )

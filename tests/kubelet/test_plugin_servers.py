@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import plugin_servers, sockets
-from tensorfusion_dra.runtime.calls import MOST_READING, MOST_WAITING_FOR_A_CLAIM
+from tensorfusion_dra.runtime.calls import MAX_READING, MAX_WAITING_FOR_A_CLAIM
 from tests.kubelet.conftest import Instance
 from tests.support.kubelet import PluginClient
 from tests.support.prepared_node import put_claim, share_result
@@ -118,11 +118,11 @@ EXCESS = 20
 @pytest.mark.parametrize(
     ("claims", "calls", "reason"),
     [
-        (MOST_READING + EXCESS, 1, f"{MOST_READING} other calls wait for the API server already"),
+        (MAX_READING + EXCESS, 1, f"{MAX_READING} other calls wait for the API server already"),
         (
             1,
-            1 + MOST_WAITING_FOR_A_CLAIM + EXCESS,
-            f"{MOST_WAITING_FOR_A_CLAIM} other calls wait for another call's claim already",
+            1 + MAX_WAITING_FOR_A_CLAIM + EXCESS,
+            f"{MAX_WAITING_FOR_A_CLAIM} other calls wait for another call's claim already",
         ),
     ],
     ids=["each for its read", "all for one claim"],
@@ -154,7 +154,7 @@ def test_waiting_calls_leave_workers_for_calls_that_need_no_read(
 
 @pytest.fixture
 def kept(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
-    monkeypatch.setattr(plugin_servers, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(plugin_servers, "_POLL_SECONDS", 0.02)
     stopping = Event()
     with running(lambda: instance.servers.keep(stopping), stop=stopping.set):
         yield instance
@@ -183,7 +183,7 @@ def test_vanished_dra_socket_is_bound_again_and_its_calls_go_on(kept: Instance) 
     assert answers[0].claims[first.uid].error == ""
 
 
-def test_foreign_socket_at_our_path_stays_and_is_logged_once(kept: Instance) -> None:
+def test_other_socket_at_our_path_stays_and_is_logged_once(kept: Instance) -> None:
     path = kept.paths.registration
     with socket.socket(socket.AF_UNIX) as other, capture_logs() as logs:
         other.bind(str(path) + "x")

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import FatalError
-from tensorfusion_dra.kubelet.dra import MOST_STREAMS
+from tensorfusion_dra.kubelet.dra import MAX_STREAMS
 from tensorfusion_dra.kubelet.pb import dra_v1beta1_pb2
 from tensorfusion_dra.kubelet.pb.dra_health_v1_pb2 import HEALTHY, UNHEALTHY
 from tensorfusion_dra.state.claim_store import LOCK
@@ -157,7 +157,7 @@ def test_health_is_reported_at_once_and_again_when_a_card_vanishes(
 def test_reader_that_disconnects_frees_its_worker_at_once(
     instance: Instance, kubelet: PluginClient
 ) -> None:
-    for _ in range(2 * MOST_STREAMS):
+    for _ in range(2 * MAX_STREAMS):
         with PluginClient(instance.paths.dra) as reader:
             reports = reader.watch_health()
             next(reports)
@@ -171,7 +171,7 @@ def test_excess_stream_is_refused_while_others_and_claims_go_on(
     instance: Instance, kubelet: PluginClient
 ) -> None:
     ref = put_claim(instance.setup, "a", share_result())
-    streams = [kubelet.watch_health() for _ in range(MOST_STREAMS)]
+    streams = [kubelet.watch_health() for _ in range(MAX_STREAMS)]
     for stream in streams:
         next(stream)
 
@@ -179,7 +179,7 @@ def test_excess_stream_is_refused_while_others_and_claims_go_on(
         next(kubelet.watch_health("v1alpha1.DRAResourceHealth"))
 
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert f"found {MOST_STREAMS} open" in str(caught.value.details())
+    assert f"found {MAX_STREAMS} open" in str(caught.value.details())
     assert kubelet.prepare(ref).claims[ref.uid].error == ""
     for stream in streams:
         stream.close()  # type: ignore[attr-defined]

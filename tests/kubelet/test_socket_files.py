@@ -234,8 +234,8 @@ def test_longer_root_gets_shorter_names_that_are_recognised_as_ours(
 
     assert (found.registration.name, found.dra.name) == (registration, dra)
     assert max(len(str(found.registration)), len(str(found.dra))) <= 107
-    assert sockets.is_our_registration(registration)
-    assert sockets.is_our_dra(dra)
+    assert sockets.OUR_REGISTRATION.fullmatch(registration)
+    assert sockets.OUR_DRA.fullmatch(dra)
 
 
 @pytest.mark.parametrize("pod_uid", ["", POD_UID])

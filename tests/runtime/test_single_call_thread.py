@@ -1,20 +1,17 @@
 """A thread that runs one call at a time, even if calls raise or hang."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
+from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
 
 @pytest.fixture
-def thread() -> Iterator[SingleCallThread]:
-    own = SingleCallThread("tried")
-    yield own
-    own.close(wait_seconds=FOREVER)
+def thread() -> SingleCallThread:
+    return SingleCallThread("tried")
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), TimeoutError("its own")])
@@ -70,15 +67,3 @@ def test_hanging_call_times_out_and_starts_no_second_thread(thread: SingleCallTh
     assert threading.active_count() == before + 1
     go.set()
     assert thread.run(lambda: "free", wait_seconds=FOREVER) == "free"
-
-
-def test_closed_thread_refuses_calls_and_is_gone(thread: SingleCallThread) -> None:
-    thread.run(lambda: None, wait_seconds=FOREVER)
-
-    thread.close(wait_seconds=FOREVER)
-    thread.close(wait_seconds=FOREVER)
-
-    with pytest.raises(ClosedError):
-        thread.run(lambda: None, wait_seconds=FOREVER)
-    assert thread.submit(lambda: None) is None
-    assert "tried" not in [each.name for each in threading.enumerate()]

@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.kubernetes import slice_normal_form
+from tensorfusion_dra.core.kubernetes import device_rules
 from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 
@@ -90,7 +90,7 @@ class SlicesInMemory:
 
     def _keep(self, verb: str, item: Slice, *, uid: str) -> Slice:
         kept: dict[str, Any] = copy.deepcopy(dict(item))
-        kept["spec"]["devices"] = slice_normal_form.without(kept["spec"]["devices"], self.gates_off)
+        kept["spec"]["devices"] = device_rules.without(kept["spec"]["devices"], self.gates_off)
         kept["metadata"]["uid"] = uid
         kept["metadata"]["resourceVersion"] = str(next(self._versions))
         name = kept["metadata"]["name"]

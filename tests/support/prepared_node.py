@@ -61,7 +61,7 @@ ENFORCERS: Final[dict[str, Enforcer]] = {
 
 @cache
 def simulated_inventory(text: str = "2xA100-SXM4-80GB") -> Inventory:
-    return simulated_discovery.from_text(text, node_name=NODE.name).read()
+    return simulated_discovery.SimulatedDiscovery(text, node_name=NODE.name).read()
 
 
 GPU_0, GPU_1 = (gpu.uuid.lower() for gpu in simulated_inventory().gpus)

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok,
 from tensorfusion_dra.core.doctor.objects import Source
 from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
 from tensorfusion_dra.core.errors import StatusError
-from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 _DAEMONSETS: Final = "/apis/apps/v1/daemonsets"

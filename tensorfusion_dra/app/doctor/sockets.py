@@ -34,7 +34,7 @@ def serving(context: Context) -> Iterator[Finding]:
         {
             str(path): not unix_sockets.trouble(str(path)) if os.access(path, os.W_OK) else None
             for path in files
-            if sockets.is_our_registration(path.name)
+            if sockets.OUR_REGISTRATION.fullmatch(path.name)
         }
     )
 

@@ -18,7 +18,7 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, note, warning
-from tensorfusion_dra.core.kubernetes import claim_devices
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
 Document = Mapping[str, Any]
@@ -166,7 +166,7 @@ def _users(claims: Iterable[Document], pods: Iterable[Document]) -> list[dict[st
 
 def _is_ours(claim: Document) -> bool:
     """Return True if the claim has devices of this driver."""
-    return any(each.get("driver") == names.DRIVER for each in claim_devices.results(claim))
+    return any(each.get("driver") == names.DRIVER for each in resource_claims.results(claim))
 
 
 def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.enforcer import NodeAccess
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.claim_facts import FactsReader
@@ -60,7 +60,7 @@ from tensorfusion_dra.driver.status import StatusReporter, utc_now
 from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
-from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
+from tensorfusion_dra.kubelet.plugin_servers import PluginServers
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Wakeup
@@ -145,7 +145,6 @@ class NodePlugin:
         reading_due, publishing_due = Wakeup(), Wakeup()
         node_enforcer = node_parts.node_enforcer(settings, enforcers, on_change=reading_due.wake)
         provided = providers.load(settings, reading_due.wake)
-        supervisor.on_stop(provided.close)
         claims_of = self._store.claims
         self._replacement = replacement = DriverReplacement(
             tensor_fusion_root / names.DRIVER_REPLACEMENT_MARKER_FILE,
@@ -180,7 +179,7 @@ class NodePlugin:
             exchanges=(self._api_server, self._metrics.api_requests),
         )
         self._nodes = Nodes(self._api, node_name=settings.node_name)
-        supervisor.join_on_stop(seconds=_JOIN_SECONDS)
+        supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
 
         self._calls = CallsInFlight()
         claims = Claims(self._api)
@@ -259,11 +258,10 @@ class NodePlugin:
             data_folder=settings.data_folder,
             pod_uid=settings.pod_uid,
         )
-        registration = Registration(endpoint=str(paths.dra))
         dra = DraService(self._preparer, self._calls, supervisor.fail)
-        servers = PluginServers(paths, registration, dra, HealthService(self.catalog))
+        servers = PluginServers(paths, dra, HealthService(self.catalog))
         supervisor.on_stop(
-            servers.stop, drain_seconds=settings.drain_seconds, stop_now=lambda: supervisor.stop_now
+            servers.stop, drain_seconds=settings.drain_seconds, stop_now=supervisor.stop_now.is_set
         )
         servers.serve()
         # Prepares wait for the first reading.
@@ -312,7 +310,7 @@ class NodePlugin:
             supervisor.run("use", watch_use)
         # After the client: a new instance that cannot log in never becomes ready, so that a
         # rolling update keeps the old one.
-        self._answer_probes(servers, registration, pool, self._pages(registration))
+        self._answer_probes(servers, pool, self._pages(servers))
         return servers
 
     def publish(self) -> PoolFollower | None:
@@ -358,7 +356,7 @@ class NodePlugin:
             self._supervisor.own("node-watch", nodes)
         return follower
 
-    def _pages(self, registration: Registration) -> Mapping[str, Page]:
+    def _pages(self, servers: PluginServers) -> Mapping[str, Page]:
         """Return the pages for the health port: metrics and status page, unless they are off."""
         settings = self._settings
         observer = NodeObserver(
@@ -367,7 +365,7 @@ class NodePlugin:
             current_verdicts=self._enforcement.current_verdicts,
             use=self._use.current,
             enforcer=self._enforcement.node,
-            registration=registration.view,
+            registration=servers.registration,
             api_server=self._api_server.view,
             publishing=self.publisher.view,
             ledger=self._reconciler.ledger,
@@ -389,7 +387,6 @@ class NodePlugin:
     def _answer_probes(
         self,
         servers: PluginServers,
-        registration: Registration,
         pool: PoolFollower | None,
         pages: Mapping[str, Page],
     ) -> None:
@@ -405,7 +402,7 @@ class NodePlugin:
 
         def ready() -> None:
             servers.check()
-            registration.check()
+            servers.check_registered()
             if pool:
                 pool.check()
 

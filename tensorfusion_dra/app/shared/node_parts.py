@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -200,7 +200,7 @@ def discovery(
     if settings.simulated_gpus:
         from tensorfusion_dra.discovery.simulated import simulated_discovery  # noqa: PLC0415
 
-        yield simulated_discovery.from_text(
+        yield simulated_discovery.SimulatedDiscovery(
             settings.simulated_gpus,
             node_name=settings.node_name,
             table=table,
@@ -209,15 +209,13 @@ def discovery(
         return
     from tensorfusion_dra.discovery.nvml.nvml_discovery import NvmlDiscovery  # noqa: PLC0415
 
-    nvml = NvmlDiscovery(
+    yield NvmlDiscovery(
         table,
         library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=Path(settings.driver_root),
         wait_seconds=settings.nvml_wait_seconds,
         check=check,
     )
-    with closing(nvml):
-        yield nvml
 
 
 def _driver_root_on_host(settings: Settings) -> Path:

@@ -12,7 +12,7 @@ from dra_simulator.rest import Json
 from tensorfusion_dra.app.shared.streams import short_names, table
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.kubernetes import claim_devices, quantity
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB, NANO, Quantity
 
 
@@ -155,7 +155,7 @@ def _shares(claim: Json | None) -> list[Share]:
             share_id=result.get("shareID"),
             consumed=result.get("consumedCapacity") or {},
         )
-        for result in claim_devices.results(claim or {})
+        for result in resource_claims.results(claim or {})
     ]
 
 

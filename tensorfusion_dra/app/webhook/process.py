@@ -106,7 +106,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         context=certificates.context,
         on_error=metrics.refused,
     )
-    supervisor.join_on_stop(seconds=_JOIN_SECONDS)
+    supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
     for name, part in objects.items():
         supervisor.own(name, part)
     supervisor.on_stop(server.stop, grace_seconds=GRACE_SECONDS)

@@ -17,15 +17,13 @@ from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
 from tensorfusion_dra.core.kubernetes import (
-    claim_devices,
-    made_claims,
-    pod_claims,
     quantity,
+    resource_claims,
     review,
 )
+from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
-from tensorfusion_dra.core.kubernetes.slice_normal_form import GATE_CONSUMABLE_CAPACITY
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.webhook.admission import AdmissionRules
 
@@ -79,7 +77,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
     """
     found = Resolved(pod=pod)
     annotations = review.annotations_of(pod)
-    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests_share = pod_request.requests_gpu(annotations) and not has_entry
     verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
     is_admitted = has_entry and is_created
@@ -108,16 +106,16 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                 cure=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
             )
         )
-    for entry in pod_claims.entries(found.pod):
-        name = pod_claims.stored_name(found.pod, entry)
+    for entry in resource_claims.entries(found.pod):
+        name = resource_claims.stored_name(found.pod, entry)
         if name:
             _add_stored(found, observed, name)
         elif name is not None:
             _add_future(found, observed, entry, is_created=is_created)
-    extended = made_claims.extended_name(found.pod)
+    extended = resource_claims.extended_name(found.pod)
     if extended:
         _add_stored(found, observed, extended)
-    elif claim := made_claims.extended_claim(found.pod, observed.classes, observed.nodes):
+    elif claim := resource_claims.extended_claim(found.pod, observed.classes, observed.nodes):
         found.future.append(claim)
     return found
 
@@ -125,13 +123,13 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
 def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
     """Yield the findings about a pod that has a node, and about its claims."""
     yield from deleted(pod)
-    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in pod_claims.entries(pod))
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
     requests = pod_request.requests_gpu(review.annotations_of(pod))
     verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
     if verdict.changed is not None or verdict.errors:
         yield _no_claim(observed)
-    named = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
-    for name in filter(None, dict.fromkeys([*named, made_claims.extended_name(pod)])):
+    named = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
+    for name in filter(None, dict.fromkeys([*named, resource_claims.extended_name(pod)])):
         claim = _stored(pod, observed, name)
         if claim is not None:
             yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
@@ -236,7 +234,7 @@ def _add_future(
         found.findings.append(_no_template(name, found.pod, observed))
         found.is_complete = False
         return
-    claim: Document = made_claims.created(found.pod, name_of(entry), template)
+    claim: Document = resource_claims.created(found.pod, name_of(entry), template)
     verdict = _verdict(observed, found.pod, claim)
     found.findings += [
         problem(str(error.path or "claim"), error.text, expected="", cure="")
@@ -367,7 +365,7 @@ def halted(pod: Document) -> Iterator[Finding]:
             cure="find the controller that has to remove the gates",
         )
     node = spec.get("nodeName")
-    if node and pod_claims.entries(pod):
+    if node and resource_claims.entries(pod):
         yield problem(
             "spec.nodeName",
             f"{node}, so no scheduler allocates the pod's claims",
@@ -398,7 +396,7 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
     named = dict.fromkeys(
         str(each.get("deviceClassName", ""))
         for claim in claims
-        for each in claim_devices.requests(claim)
+        for each in resource_claims.requests(claim)
     )
     for name in named:
         if name not in classes:
@@ -418,8 +416,10 @@ def unknown_resources(
     pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
 ) -> Iterator[Finding]:
     """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
-    offered = made_claims.class_of_resource(classes).keys() | made_claims.of_device_plugins(nodes)
-    for name in dict.fromkeys(name for _, name, _ in made_claims.extended_resources(pod)):
+    offered = resource_claims.class_of_resource(classes).keys() | resource_claims.of_device_plugins(
+        nodes
+    )
+    for name in dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod)):
         if name not in offered:
             yield problem(
                 f"extended resource {name}",
@@ -493,7 +493,7 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
     named = [name for name in _AMOUNTS if annotations.get(name)]
     asked = [
         as_map(each.get("capacity")).get("requests")
-        for each in claim_devices.requests(claim)
+        for each in resource_claims.requests(claim)
         if each.get("deviceClassName") == names.DEVICE_CLASS
     ]
     if named and asked and not any(asked):

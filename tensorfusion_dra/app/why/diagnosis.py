@@ -16,7 +16,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
-from tensorfusion_dra.core.kubernetes import claim_devices
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
@@ -193,7 +193,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
     ours = any(
         each.get("deviceClassName") == names.DEVICE_CLASS
         for claim in resolved.claims
-        for each in claim_devices.requests(claim)
+        for each in resource_claims.requests(claim)
     )
     if ours and not observed.missing:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]

@@ -11,7 +11,7 @@ from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import made_claims, pod_claims
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 from tensorfusion_dra.scheduling import allocation, devices
 
@@ -145,8 +145,10 @@ def read_pod(lists: ClusterLists, *, namespace: str, name: str) -> Document:
 def _claims_of(lists: ClusterLists, pods: Sequence[Document]) -> Iterator[Document]:
     """Yield the pods' claims, each read by its name."""
     for pod in pods:
-        entries = [pod_claims.stored_name(pod, entry) for entry in pod_claims.entries(pod)]
-        for name in filter(None, [*entries, made_claims.extended_name(pod)]):
+        entries = [
+            resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)
+        ]
+        for name in filter(None, [*entries, resource_claims.extended_name(pod)]):
             namespace = str(pod["metadata"]["namespace"])
             path = resource_path("resourceclaims", namespace=namespace, name=name)
             claim = lists.find_readable(path, "ResourceClaims")

@@ -17,7 +17,7 @@ Example: container `train` names claims `a` and `b`, container `log` names `b`. 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tensorfusion_dra.core.kubernetes import pod_claims
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ def claims_sharing_a_container(pod: Mapping[str, Any], claim_name: str) -> froze
         pod: As the API server stores it.
         claim_name: The ResourceClaim's name, in the pod's namespace.
     """
-    claims = pod_claims.names_by_entry(pod)
+    claims = resource_claims.names_by_entry(pod)
     together: set[str] = set()
     for _, container in with_paths(pod):
         entries = as_list(as_map(container.get("resources")).get("claims"))
@@ -62,7 +62,7 @@ def containers_at_once(pod: Mapping[str, Any], claim_name: str) -> tuple[str, ..
     spec = as_map(pod.get("spec"))
     if spec.get("shareProcessNamespace") is True or spec.get("hostPID") is True:
         return ()
-    claims = pod_claims.names_by_entry(pod)
+    claims = resource_claims.names_by_entry(pod)
     earlier: list[tuple[str, set[str]]] = []
     for path, container in with_paths(pod):
         if path.startswith("spec.initContainers") and container.get("restartPolicy") != "Always":

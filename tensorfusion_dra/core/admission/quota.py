@@ -24,7 +24,7 @@ from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.share_policy import ParameterError, ShareParameters
 from tensorfusion_dra.core.devices.capacity import NONE, VIRTUAL_OF
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import claim_devices, quantity, review
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, is_whole_number
 
@@ -113,7 +113,7 @@ def _names(having: Amounts) -> str:
 
 def _cards(claim: Item) -> Iterator[tuple[str, Amounts, int]]:
     """Yield request, amounts and number of cards: of the allocation, else of the spec."""
-    allocated = claim_devices.results(claim)
+    allocated = resource_claims.results(claim)
     for result in allocated:
         if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
             yield str(result.get("request")), _amounts(result.get("consumedCapacity"), 1), 1

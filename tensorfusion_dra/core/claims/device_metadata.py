@@ -23,7 +23,7 @@ from tensorfusion_dra.core.claims.prepared import Attributes, DeviceMetadata, Mo
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import name_rules
-from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
+from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
 
 _SEPARATOR: Final = "_"
 """Between UID and request in a file's name; neither of them can contain it."""

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.device import Enforcement
 from tensorfusion_dra.core.devices.health import Unhealthy
-from tensorfusion_dra.core.kubernetes import claim_devices
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 CONDITION_READY: Final = "Ready"
@@ -91,7 +91,7 @@ def awaiting(claim: Mapping[str, Any], node_name: str = "") -> list[Mapping[str,
     """
     return [
         result
-        for result in claim_devices.results(claim)
+        for result in resource_claims.results(claim)
         if result["driver"] == names.DRIVER
         and names.BINDING_READY in (result.get("bindingConditions") or ())
         and node_name in {"", devices.node_name(result["pool"])}

@@ -38,8 +38,8 @@ from tensorfusion_dra.core.devices.capacity import Capacity
 from tensorfusion_dra.core.devices.device import Device
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, InputError
-from tensorfusion_dra.core.kubernetes import node_selector
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes import node_fit
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -271,4 +271,4 @@ def _selects(selector: object, node: NodeLabels) -> bool:
     if not wanted and not expressions:
         return True
     term = {"matchExpressions": [*wanted, *expressions]}
-    return node_selector.selects({"nodeSelectorTerms": [term]}, node)
+    return node_fit.selects({"nodeSelectorTerms": [term]}, node)

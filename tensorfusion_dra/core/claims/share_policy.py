@@ -24,9 +24,8 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, DriverError
-from tensorfusion_dra.core.kubernetes import field_reader, quantity
-from tensorfusion_dra.core.kubernetes.field_errors import FieldError
-from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean
+from tensorfusion_dra.core.kubernetes import field_errors, quantity
+from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, boolean
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
 API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
@@ -87,7 +86,7 @@ def parse(found: object, *, trusted: bool, path: str = "") -> ShareParameters:
         ParameterError: The parameters are malformed; the text lists all errors.
     """
     if not isinstance(found, Mapping):
-        raise ParameterError([field_reader.wrong(path or "parameters", found, "an object")])
+        raise ParameterError([field_errors.wrong(path or "parameters", found, "an object")])
     top = Fields(found, path=path)
     allowed = ["apiVersion", "kind", "limits", "isolation", "qos"]
     if trusted:
@@ -150,7 +149,7 @@ def isolation(found: object) -> Isolation:
         ValueError: There is none; about Tensor Fusion's fourth mode the text says more.
     """
     hint = _NOT_PARTITIONED if found == _PARTITIONED else ""
-    return field_reader.choice(found, Isolation, hint=hint)
+    return field_errors.choice(found, Isolation, hint=hint)
 
 
 def qos(found: object) -> Qos:
@@ -159,7 +158,7 @@ def qos(found: object) -> Qos:
     Raises:
         ValueError: There is none.
     """
-    return field_reader.choice(found, Qos)
+    return field_errors.choice(found, Qos)
 
 
 def _limit(found: object) -> Quantity:

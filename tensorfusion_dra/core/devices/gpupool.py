@@ -9,9 +9,9 @@ from tensorfusion_dra.core.devices.capacity import NO_MORE, Oversubscription
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Qos
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import field_reader, name_rules, node_selector
-from tensorfusion_dra.core.kubernetes.field_reader import Fields, whole_number
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes import field_errors, name_rules, node_fit
+from tensorfusion_dra.core.kubernetes.field_errors import Fields, whole_number
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 
 QOS_LEVELS: Final = tuple(level.value for level in Qos)
 DEFAULT_QOS: Final = Qos.MEDIUM.value
@@ -88,7 +88,7 @@ def parse(pool: Mapping[str, Any]) -> GpuPool:
 
 def _qos(found: object) -> str:
     """Return the name of a level; an empty one counts as absent, as in Tensor Fusion."""
-    return DEFAULT_QOS if found == "" else field_reader.choice(found, Qos).value
+    return DEFAULT_QOS if found == "" else field_errors.choice(found, Qos).value
 
 
 def named(pools: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ def _selects(pool: Mapping[str, Any], node: NodeLabels) -> bool:
         raise InputError("; ".join(errors))
     for selector in list(by_vendor.found.values()) or [config.found.get("nodeSelector")]:
         try:
-            if node_selector.selects(selector, node):
+            if node_fit.selects(selector, node):
                 return True
         except InputError as error:
             errors.append(str(error))

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.device import Node
-from tensorfusion_dra.core.kubernetes.slice_normal_form import KUBERNETES_DROPS, same, without
+from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS, same, without
 
 _MAX_NAME: Final = 253
 MAX_DEVICES: Final = 64

@@ -7,8 +7,8 @@ from typing import Any, Final
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
-from tensorfusion_dra.core.kubernetes import claim_devices
-from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
@@ -149,7 +149,7 @@ def shares(claims: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         for claim in claims
         if _results(claim)
         and any(
-            (each.get("capacity") or {}).get("requests") for each in claim_devices.requests(claim)
+            (each.get("capacity") or {}).get("requests") for each in resource_claims.requests(claim)
         )
     ]
     whole = [
@@ -194,7 +194,7 @@ def one_request_for_several(
         for item in stored
         if any(
             request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
-            for request in claim_devices.requests(item)
+            for request in resource_claims.requests(item)
         )
     ]
     if found:
@@ -211,7 +211,7 @@ def one_request_for_several(
 
 
 def _results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    found = claim_devices.results(claim)
+    found = resource_claims.results(claim)
     return [r for r in found if r.get("driver") == names.DRIVER and not r.get("adminAccess")]
 
 

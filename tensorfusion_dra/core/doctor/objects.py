@@ -12,8 +12,8 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import claim_devices, node_selector
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 SETTING: Final = "TENSORFUSION_DRA_"
@@ -116,7 +116,7 @@ def _selects(daemonset: Mapping[str, Any], node: NodeLabels) -> bool:
         return False
     required = _affinity(spec)
     try:
-        return required is None or node_selector.selects(required, node)
+        return required is None or node_fit.selects(required, node)
     except InputError:
         return False
 
@@ -280,7 +280,9 @@ def templates(stored: Sequence[Mapping[str, Any]], *, classes: Sequence[str]) ->
         return
     for template in stored:
         namespace = template["metadata"].get("namespace", "")
-        wanted = {str(each.get("deviceClassName", "")) for each in claim_devices.requests(template)}
+        wanted = {
+            str(each.get("deviceClassName", "")) for each in resource_claims.requests(template)
+        }
         named = sorted(wanted - set(classes))
         if named:
             yield problem(

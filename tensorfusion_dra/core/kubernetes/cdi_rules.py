@@ -1,23 +1,12 @@
 """Validation rules of container runtimes for a CDI spec (container-device-interface, pkg/cdi)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError
 
-Version = tuple[int, int, int]
-
-VERSIONS: Final[tuple[Version, ...]] = (
-    (0, 3, 0),
-    (0, 4, 0),
-    (0, 5, 0),
-    (0, 6, 0),
-    (0, 7, 0),
-    (0, 8, 0),
-    (1, 0, 0),
-    (1, 1, 0),
-)
+_VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
 
 _VENDOR: Final = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -39,6 +28,12 @@ _EDIT_FIELDS: Final = {
         *("enableCMT", "enableMBM", "enableMonitoring"),
     },
 }
+_REQUIRED: Final = {
+    "deviceNodes": ("path",),
+    "hooks": ("path",),
+    "mounts": ("hostPath", "containerPath"),
+    "netDevices": (),
+}
 _HOOKS: Final = {
     *("prestart", "createRuntime", "createContainer"),
     *("startContainer", "poststart", "poststop"),
@@ -56,7 +51,9 @@ def check(spec: Mapping[str, Any]) -> None:
         CdiError: A runtime would reject it; the text gives the reason.
     """
     _check_fields("spec", spec, _SPEC_FIELDS)
-    version = _version(spec.get("cdiVersion"))
+    version = spec.get("cdiVersion")
+    if version not in _VERSIONS:
+        raise CdiError(f"cdiVersion: found {version!r}, expected one of {', '.join(_VERSIONS)}")
     vendor, slash, device_class = str(spec.get("kind", "")).partition("/")
     if not slash or not _VENDOR.fullmatch(vendor) or not _VENDOR.fullmatch(device_class):
         raise CdiError(f"kind: found {spec.get('kind')!r}, expected vendor/class")
@@ -66,26 +63,21 @@ def check(spec: Mapping[str, Any]) -> None:
         raise CdiError("invalid spec, no devices")
     names: set[str] = set()
     for device in devices:
-        _check_device(device)
-        if device["name"] in names:
-            raise CdiError(f"invalid spec, multiple device {device['name']}")
-        names.add(device["name"])
-    needed, feature = _needed_version(spec, device_class)
+        if not isinstance(device, dict):
+            raise CdiError(f"device: found {type(device).__name__}, expected an object")
+        name = device.get("name", "")
+        if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+            raise CdiError(f"invalid device name {name!r}")
+        _check_fields(f"device {name}", device, _DEVICE_FIELDS)
+        if not any((device.get("containerEdits") or {}).values()):
+            raise CdiError(f"device {name}: invalid device, empty device edits")
+        _check_edits(f"device {name}", device["containerEdits"])
+        if name in names:
+            raise CdiError(f"invalid spec, multiple device {name}")
+        names.add(name)
+    needed, feature = max(_needed_versions(spec, device_class), default=("", ""))
     if version < needed:
-        raise CdiError(f"cdiVersion {_text(version)}: found {feature}, which needs {_text(needed)}")
-
-
-def _check_device(device: Any) -> None:
-    if not isinstance(device, dict):
-        raise CdiError(f"device: found {type(device).__name__}, expected an object")
-    name = device.get("name", "")
-    if not isinstance(name, str) or not _DEVICE.fullmatch(name):
-        raise CdiError(f"invalid device name {name!r}")
-    _check_fields(f"device {name}", device, _DEVICE_FIELDS)
-    edits = device.get("containerEdits") or {}
-    if not any(edits.values()):
-        raise CdiError(f"device {name}: invalid device, empty device edits")
-    _check_edits(f"device {name}", edits)
+        raise CdiError(f"cdiVersion {version}: found {feature}, which needs {needed}")
 
 
 def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
@@ -93,23 +85,21 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
     for entry in edits.get("env") or ():
         if not isinstance(entry, str) or entry.find("=") <= 0:
             raise CdiError(f"{where}: invalid environment variable {entry!r}")
-    for kind in ("deviceNodes", "hooks", "mounts", "netDevices"):
+    for kind, required in _REQUIRED.items():
         for entry in edits.get(kind) or ():
             _check_fields(f"{where}: {kind}", entry, _EDIT_FIELDS[kind])
+            for field in required:
+                if not entry.get(field):
+                    raise CdiError(f"{where}: {kind}: empty {field}")
     for node in edits.get("deviceNodes") or ():
-        _require(node, "path", where=f"{where}: deviceNodes")
         if node.get("type", "") not in {"", "b", "c", "u", "p"}:
             raise CdiError(f"{where}: device {node['path']}: invalid type {node['type']!r}")
         if not set(node.get("permissions", "")) <= set("rwm"):
             text = f"invalid permissions {node['permissions']!r}"
             raise CdiError(f"{where}: device {node['path']}: {text}")
     for hook in edits.get("hooks") or ():
-        _require(hook, "path", where=f"{where}: hooks")
         if hook.get("hookName") not in _HOOKS:
             raise CdiError(f"{where}: invalid hook name {hook.get('hookName')!r}")
-    for mount in edits.get("mounts") or ():
-        _require(mount, "hostPath", where=f"{where}: mounts")
-        _require(mount, "containerPath", where=f"{where}: mounts")
 
 
 def _check_fields(where: str, found: Any, known: set[str]) -> None:
@@ -120,49 +110,37 @@ def _check_fields(where: str, found: Any, known: set[str]) -> None:
         raise CdiError(f"{where}: unknown field {', '.join(unknown)}")
 
 
-def _require(entry: Mapping[str, Any], field: str, *, where: str) -> None:
-    if not entry.get(field):
-        raise CdiError(f"{where}: empty {field}")
-
-
-def _version(text: object) -> Version:
-    found = next((version for version in VERSIONS if _text(version) == text), None)
-    if found is None:
-        known = ", ".join(_text(version) for version in VERSIONS)
-        raise CdiError(f"cdiVersion: found {text!r}, expected one of {known}")
-    return found
-
-
-def _text(version: Version) -> str:
-    return ".".join(str(number) for number in version)
-
-
-def _needed_version(spec: Mapping[str, Any], device_class: str) -> tuple[Version, str]:
-    """Return the lowest version that the spec can declare, and the feature that needs it."""
+def _needed_versions(spec: Mapping[str, Any], device_class: str) -> Iterator[tuple[str, str]]:
+    """Yield the version that each feature of the spec needs, and the feature."""
     devices = spec["devices"]
     edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in devices)]
-    nodes = [node for edit in edits for node in edit.get("deviceNodes") or ()]
+
+    def entries(kind: str) -> list[Mapping[str, Any]]:
+        return [entry for edit in edits for entry in edit.get(kind) or ()]
+
     rdt = [edit["intelRdt"] for edit in edits if edit.get("intelRdt")]
-    annotated = [spec, *devices]
-    features = {
-        "netDevices": ((1, 1, 0), any(edit.get("netDevices") for edit in edits)),
-        "intelRdt.schemata": (
-            (1, 1, 0),
-            any(entry.get("schemata") or entry.get("enableMonitoring") for entry in rdt),
+    for version, feature, used in (
+        ("1.1.0", "netDevices", entries("netDevices")),
+        (
+            "1.1.0",
+            "intelRdt.schemata",
+            [entry for entry in rdt if entry.get("schemata") or entry.get("enableMonitoring")],
         ),
-        "intelRdt": ((0, 7, 0), bool(rdt)),
-        "additionalGids": ((0, 7, 0), any(edit.get("additionalGids") for edit in edits)),
-        "annotations": ((0, 6, 0), any(entry.get("annotations") for entry in annotated)),
-        "a dot in the class": ((0, 6, 0), "." in device_class),
-        "deviceNodes.hostPath": ((0, 5, 0), any(node.get("hostPath") for node in nodes)),
-        "a device name that begins with a digit": (
-            (0, 5, 0),
-            any(not device["name"][0].isalpha() for device in devices),
+        ("0.7.0", "intelRdt", rdt),
+        ("0.7.0", "additionalGids", entries("additionalGids")),
+        ("0.6.0", "annotations", [each for each in (spec, *devices) if each.get("annotations")]),
+        ("0.6.0", "a dot in the class", "." in device_class),
+        (
+            "0.5.0",
+            "deviceNodes.hostPath",
+            [node for node in entries("deviceNodes") if node.get("hostPath")],
         ),
-        "mounts.type": (
-            (0, 4, 0),
-            any(mount.get("type") for edit in edits for mount in edit.get("mounts") or ()),
+        (
+            "0.5.0",
+            "a device name that begins with a digit",
+            [device for device in devices if not device["name"][0].isalpha()],
         ),
-    }
-    used = ((version, name) for name, (version, is_used) in features.items() if is_used)
-    return max(used, default=(VERSIONS[0], ""))
+        ("0.4.0", "mounts.type", [mount for mount in entries("mounts") if mount.get("type")]),
+    ):
+        if used:
+            yield version, feature

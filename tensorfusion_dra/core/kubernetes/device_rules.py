@@ -1,4 +1,6 @@
-"""The API server's rules for one device of a ResourceSlice (validation.go, Kubernetes 1.37).
+"""Devices of a ResourceSlice as the API server sees them: its rules, and how it stores them.
+
+The rules are those of validation.go, Kubernetes 1.37.
 
 One bad device makes the API server refuse its whole slice. The driver therefore checks devices by
 these rules before it writes, and leaves bad ones out. They cover what the driver's own devices can
@@ -6,8 +8,9 @@ break; the simulated API server adds the rules for the fields that the driver do
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
 
 from tensorfusion_dra.core.kubernetes import name_rules, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import (
@@ -19,13 +22,13 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
     too_long,
     too_many,
 )
-from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.quantity import Quantity, QuantityError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, as_maps
 
-MOST_ENTRIES: Final = 32
+MAX_ENTRIES: Final = 32
 """Attributes and capacities together."""
-MOST_TEXT_BYTES: Final = 64
-MOST_TAINTS: Final = 16
+MAX_TEXT_BYTES: Final = 64
+MAX_TAINTS: Final = 16
 
 TAINT_EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 
@@ -38,6 +41,19 @@ _SEMVER: Final = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
     rf"(?:-{_PRERELEASE}(?:\.{_PRERELEASE})*)?(?:\+{_BUILD}(?:\.{_BUILD})*)?"
 )
+
+GATE_CONSUMABLE_CAPACITY: Final = "DRAConsumableCapacity"
+GATE_DEVICE_TAINTS: Final = "DRADeviceTaints"
+GATE_BINDING_CONDITIONS: Final = "DRADeviceBindingConditions"
+
+_GATES: Final = (GATE_CONSUMABLE_CAPACITY, GATE_DEVICE_TAINTS, GATE_BINDING_CONDITIONS)
+
+KUBERNETES_DROPS: Final = tuple(
+    frozenset(gates) for size in range(1, len(_GATES) + 1) for gates in combinations(_GATES, size)
+)
+"""Sets of feature gates that may be off together, the smallest first."""
+
+Devices = Sequence[Mapping[str, Any]]
 
 
 def violations(device: Mapping[str, object]) -> tuple[str, ...]:
@@ -59,8 +75,8 @@ def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErro
     attributes = as_maps(device.get("attributes"))
     capacities = as_maps(device.get("capacity"))
     entries = len(attributes) + len(capacities)
-    if entries > MOST_ENTRIES:
-        text = f"the total number of attributes and capacities must not exceed {MOST_ENTRIES}"
+    if entries > MAX_ENTRIES:
+        text = f"the total number of attributes and capacities must not exceed {MAX_ENTRIES}"
         yield invalid(path, entries, text)
     yield from name_rules.all_qualified(f"{at}attributes", attributes)
     for key, attribute in attributes.items():
@@ -69,7 +85,20 @@ def device_errors(path: str, device: Mapping[str, object]) -> Iterator[FieldErro
     yield from name_rules.all_qualified(f"{at}capacity", capacities)
     for key, capacity in capacities.items():
         yield from capacity_errors(f"{at}capacity[{key}]", capacity, shared=shared)
-    yield from _taints_errors(f"{at}taints", as_list(device.get("taints")))
+    taints = as_list(device.get("taints"))
+    if len(taints) > MAX_TAINTS:
+        yield too_many(f"{at}taints", len(taints), MAX_TAINTS)
+        return
+    for index, taint in enumerate(map(as_map, taints)):
+        where = f"{at}taints[{index}]"
+        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
+        if taint.get("value"):
+            yield from name_rules.label_value(f"{where}.value", taint["value"])
+        effect = taint.get("effect")
+        if effect in (None, ""):
+            yield required(f"{where}.effect")
+        elif effect not in TAINT_EFFECTS:
+            yield not_supported(f"{where}.effect", effect, TAINT_EFFECTS)
 
 
 def attribute_errors(path: str, attribute: Mapping[str, object]) -> Iterator[FieldError]:
@@ -85,8 +114,8 @@ def value_errors(path: str, kind: str, value: object) -> Iterator[FieldError]:
     if kind in {"string", "version"} and isinstance(value, str):
         if kind == "version" and not _SEMVER.fullmatch(value):
             yield invalid(path, value, "must be a string compatible with semver.org spec 2.0.0")
-        if name_rules.size(value) > MOST_TEXT_BYTES:
-            yield too_long(path, MOST_TEXT_BYTES)
+        if name_rules.size(value) > MAX_TEXT_BYTES:
+            yield too_long(path, MAX_TEXT_BYTES)
 
 
 def capacity_errors(
@@ -97,87 +126,110 @@ def capacity_errors(
     Args:
         shared: True if the device allows multiple allocations.
     """
-    policy = capacity.get("requestPolicy")
-    if policy is not None and not shared:
+    policy = as_map(capacity.get("requestPolicy"))
+    if capacity.get("requestPolicy") is not None and not shared:
         yield forbidden(f"{path}.requestPolicy", "allowMultipleAllocations must be true")
-        return
-    valid_range = as_map(policy).get("validRange")
-    if valid_range is not None:
+    elif policy.get("validRange") is not None:
         total = quantity.parse(capacity["value"])
-        yield from _range_errors(
-            f"{path}.requestPolicy", as_map(policy).get("default"), as_map(valid_range), total
-        )
+        yield from _range_errors(f"{path}.requestPolicy", policy, total)
 
 
-def _taints_errors(path: str, taints: list[object]) -> Iterator[FieldError]:
-    if len(taints) > MOST_TAINTS:
-        yield too_many(path, len(taints), MOST_TAINTS)
-        return
-    for index, found in enumerate(taints):
-        where, taint = f"{path}[{index}]", as_map(found)
-        yield from name_rules.label_key(f"{where}.key", taint.get("key", ""))
-        if taint.get("value"):
-            yield from name_rules.label_value(f"{where}.value", taint["value"])
-        effect = taint.get("effect")
-        if effect in (None, ""):
-            yield required(f"{where}.effect")
-        elif effect not in TAINT_EFFECTS:
-            yield not_supported(f"{where}.effect", effect, TAINT_EFFECTS)
-
-
-def _range_errors(
-    path: str, default: object, valid_range: Mapping[str, object], total: Quantity
-) -> Iterator[FieldError]:
-    where = f"{path}.validRange"
-    if default is None:
-        yield required(f"{path}.default", "required when validRange is defined")
-        return
-    if valid_range.get("min") is None:
-        yield required(f"{where}.min", "required when validRange is defined")
-        return
-    wanted = quantity.parse(default)
-    least = quantity.parse(valid_range["min"])
-    most = _parsed(valid_range.get("max"))
-    step = _parsed(valid_range.get("step"))
-    if least > total:
-        yield invalid(f"{where}.min", str(least), f"min is larger than capacity value: {total}")
-    if wanted < least:
-        yield invalid(f"{where}.default", str(wanted), f"default is less than min: {least}")
-    if most is not None:
-        here = f"{where}.max"
-        if least > most:
-            yield invalid(here, str(least), f"min is larger than max: {most}")
-        if most > total:
-            yield invalid(here, str(most), f"max is larger than capacity value: {total}")
-        if wanted > most:
-            yield invalid(f"{where}.default", str(wanted), f"default is more than max: {most}")
-    if step is not None:
-        here = f"{where}.step"
-        if step <= Quantity(0):
-            yield invalid(here, str(step), "must be greater than zero")
+def _range_errors(path: str, policy: Mapping[str, object], total: Quantity) -> Iterator[FieldError]:
+    valid_range = as_map(policy["validRange"])
+    for field, value in (
+        ("default", policy.get("default")),
+        ("validRange.min", valid_range.get("min")),
+    ):
+        if value is None:
+            yield required(f"{path}.{field}", "required when validRange is defined")
             return
-        if least + step > total:
-            text = f"one step {least + step} is larger than capacity value: {total}"
-            yield invalid(here, str(step), text)
-        if least < Quantity(0):
-            yield invalid(f"{where}.min", str(least), "must be greater than or equal to 0")
-            return
-        amounts = [wanted] if most is None else [wanted, most]
-        yield from _step_errors(here, amounts, least=least, step=step)
+    default, low = quantity.parse(policy["default"]), quantity.parse(valid_range["min"])
+    high = quantity.parse(valid_range["max"]) if valid_range.get("max") is not None else None
+    step = quantity.parse(valid_range["step"]) if valid_range.get("step") is not None else None
+    rules = [
+        (low <= total, "min", low, f"min is larger than capacity value: {total}"),
+        (low <= default, "default", default, f"default is less than min: {low}"),
+    ]
+    if high is not None:
+        rules += [
+            (low <= high, "max", low, f"min is larger than max: {high}"),
+            (high <= total, "max", high, f"max is larger than capacity value: {total}"),
+            (default <= high, "default", default, f"default is more than max: {high}"),
+        ]
+    if step is not None and step.nano <= 0:
+        rules += [(False, "step", step, "must be greater than zero")]
+    elif step is not None:
+        text = f"one step {low + step} is larger than capacity value: {total}"
+        rules += [
+            (low + step <= total, "step", step, text),
+            (low.nano >= 0, "min", low, "must be greater than or equal to 0"),
+        ]
+    for holds, field, value, text in rules:
+        if not holds:
+            yield invalid(f"{path}.validRange.{field}", str(value), text)
+    if step is None or step.nano <= 0 or low.nano < 0:
+        return
+    for amount in (default,) if high is None else (default, high):
+        # Fractions are rounded up first, as Quantity.Value() does in Go.
+        if (amount.ceil() - low.ceil()) % step.ceil() != 0:
+            text = f"value is not a multiple of a given step ({step}) from ({low})"
+            yield invalid(f"{path}.validRange.step", str(amount), text)
 
 
-def _step_errors(
-    path: str, amounts: list[Quantity], *, least: Quantity, step: Quantity
-) -> Iterator[FieldError]:
-    """Yield an error for each amount that is not a whole number of steps above the least.
+def normal(devices: Devices) -> list[object]:
+    """Return the devices in a form that is equal wherever the API server sees no difference.
 
-    Fractions are rounded up first, as Quantity.Value() does in Go.
+    Quantities become numbers, so that 1024Mi equals 1Gi. Empty fields are dropped, so that absent
+    equals empty. The `timeAdded` of taints is dropped, because the API server sets it.
     """
-    for amount in amounts:
-        if (amount.ceil() - least.ceil()) % step.ceil() != 0:
-            text = f"value is not a multiple of a given step ({step}) from ({least})"
-            yield invalid(path, str(amount), text)
+    found: list[object] = []
+    for device in devices:
+        fields = {key: value for key, value in device.items() if value not in (None, [], {}, False)}
+        if "capacity" in fields:
+            fields["capacity"] = _normal_amounts(fields["capacity"])
+        if "taints" in fields:
+            fields["taints"] = [
+                {key: value for key, value in taint.items() if key != "timeAdded"}
+                for taint in fields["taints"]
+            ]
+        found.append(fields)
+    return found
 
 
-def _parsed(text: object) -> Quantity | None:
-    return None if text is None else quantity.parse(text)
+def same(some: Devices, others: Devices) -> bool:
+    """Return True if the API server sees no difference between the devices."""
+    return some == others or normal(some) == normal(others)
+
+
+def without(devices: Devices, gates: frozenset[str]) -> list[Mapping[str, Any]]:
+    """Return the devices as an API server with these feature gates off would store them."""
+    if not gates:
+        return list(devices)
+    stored: list[Mapping[str, Any]] = []
+    for device in devices:
+        kept = dict(device)
+        if GATE_CONSUMABLE_CAPACITY in gates:
+            kept.pop("allowMultipleAllocations", None)
+            kept["capacity"] = {
+                name: {key: value for key, value in entry.items() if key != "requestPolicy"}
+                for name, entry in (device.get("capacity") or {}).items()
+            }
+        if GATE_DEVICE_TAINTS in gates:
+            kept.pop("taints", None)
+        if GATE_BINDING_CONDITIONS in gates:
+            kept.pop("bindingConditions", None)
+            kept.pop("bindingFailureConditions", None)
+        stored.append(kept)
+    return stored
+
+
+def _normal_amounts(value: object) -> object:
+    """Return the same structure with every quantity as a number of billionths."""
+    if isinstance(value, Mapping):
+        return {key: _normal_amounts(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_normal_amounts(item) for item in value]
+    try:
+        return quantity.parse(value).nano
+    except QuantityError:
+        return value

@@ -1,11 +1,27 @@
-"""Errors about single fields, worded as the API server words them."""
+"""Errors about single fields, worded as the API server words them, and a reader that collects them.
+
+Example:
+    fields = Fields({"qos": "best", "limiter": 1}, path="spec")
+    fields.read("qos", partial(choice, choices=Qos), None)  # None
+    fields.read("limiter", boolean, None)  # None
+    fields.errors  # spec.qos: found 'best', expected one of ...; spec.limiter: found 1, ...
+"""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.errors import DriverError
+from tensorfusion_dra.core.kubernetes import untyped_json
+
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_MAX_SHOWN: Final = 80
 
 
 class Reason(StrEnum):
@@ -42,7 +58,8 @@ class FieldError:
 
 def required(path: str, expected: str = "") -> FieldError:
     """Return the error for a missing value."""
-    return FieldError(path, Reason.REQUIRED, _joined("Required value", expected))
+    text = f"Required value: {expected}" if expected else "Required value"
+    return FieldError(path, Reason.REQUIRED, text)
 
 
 def invalid(path: str, found: object, expected: str) -> FieldError:
@@ -69,17 +86,17 @@ def duplicate(path: str, found: object) -> FieldError:
 
 def forbidden(path: str, expected: str) -> FieldError:
     """Return the error for a field that must not be set here."""
-    return FieldError(path, Reason.FORBIDDEN, _joined("Forbidden", expected))
+    return FieldError(path, Reason.FORBIDDEN, f"Forbidden: {expected}")
 
 
-def too_long(path: str, most_bytes: int) -> FieldError:
+def too_long(path: str, max_bytes: int) -> FieldError:
     """Return the error for a string of too many bytes."""
-    return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {most_bytes} bytes")
+    return FieldError(path, Reason.TOO_LONG, f"Too long: may not be more than {max_bytes} bytes")
 
 
-def too_many(path: str, found: int, most: int) -> FieldError:
+def too_many(path: str, found: int, maximum: int) -> FieldError:
     """Return the error for a list or map with too many entries."""
-    text = f"Too many: {found}: must have at most {most} items"
+    text = f"Too many: {found}: must have at most {maximum} items"
     return FieldError(path, Reason.TOO_MANY, text)
 
 
@@ -94,5 +111,104 @@ def shown(value: object) -> str:
     return text if len(text) <= 512 else f"{text[:509]}..."
 
 
-def _joined(head: str, detail: str) -> str:
-    return f"{head}: {detail}" if detail else head
+class Fields:
+    """The fields of one object, and the errors found in them so far.
+
+    Attributes:
+        found: The object; empty in place of a value that is not an object.
+        errors: In the order in which they were found; objects inside this one share the list.
+    """
+
+    def __init__(
+        self, found: object, *, path: str = "", errors: list[FieldError] | None = None
+    ) -> None:
+        self.errors: Final = [] if errors is None else errors
+        self.found: Final = untyped_json.as_map(found)
+        self._path: Final = path
+        if not isinstance(found, Mapping):
+            self.errors.append(wrong(path, found, "an object"))
+
+    def path_of(self, key: str) -> str:
+        """Return the path of a field; a key that is not a plain name stands in brackets."""
+        if not self._path:
+            return key
+        return f"{self._path}.{key}" if key.isidentifier() else f"{self._path}[{key}]"
+
+    def read(self, key: str, parse: Callable[[Any], Value], default: Default) -> Value | Default:
+        """Return the parsed value of a field, or the default if it is absent, null or malformed.
+
+        Args:
+            parse: Parser; the text of its ValueError or DriverError becomes the field's error.
+        """
+        found = self.found.get(key)
+        if found is None:
+            return default
+        try:
+            return parse(found)
+        except (ValueError, DriverError) as error:
+            self.errors.append(FieldError(self.path_of(key), Reason.INVALID, str(error)))
+            return default
+
+    def inner(self, key: str) -> "Fields":
+        """Return the fields of an object in this one; an absent or null object is empty."""
+        found = self.found.get(key)
+        return Fields({} if found is None else found, path=self.path_of(key), errors=self.errors)
+
+    def expect(self, key: str, expected: str) -> None:
+        """Add an error unless the field has exactly this value."""
+        if self.found.get(key) != expected:
+            self.errors.append(wrong(self.path_of(key), self.found.get(key), expected))
+
+    def refuse_others(self, known: Iterable[str]) -> None:
+        """Add an error for each field that is not one of the known ones."""
+        names = tuple(known)
+        for key in self.found:
+            if key not in names:
+                text = f"found this field, expected one of {', '.join(names)}"
+                self.errors.append(FieldError(self.path_of(key), Reason.INVALID, text))
+
+
+def wrong(path: str, found: object, expected: str) -> FieldError:
+    """Return the error for a value that was found in place of another."""
+    return FieldError(path, Reason.INVALID, _text(found, expected))
+
+
+def boolean(found: object) -> bool:
+    """Return the value if it is true or false.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(found, bool):
+        return found
+    raise ValueError(_text(found, "true or false"))
+
+
+def choice(found: object, choices: type[Choice], *, hint: str = "") -> Choice:
+    """Return the choice with this value.
+
+    Args:
+        hint: Is appended to the error's text.
+
+    Raises:
+        ValueError: It is none of the choices.
+    """
+    try:
+        return choices(str(found))
+    except ValueError as error:
+        raise ValueError(_text(found, f"one of {', '.join(choices)}{hint}")) from error
+
+
+def whole_number(found: object, *, least: int, most: int) -> int:
+    """Return the value if it is a whole number in the range, bounds included.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if untyped_json.is_whole_number(found) and least <= found <= most:
+        return found
+    raise ValueError(_text(found, f"a whole number {least} to {most}"))
+
+
+def _text(found: object, expected: str) -> str:
+    return f"found {repr(found)[:_MAX_SHOWN]}, expected {expected}"

@@ -43,28 +43,16 @@ def subdomain(path: str, name: object) -> Iterator[FieldError]:
 
 def driver(path: str, name: object) -> Iterator[FieldError]:
     """Yield errors unless it is a driver's name; upper case is valid, as in the API."""
-    if name in (None, ""):
-        yield required(path)
-    elif not isinstance(name, str):
-        yield wrong_type(path, name, "string")
-    else:
-        if size(name) > DRIVER_NAME_BYTES:
-            yield too_long(path, DRIVER_NAME_BYTES)
-        if not _SUBDOMAIN.fullmatch(name.lower()):
-            yield invalid(path, name, f"must be an RFC 1123 subdomain: {_SUBDOMAIN.pattern}")
+    yield from _sized(path, name, DRIVER_NAME_BYTES)
+    if name and isinstance(name, str) and not _SUBDOMAIN.fullmatch(name.lower()):
+        yield invalid(path, name, f"must be an RFC 1123 subdomain: {_SUBDOMAIN.pattern}")
 
 
 def pool(path: str, name: object) -> Iterator[FieldError]:
     """Yield errors unless it is a pool's name: RFC 1123 subdomains separated by slashes."""
-    if name in (None, ""):
-        yield required(path)
-    elif not isinstance(name, str):
-        yield wrong_type(path, name, "string")
-    else:
-        if size(name) > POOL_NAME_BYTES:
-            yield too_long(path, POOL_NAME_BYTES)
-        for part in name.split("/"):
-            yield from subdomain(path, part)
+    yield from _sized(path, name, POOL_NAME_BYTES)
+    for part in name.split("/") if name and isinstance(name, str) else ():
+        yield from subdomain(path, part)
 
 
 def qualified(path: str, name: str) -> Iterator[FieldError]:
@@ -134,13 +122,22 @@ def uid(path: str, value: object) -> Iterator[FieldError]:
 
 
 def _spelled(
-    path: str, name: object, shape: re.Pattern[str], wanted: str, most_bytes: int
+    path: str, name: object, shape: re.Pattern[str], wanted: str, max_bytes: int
 ) -> Iterator[FieldError]:
     name = "" if name is None else name
     if not isinstance(name, str):
         yield wrong_type(path, name, "string")
         return
-    if size(name) > most_bytes:
-        yield invalid(path, name, f"must be no more than {most_bytes} bytes")
+    if size(name) > max_bytes:
+        yield invalid(path, name, f"must be no more than {max_bytes} bytes")
     if not shape.fullmatch(name):
         yield invalid(path, name, f"must be {wanted}: {shape.pattern}")
+
+
+def _sized(path: str, name: object, max_bytes: int) -> Iterator[FieldError]:
+    if name in (None, ""):
+        yield required(path)
+    elif not isinstance(name, str):
+        yield wrong_type(path, name, "string")
+    elif size(name) > max_bytes:
+        yield too_long(path, max_bytes)

@@ -33,8 +33,10 @@ _DECIMAL: Final = {
     "P": 15,
     "E": 18,
 }
-_DECIMAL_SUFFIXES: Final = {power: suffix for suffix, power in _DECIMAL.items()}
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+# The largest first.
+_DECIMAL_SUFFIXES: Final = {power: suffix for suffix, power in reversed(_DECIMAL.items())}
+_BINARY_SUFFIXES: Final = (*reversed(_BINARY.items()), ("", 0))
 
 
 class QuantityError(DriverError):
@@ -84,8 +86,15 @@ class Quantity:
         A binary amount that is not a whole number, or is below 1024, is written in decimal.
         """
         if self.family == "binary" and abs(self.nano) >= 1024 * NANO and self.nano % NANO == 0:
-            return _binary_text(self.nano // NANO)
-        return _decimal_text(self.nano, exponent_form=self.family == "exponent")
+            amount = self.nano // NANO
+            suffix, bits = next(each for each in _BINARY_SUFFIXES if amount % 2 ** each[1] == 0)
+            return f"{amount // 2**bits}{suffix}"
+        exact = (each for each in _DECIMAL_SUFFIXES if self.nano % 10 ** (each + 9) == 0)
+        power = next(exact) if self.nano else 0
+        suffix = _DECIMAL_SUFFIXES[power]
+        if self.family == "exponent":
+            suffix = f"e{power}" if power else ""
+        return f"{self.nano // 10 ** (power + 9)}{suffix}"
 
 
 def parse(text: object) -> Quantity:
@@ -128,20 +137,3 @@ def parse(text: object) -> Quantity:
     amount = mantissa * factor * int(10 ** max(0, shift))
     nano = min(-(-amount // int(10 ** max(0, -shift))), _MAX_NANO)  # rounded up
     return Quantity(-nano if match["sign"] == "-" else nano, family)
-
-
-def _binary_text(amount: int) -> str:
-    for suffix, bits in reversed(_BINARY.items()):
-        if amount % 2**bits == 0:
-            return f"{amount // 2**bits}{suffix}"
-    return str(amount)
-
-
-def _decimal_text(nano: int, *, exponent_form: bool) -> str:
-    if nano == 0:
-        return "0"
-    power = next(p for p in sorted(_DECIMAL_SUFFIXES, reverse=True) if nano % 10 ** (p + 9) == 0)
-    mantissa = nano // 10 ** (power + 9)
-    if exponent_form and power:
-        return f"{mantissa}e{power}"
-    return f"{mantissa}{'' if exponent_form else _DECIMAL_SUFFIXES[power]}"

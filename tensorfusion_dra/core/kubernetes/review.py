@@ -1,14 +1,13 @@
 """AdmissionReview (admission.k8s.io/v1): the API server's request and the webhook's response."""
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core.errors import DriverError, RetryableError
-from tensorfusion_dra.core.kubernetes import json_patch, untyped_json
+from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
@@ -22,9 +21,9 @@ UNAVAILABLE: Final = 503
 """The same request may succeed later; the client retries it."""
 
 _REASONS: Final = {INVALID: "Invalid", UNAVAILABLE: "ServiceUnavailable"}
-_MOST_WARNING_CHARACTERS: Final = 256
+_MAX_WARNING_CHARACTERS: Final = 256
 """The API server truncates a longer one (apiserver's admission/plugin/webhook)."""
-_MOST_ELEMENTS: Final = 50_000
+_MAX_ELEMENTS: Final = 50_000
 """A parsed element, such as a short list, takes up to 110 bytes, so these take at most 6 MB. The
 largest pods have a few thousand elements."""
 
@@ -103,7 +102,7 @@ def unavailable(error: RetryableError) -> Verdict:
 
 
 class Outcome(StrEnum):
-    """How a review ended."""
+    """End of a review."""
 
     CHANGED = "changed"
     PASSED = "passed"
@@ -130,7 +129,14 @@ def parse(text: bytes, *, wait_seconds: float) -> Review:
     Raises:
         ReviewError: The body is not an AdmissionReview with a complete request.
     """
-    document = _document(text)
+    # Each element but the outermost follows one of these. Those in strings are counted as well.
+    elements = len(text) - len(text.translate(None, b"[{,:"))
+    if elements > _MAX_ELEMENTS:
+        raise ReviewError(f"body: found {elements} elements, expected at most {_MAX_ELEMENTS}")
+    try:
+        document = untyped_json.parse(text)
+    except ValueError as error:
+        raise ReviewError(f"body: found no JSON that can be read: {error}") from error
     if not isinstance(document, dict):
         raise ReviewError(f"body: found {type(document).__name__}, expected an {KIND}")
     found = (document.get("apiVersion"), document.get("kind"))
@@ -158,15 +164,31 @@ def answer(review: Review, verdict: Verdict) -> Json:
     """Return the AdmissionReview that carries the verdict."""
     response: Json = {"uid": review.uid, "allowed": not verdict.errors}
     if verdict.warnings:
-        response["warnings"] = [text[:_MOST_WARNING_CHARACTERS] for text in verdict.warnings]
+        response["warnings"] = [text[:_MAX_WARNING_CHARACTERS] for text in verdict.warnings]
     if verdict.errors:
-        response["status"] = _status(review, verdict)
-    elif verdict.changed is not None:
-        operations = json_patch.between(review.document, verdict.changed)
-        if operations:
-            text = json.dumps(operations, separators=(",", ":"))
-            response["patchType"] = "JSONPatch"
-            response["patch"] = base64.b64encode(text.encode()).decode()
+        causes = [
+            {"reason": error.reason.value, "message": error.text, "field": error.path}
+            for error in verdict.errors
+        ]
+        details = {"name": review.name, "group": review.group, "kind": review.kind}
+        response["status"] = {  # a metav1.Status; kubectl prints each of its causes on a line
+            "status": "Failure",
+            "code": verdict.code,
+            "reason": _REASONS[verdict.code],
+            "message": "; ".join(map(str, verdict.errors)),
+            "details": {name: value for name, value in details.items() if value}
+            | {"causes": causes},
+        }
+    # A JSON patch (RFC 6902), in which "add" also replaces. Each changed field of the object is
+    # replaced as a whole: metadata, spec.
+    elif operations := [
+        {"op": "add", "path": f"/{name}", "value": value}
+        for name, value in (verdict.changed or {}).items()
+        if value != review.document.get(name)
+    ]:
+        response["patchType"] = "JSONPatch"
+        patch = untyped_json.compact_json(operations)
+        response["patch"] = base64.b64encode(patch.encode()).decode()
     return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
 
 
@@ -174,38 +196,6 @@ def annotations_of(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the annotations of any object."""
     found = as_map(as_map(document.get("metadata")).get("annotations"))
     return {str(name): text for name, text in found.items() if isinstance(text, str)}
-
-
-def _document(text: bytes) -> object:
-    """Parse JSON whose size in memory is bounded.
-
-    Raises:
-        ReviewError: It is no JSON, or has too many elements or levels.
-    """
-    # Each element but the outermost follows one of these. Those in strings are counted as well.
-    elements = len(text) - len(text.translate(None, b"[{,:"))
-    if elements > _MOST_ELEMENTS:
-        raise ReviewError(f"body: found {elements} elements, expected at most {_MOST_ELEMENTS}")
-    try:
-        return untyped_json.parse(text)
-    except ValueError as error:
-        raise ReviewError(f"body: found no JSON that can be read: {error}") from error
-
-
-def _status(review: Review, verdict: Verdict) -> Json:
-    """Return the refusal as a metav1.Status; kubectl prints each of its causes on a line."""
-    causes = [
-        {"reason": error.reason.value, "message": error.text, "field": error.path}
-        for error in verdict.errors
-    ]
-    details = {"name": review.name, "group": review.group, "kind": review.kind, "causes": causes}
-    return {
-        "status": "Failure",
-        "code": verdict.code,
-        "reason": _REASONS[verdict.code],
-        "message": "; ".join(map(str, verdict.errors)),
-        "details": {name: value for name, value in details.items() if value},
-    }
 
 
 def _object(holder: Mapping[str, Any], name: str, *, empty: bool = False) -> Json:

@@ -2,7 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeGuard
+
+_MAX_LEVELS: Final = 100
+"""Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
+level, and Python's recursion limit is a thousand."""
 
 
 def as_map(value: object) -> Mapping[str, object]:
@@ -35,25 +40,17 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_MOST_LEVELS: Final = 100
-"""Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
-level, and Python's recursion limit is a thousand."""
-
-
 def parse(text: bytes) -> object:
     """Return the value of a JSON text.
 
     Raises:
         ValueError: It is not JSON, or nests too deeply.
     """
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise _too_deep() from None
-    # Each level opens a bracket. Most objects have too few for the bound, and need no walk.
-    if text.count(b"{") + text.count(b"[") > _MOST_LEVELS:
-        _check_depth(value)
-    return value
+    with suppress(RecursionError):
+        value: object = json.loads(text)
+        if _levels([value]) <= _MAX_LEVELS + 1:
+            return value
+    raise ValueError(f"found more than {_MAX_LEVELS} levels of nesting")
 
 
 def compact_json(value: Any) -> str:
@@ -61,19 +58,7 @@ def compact_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _check_depth(value: Any) -> None:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(_MOST_LEVELS):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
-            if type(inner) is dict or type(inner) is list
-        ]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _too_deep() -> ValueError:
-    return ValueError(f"found more than {_MOST_LEVELS} levels of nesting")
+def _levels(found: Any) -> int:
+    """Return how many objects and lists are inside one another, this one included."""
+    inner = found.values() if isinstance(found, dict) else found
+    return 1 + max((_levels(each) for each in inner if isinstance(each, (dict, list))), default=0)

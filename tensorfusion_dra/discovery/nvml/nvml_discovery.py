@@ -1,12 +1,10 @@
 """Discovery of the node's cards through NVML."""
 
 import ctypes
-import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Condition
 from typing import Any, Final, TypeVar
@@ -24,7 +22,9 @@ from tensorfusion_dra.discovery.models import ModelTable, Rating
 from tensorfusion_dra.discovery.nvml.processes import ProcessReader
 from tensorfusion_dra.discovery.recording import GpuAnswers, PciPlace, Recording, Refusal
 from tensorfusion_dra.runtime.loops import Backoff
-from tensorfusion_dra.runtime.single_call_thread import ClosedError, OverdueError, SingleCallThread
+from tensorfusion_dra.runtime.single_call_thread import OverdueError, SingleCallThread
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 
@@ -33,9 +33,6 @@ _ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 WAIT_SECONDS: Final = 30.0
 """Longest reading. Opening a card takes seconds while the driver initialises it."""
-
-_RESTART_SECONDS: Final = 600.0
-"""Longest delay until a new card is found on a machine whose /sys does not show it."""
 
 _ERROR_NAMES: Final[dict[int, str]] = {
     value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")
@@ -53,6 +50,25 @@ _WAITED_FOR: Final = {
     "NVML_ERROR_NO_PERMISSION": "access to /dev/nvidiactl",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "a newer NVIDIA driver",
 }
+
+
+_KINDS: Final[Mapping[int, EventKind]] = {
+    pynvml.nvmlEventTypeXidCriticalError: EventKind.XID,
+    pynvml.nvmlEventTypeDoubleBitEccError: EventKind.UNCORRECTABLE_ECC,
+    pynvml.nvmlEventTypeDramRetirementFailure: EventKind.RETIREMENT_FAILED,
+    pynvml.nvmlEventTypeFatalPoisonError: EventKind.FATAL_POISON,
+    pynvml.nvmlEventTypeGpuUnavailableError: EventKind.UNAVAILABLE,
+    pynvml.nvmlEventTypeGpuRecoveryAction: EventKind.RECOVERY_ACTION,
+}
+_EVERY_KIND: Final = sum(_KINDS)
+_WAIT_MS: Final = 250
+"""Longest delay until run() notices that the watched cards changed."""
+_CLOSE_SECONDS: Final = 3.0
+
+_Cards = Mapping[int | None, str]
+"""UUIDs by the address in an event."""
+
+_NO_EVENTS: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
 
 
 class NvmlDiscovery:
@@ -78,7 +94,7 @@ class NvmlDiscovery:
         wait_seconds: float = WAIT_SECONDS,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Load nothing yet.
+        """Take what is needed for a reading.
 
         Args:
             models: Compute by name; the compute of other cards is estimated.
@@ -98,7 +114,6 @@ class NvmlDiscovery:
         self.events: Final = NvmlEvents()
         self._last: Inventory | None = None
         self._bound: frozenset[str] = frozenset()
-        self._restarted_at = 0.0
 
     def read(self) -> Inventory:
         """Return every card of the node as it is now.
@@ -109,22 +124,26 @@ class NvmlDiscovery:
                 names what is missing.
             FatalError: The library was replaced; only a new process can load the new one.
         """
-        bound = bound_devices(self._sysfs)
+        driver = self._sysfs / "bus" / "pci" / "drivers" / "nvidia"
+        bound = frozenset(path.name for path in driver.glob("*:*"))  # the devices bound to it
         last, self._last = self._last, None
-        is_due = time.monotonic() - self._restarted_at >= _RESTART_SECONDS
-        if (
-            last is None
-            or bound != self._bound
-            or last.lost
-            or {gpu.uuid for gpu in last.gpus} != self.events.watched()
-            or is_due
-        ):
-            # NVML has to be initialised again, for which nothing may have it open.
-            with self.events.paused():
-                found = self._inventory()
-            self._restarted_at = time.monotonic()
-        else:
-            found = self._inventory()
+        is_open_for_events = (
+            last is not None
+            and bound == self._bound
+            and not last.lost
+            and {gpu.uuid for gpu in last.gpus} == self.events.wanted
+        )
+        try:
+            # To find other cards, NVML has to be initialised again, for which nothing may have it
+            # open.
+            with nullcontext() if is_open_for_events else self.events.paused():
+                made = self.raw()
+        except (RetryableError, FatalError):
+            self.events.update_indices({})
+            raise
+        found = recording.inventory(
+            made, rate=self._rate, place=lambda bus: pci_place(self._sysfs, bus)
+        )
         self._last, self._bound = found, bound
         self.events.update_indices({gpu.uuid: gpu.index for gpu in found.gpus})
         return found
@@ -137,20 +156,6 @@ class NvmlDiscovery:
             FatalError: As in read().
         """
         return self._run(self._reader.processes)
-
-    def close(self, *, wait_seconds: float = 5.0) -> None:
-        """End the thread; one that hangs in the driver stays until the process ends."""
-        self._thread.close(wait_seconds=wait_seconds)
-
-    def _inventory(self) -> Inventory:
-        try:
-            made = self.raw()
-        except (RetryableError, FatalError):
-            self.events.update_indices({})
-            raise
-        return recording.inventory(
-            made, rate=self._rate, place=lambda bus: pci_place(self._sysfs, bus)
-        )
 
     def raw(self) -> Recording:
         """Return NVML's answer to every query.
@@ -166,14 +171,13 @@ class NvmlDiscovery:
         try:
             return self._thread.run(function, wait_seconds=self._wait_seconds)
         except OverdueError as error:
-            query, seconds = self._reader.pending_query()
+            query, began = self._reader.pending
+            seconds = time.monotonic() - began
             raise HungError(
                 f"NVML: {query}: found no answer after {seconds:.0f} s, in a reading that began "
                 f"{error.age_seconds:.0f} s ago, expected one within {self._wait_seconds:g} s",
                 query,
             ) from error
-        except ClosedError as error:
-            raise RetryableError("NVML: closed, expected to be open") from error
 
     def _rate(self, answers: GpuAnswers) -> Rating | None:
         name = "" if isinstance(answers.name, Refusal) else answers.name
@@ -185,35 +189,19 @@ class NvmlDiscovery:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LoadedLibrary:
-    """A library in this process, and the file from which it was loaded.
+class _Reader:
+    """All calls of NVML, for use in one thread.
 
     Attributes:
-        name: Its path; the soname if the loader found it and /proc does not show its path.
-        version: Identity of the file at that path; None if the path is unknown.
+        pending: The latest call and the time of its start; other threads may read it.
     """
 
-    name: str
-    calls: ctypes.CDLL
-    version: tuple[int, int, int] | None
-
-
-class _Reader:
-    """All calls of NVML, for use in one thread; other threads may call pending_query() only."""
-
     def __init__(self, library: Path | None, driver_root: Path, proc: Path) -> None:
-        self._candidates = functools.partial(_candidates, library, driver_root)
-        self._loaded: _LoadedLibrary | None = None
+        self._find = (library, driver_root)
+        self._library = ""  # its path, once it is loaded
+        self._version: tuple[int, int, int] | None = None
         self._processes = ProcessReader(proc)
-        self._pending: tuple[str, float] | None = None  # read by other threads; replaced as a whole
-
-    def pending_query(self) -> tuple[str, float]:
-        """Return the current call into NVML and its duration in seconds."""
-        pending = self._pending
-        if pending is None:
-            return "a call", 0.0
-        return pending[0], time.monotonic() - pending[1]
+        self.pending = ("a call", time.monotonic())
 
     def record(self) -> Recording:
         """Take one reading, from initialisation to shutdown of NVML.
@@ -222,9 +210,9 @@ class _Reader:
             RetryableError: NVML cannot be loaded or initialised, or became unavailable.
             FatalError: The library was replaced after this process loaded it.
         """
-        with self._initialised() as (library, count):
+        with self._initialised() as count:
             return Recording(
-                library=library.name,
+                library=self._library,
                 driver_version=self._query("driver version", pynvml.nvmlSystemGetDriverVersion),
                 cuda_driver_version=self._query(
                     "CUDA driver version", pynvml.nvmlSystemGetCudaDriverVersion_v2
@@ -239,27 +227,30 @@ class _Reader:
             RetryableError: As in record(); or /proc is not the host's.
         """
         self._processes.check()
-        with self._initialised() as (_, count):
-            handles = {}
-            for index in range(count):
-                handle = self._handle(index)
-                if not isinstance(handle, Refusal):
-                    uuid = self._query(f"uuid of GPU {index}", pynvml.nvmlDeviceGetUUID, handle)
-                    handles[uuid] = handle
+        with self._initialised() as count:
+            cards = {index: self._handle(index) for index in range(count)}
+            handles = {
+                self._query(f"uuid of GPU {index}", pynvml.nvmlDeviceGetUUID, handle): handle
+                for index, handle in cards.items()
+                if not isinstance(handle, Refusal)
+            }
             known = {uuid: handle for uuid, handle in handles.items() if isinstance(uuid, str)}
             return self._processes.read(known, self._query)
 
     @contextmanager
-    def _initialised(self) -> Iterator[tuple[_LoadedLibrary, int]]:
-        """Load and initialise NVML for the block; yield it and the number of cards."""
-        library = self._load()
+    def _initialised(self) -> Iterator[int]:
+        """Load and initialise NVML for the block; yield the number of cards."""
+        if not self._library:
+            self._library = load(*self._find)
+            self._version = _file_version(self._library)
         # With this flag, a node whose cards are all lost counts zero cards instead of failing.
         self._require("nvmlInitWithFlags", pynvml.nvmlInitWithFlags, pynvml.NVML_INIT_FLAG_NO_GPUS)
         try:
-            yield library, self._require("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
+            yield self._require("nvmlDeviceGetCount", pynvml.nvmlDeviceGetCount)
         finally:
             # Errors are harmless: NVML is already shut down, or stays initialised once too often.
-            with self._tracked("nvmlShutdown"), suppress(pynvml.NVMLError):
+            self.pending = ("nvmlShutdown", time.monotonic())
+            with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
     def _handle(self, index: int) -> Any:
@@ -297,9 +288,9 @@ class _Reader:
 
     def _query(self, query: str, function: Callable[..., Any], *args: object) -> Any:
         """Return the answer or NVML's refusal; raise only if NVML as a whole is unavailable."""
+        self.pending = (query, time.monotonic())
         try:
-            with self._tracked(query):
-                return function(*args)
+            return function(*args)
         except pynvml.NVMLError as error:
             refusal = Refusal(error_name(error))
             if refusal.error in UNAVAILABLE:
@@ -308,14 +299,6 @@ class _Reader:
         except UnicodeDecodeError:
             return Refusal("not UTF-8")
 
-    @contextmanager
-    def _tracked(self, query: str) -> Iterator[None]:
-        self._pending = (query, time.monotonic())
-        try:
-            yield
-        finally:
-            self._pending = None
-
     def _require(self, query: str, function: Callable[..., Any], *args: object) -> Any:
         answer = self._query(query, function, *args)
         if isinstance(answer, Refusal):
@@ -323,23 +306,13 @@ class _Reader:
         return answer
 
     def _unavailable(self, query: str, refusal: Refusal) -> RetryableError | FatalError:
-        loaded = self._load()
-        found = f"NVML: {query}: {loaded.name} answered {refusal.error}"
-        is_replaced = loaded.version is not None and loaded.version != _file_version(loaded.name)
+        found = f"NVML: {query}: {self._library} answered {refusal.error}"
+        is_replaced = self._version is not None and self._version != _file_version(self._library)
         # The loader never loads the new file into a process that has the old one.
         if refusal.error == _VERSION_MISMATCH and is_replaced:
             return FatalError(f"{found}; the library was replaced, only a new process can load it")
         waited_for = _WAITED_FOR.get(refusal.error, "NVML to answer")
         return RetryableError(f"{found}, waiting for {waited_for}")
-
-    def _load(self) -> _LoadedLibrary:
-        """Return the library of this process, and make pynvml call it."""
-        if self._loaded is None:
-            with self._tracked("loading the library"):
-                self._loaded = _loaded_library(self._candidates())
-            # Otherwise pynvml would load the library from the loader's path.
-            pynvml.nvmlLib = self._loaded.calls
-        return self._loaded
 
 
 def error_name(error: pynvml.NVMLError) -> str:
@@ -347,8 +320,8 @@ def error_name(error: pynvml.NVMLError) -> str:
     return _ERROR_NAMES.get(error.value, f"NVML_ERROR_{error.value}")
 
 
-def load(library: Path | None, driver_root: Path) -> None:
-    """Load NVML, and make pynvml call it.
+def load(library: Path | None, driver_root: Path) -> str:
+    """Load NVML, make pynvml call it, and return its path.
 
     Args:
         library: Its path; None searches for it.
@@ -357,7 +330,21 @@ def load(library: Path | None, driver_root: Path) -> None:
     Raises:
         RetryableError: It cannot be loaded; the text has the reasons.
     """
-    pynvml.nvmlLib = _loaded_library(_candidates(library, driver_root)).calls
+    below_root = (driver_root / folder / SONAME for folder in LIBRARY_FOLDERS)
+    found = [str(file) for file in below_root if file.is_file()]
+    reasons: list[str] = []
+    for name in [*found, SONAME] if library is None else [str(library)]:
+        try:
+            calls = ctypes.CDLL(name)
+        except OSError as error:
+            reasons.append(" ".join(str(error).split()))
+            continue
+        if hasattr(calls, "nvmlInitWithFlags"):
+            # Otherwise pynvml would load the library from the loader's path.
+            pynvml.nvmlLib = calls
+            return name
+        reasons.append(f"{name}: found no function nvmlInitWithFlags, expected NVML")
+    raise RetryableError(f"NVML: {'; '.join(reasons)}; waiting for the NVIDIA driver's {SONAME}")
 
 
 def _memory_bytes(card: Any) -> tuple[int, int | Refusal]:
@@ -378,48 +365,7 @@ def _recovery_action(card: Any) -> int:
     return int(answer.value.uiVal)
 
 
-def _candidates(library: Path | None, driver_root: Path) -> tuple[str, ...]:
-    """Return the given library; otherwise those below the root, then the soname for the loader."""
-    if library is not None:
-        return (str(library),)
-    files = (driver_root / folder / SONAME for folder in LIBRARY_FOLDERS)
-    return (*(str(file) for file in files if file.is_file()), SONAME)
-
-
-def _loaded_library(names: Iterable[str]) -> _LoadedLibrary:
-    """Load the first of these that is an NVML library.
-
-    Raises:
-        RetryableError: None of them is; the text has the reason for each.
-    """
-    reasons: list[str] = []
-    for name in names:
-        version = _file_version(name)
-        try:
-            calls = ctypes.CDLL(name)
-        except OSError as error:
-            reasons.append(" ".join(str(error).split()))
-            continue
-        if hasattr(calls, "nvmlInitWithFlags"):
-            if "/" in name:
-                return _LoadedLibrary(name=name, calls=calls, version=version)
-            path = _mapped(name)
-            return _LoadedLibrary(name=path, calls=calls, version=_file_version(path))
-        reasons.append(f"{name}: found no function nvmlInitWithFlags, expected NVML")
-    raise RetryableError(f"NVML: {'; '.join(reasons)}; waiting for the NVIDIA driver's {SONAME}")
-
-
-def _mapped(soname: str) -> str:
-    """Return the path of a library that the loader found; its soname if /proc lacks it."""
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    stem = soname.removesuffix(".1")
-    paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if f"/{stem}" in line)
-    return next(paths, soname)
-
-
 def _file_version(name: str) -> tuple[int, int, int] | None:
-    if "/" not in name:
-        return None
     try:
         status = Path(name).stat()
     except OSError:
@@ -443,42 +389,16 @@ def pci_place(sysfs: Path, bus_id: str) -> PciPlace:
     return PciPlace(pcie_root=pcie_root, numa_node=numa_node if numa_node >= 0 else None)
 
 
-def bound_devices(sysfs: Path, driver: str = "nvidia") -> frozenset[str]:
-    """Return the bus IDs of the devices bound to a driver; none if they cannot be read."""
-    try:
-        names = [entry.name for entry in (sysfs / "bus" / "pci" / "drivers" / driver).iterdir()]
-    except OSError:
-        return frozenset()
-    return frozenset(name for name in names if recording.bus_id_in_sysfs(name) == name)
-
-
-log = structlog.get_logger()
-
-_KINDS: Final[Mapping[int, EventKind]] = {
-    pynvml.nvmlEventTypeXidCriticalError: EventKind.XID,
-    pynvml.nvmlEventTypeDoubleBitEccError: EventKind.UNCORRECTABLE_ECC,
-    pynvml.nvmlEventTypeDramRetirementFailure: EventKind.RETIREMENT_FAILED,
-    pynvml.nvmlEventTypeFatalPoisonError: EventKind.FATAL_POISON,
-    pynvml.nvmlEventTypeGpuUnavailableError: EventKind.UNAVAILABLE,
-    pynvml.nvmlEventTypeGpuRecoveryAction: EventKind.RECOVERY_ACTION,
-}
-_EVERY_KIND: Final = sum(_KINDS)
-_WAIT_MS: Final = 250
-"""Longest delay until run() notices that the watched cards changed."""
-_CLOSE_SECONDS: Final = 3.0
-
-_Cards = Mapping[int | None, str]
-"""UUIDs by the address in an event."""
-
-_NO_EVENTS: Final = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
-
-
 class NvmlEvents:
-    """Source of card events. It relies on readings to load NVML; see update_indices()."""
+    """Source of card events. It relies on readings to load NVML; see update_indices().
+
+    Attributes:
+        wanted: The cards whose events are waited for.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()  # guards all below
-        self._wanted: frozenset[str] = frozenset()
+        self.wanted: frozenset[str] = frozenset()
         self._eventless: frozenset[str] = frozenset()  # a set of cards of which none has events
         self._indices: Mapping[str, int] = {}
         self._is_paused = False
@@ -488,7 +408,7 @@ class NvmlEvents:
 
     def watch(self, gpu_uuids: frozenset[str]) -> None:
         """Wait for events of these cards, and of no others, from now on."""
-        self._set(_wanted=gpu_uuids)
+        self._set(wanted=gpu_uuids)
 
     def stop(self) -> None:
         """End run()."""
@@ -497,11 +417,6 @@ class NvmlEvents:
     def update_indices(self, indices: Mapping[str, int]) -> None:
         """Set NVML's indices by UUID from the last reading; empty if it failed."""
         self._set(_indices=indices)
-
-    def watched(self) -> frozenset[str]:
-        """Return the cards whose events are waited for."""
-        with self._changed:
-            return self._wanted
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -518,7 +433,13 @@ class NvmlEvents:
     def run(self, on_event: Callable[[CardEvent], None]) -> None:
         """Wait for events and pass each one on, until stopped."""
         backoff = Backoff(first_seconds=1, longest_seconds=60)
-        while (wanted := self._next_session()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._may_open())
+                if self._stopping:
+                    return
+                self._is_open = True
+                wanted = self.wanted
             seconds = 0.0
             try:
                 self._session(wanted, on_event)
@@ -544,22 +465,9 @@ class NvmlEvents:
                 setattr(self, name, value)
             self._changed.notify_all()
 
-    def _next_session(self) -> frozenset[str] | None:
-        """Wait until a set may be opened; return its cards, or None when it is time to stop."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self._may_open())
-            if self._stopping:
-                return None
-            self._is_open = True
-            return self._wanted
-
     def _may_open(self) -> bool:
-        wanted = self._wanted & self._indices.keys()
-        return bool(wanted) and self._wanted != self._eventless and not self._is_paused
-
-    def _continues(self, wanted: frozenset[str]) -> bool:
-        with self._changed:
-            return wanted == self._wanted and self._may_open() and not self._stopping
+        wanted = self.wanted & self._indices.keys()
+        return bool(wanted) and self.wanted != self._eventless and not self._is_paused
 
     def _session(self, wanted: frozenset[str], on_event: Callable[[CardEvent], None]) -> None:
         """Pass on the events of one set, until another set is needed.
@@ -574,7 +482,7 @@ class NvmlEvents:
                 cards = self._registered(events, wanted)
                 if not cards:
                     self._set(_eventless=wanted)
-                while self._continues(wanted):
+                while wanted == self.wanted and self._may_open() and not self._stopping:
                     event = _next(events, cards)
                     if event is not None:
                         on_event(event)

@@ -37,7 +37,7 @@ class ProcessReader:
     """Reader of the processes of all cards, for one thread."""
 
     def __init__(self, proc: Path = PROC) -> None:
-        """Read nothing yet.
+        """Name the folder.
 
         Args:
             proc: The host's /proc.

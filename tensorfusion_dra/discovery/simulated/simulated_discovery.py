@@ -1,6 +1,6 @@
 """Simulated cards, for demos and tests, from a shorthand (``8xA100-SXM4-80GB``) or a YAML profile.
 
-A profile file may change while it is in use, so that cards become sick and recover.
+A profile file may change while it is in use, so that cards become unhealthy and recover.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import Any, Final
 
 import structlog
@@ -42,7 +42,7 @@ _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,3}")
 CUDA_DRIVER_VERSION: Final = 13000
 
 _POLL_SECONDS: Final = 0.1
-_MOST_USE: Final = 1000
+_MAX_USE: Final = 1000
 _PROCESSES: Final = 2
 """Processes of each share that has a limit and a pod."""
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "simulated.tensor-fusion.ai")
@@ -218,8 +218,8 @@ GPU_FIELDS: Final[Mapping[str, _Field]] = {
     ),
     "use": (
         50,
-        lambda value: is_whole_number(value) and 0 <= value <= _MOST_USE,
-        f"0 to {_MOST_USE} percent",
+        lambda value: is_whole_number(value) and 0 <= value <= _MAX_USE,
+        f"0 to {_MAX_USE} percent",
     ),
     "recovery_action": (
         0,
@@ -231,44 +231,35 @@ GPU_FIELDS: Final[Mapping[str, _Field]] = {
 
 
 def profile_from_text(text: str) -> NodeProfile:
-    """Return the profile of a shorthand or of the YAML file at this path.
+    """Return the profile of ``<count>x<card>[,<count>x<card>...]``, or of a YAML file.
 
     Raises:
         InputError: The text is neither, or contains an unknown field or name.
     """
-    return _from_file(Path(text)) if _PATH.search(text) else _from_shorthand(text)
-
-
-def _from_shorthand(text: str) -> NodeProfile:
-    """Return the profile of ``<count>x<card>[,<count>x<card>...]``.
-
-    Raises:
-        InputError: A part has another form, or its card is unknown.
-    """
     gpus: list[GpuProfile] = []
-    for part in text.split(","):
-        match = _SHORTHAND.fullmatch(part.strip())
-        if match is None:
-            raise InputError(
-                f"simulated GPUs: found {shown(part.strip())}, expected one like 8xA100-SXM4-80GB "
-                f"or the path of a YAML file"
-            )
-        card = _card(match["name"], "simulated GPUs")
-        gpus.extend([GpuProfile(card=card)] * int(match["count"]))
-    return NodeProfile(gpus=_checked(gpus, "simulated GPUs"))
-
-
-def _from_file(file: Path) -> NodeProfile:
-    """Return the profile in a YAML file.
-
-    Raises:
-        InputError: The file cannot be read, or has an unknown field or an invalid value.
-    """
-    fields = _fields(yaml_file.content(file), NODE_FIELDS, str(file))
-    gpus: list[GpuProfile] = []
-    for number, entry in enumerate(fields["gpus"], start=1):
-        gpus.extend(_gpus(entry, f"{file}: gpus: entry {number}"))
-    return NodeProfile(**{**fields, "gpus": _checked(gpus, str(file))})
+    fields: dict[str, Any] = {}
+    where = text if _PATH.search(text) else "simulated GPUs"
+    if _PATH.search(text):
+        fields = _fields(yaml_file.content(Path(text)), NODE_FIELDS, text)
+        for number, entry in enumerate(fields["gpus"], start=1):
+            gpus.extend(_gpus(entry, f"{text}: gpus: entry {number}"))
+    else:
+        for part in map(str.strip, text.split(",")):
+            match = _SHORTHAND.fullmatch(part)
+            if match is None:
+                raise InputError(
+                    f"{where}: found {shown(part)}, expected one like 8xA100-SXM4-80GB or the path "
+                    f"of a YAML file"
+                )
+            gpus.extend([GpuProfile(card=_card(match["name"], where))] * int(match["count"]))
+    if len(gpus) > MAX_GPUS:
+        raise InputError(f"{where}: found {len(gpus)} cards, expected at most {MAX_GPUS}")
+    uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
+    if len(set(uuids)) < len(uuids):
+        raise InputError(
+            f"{where}: uuid: found the same UUID on several cards, expected unique ones"
+        )
+    return NodeProfile(**{**fields, "gpus": tuple(gpus)})
 
 
 def _gpus(entry: object, where: str) -> Sequence[GpuProfile]:
@@ -350,17 +341,6 @@ def _fields(value: object, known: Mapping[str, _Field], where: str) -> dict[str,
     return found
 
 
-def _checked(gpus: Sequence[GpuProfile], where: str) -> tuple[GpuProfile, ...]:
-    if len(gpus) > MAX_GPUS:
-        raise InputError(f"{where}: found {len(gpus)} cards, expected at most {MAX_GPUS}")
-    uuids = [gpu.uuid for gpu in gpus if gpu.uuid is not None]
-    if len(set(uuids)) < len(uuids):
-        raise InputError(
-            f"{where}: uuid: found the same UUID on several cards, expected unique ones"
-        )
-    return tuple(gpus)
-
-
 def card_named(name: str) -> Card | None:
     """Return the card of that name; None if there is none, or several with the same short name.
 
@@ -378,45 +358,11 @@ def _squeezed(name: str) -> str:
     return re.sub(r"[\s_-]", "", models.name_key(name.replace("-", " ").replace("_", " ")))
 
 
-class LiveProfile:
-    """The profile of a shorthand or file; a file is read again whenever it has changed."""
-
-    def __init__(self, text: str) -> None:
-        """Read the profile for the first time.
-
-        Raises:
-            InputError: The text is neither a shorthand nor a file, or contains an unknown name.
-        """
-        self._text = text
-        self._lock = Lock()  # guards all below
-        self._read_version = self._version()
-        self._profile = profile_from_text(text)
-
-    def current(self) -> NodeProfile:
-        """Return the current profile; the last valid one if the file has become unusable."""
-        with self._lock:
-            version = self._version()
-            if version != self._read_version:
-                self._read_version = version
-                try:
-                    self._profile = profile_from_text(self._text)
-                except InputError as error:
-                    log.warning("profile_unusable", error=str(error))
-            return self._profile
-
-    def _version(self) -> tuple[int, int, int] | None:
-        try:
-            status = Path(self._text).stat()
-        except (OSError, ValueError):
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
-
 class SimulatedEvents:
     """Source of simulated events: the XIDs that appear in a profile while run() waits."""
 
     def __init__(self, xids: Callable[[], Mapping[str, int]]) -> None:
-        """Take the XIDs that are in the profile now as known; they are never reported.
+        """Take the present XIDs as known, so that they are never reported.
 
         Args:
             xids: Returns the XIDs that are in the profile now, by GPU UUID.
@@ -455,27 +401,33 @@ class SimulatedDiscovery:
 
     def __init__(
         self,
-        live: Callable[[], NodeProfile],
+        text: str,
         *,
         node_name: str,
-        table: ModelTable,
+        table: ModelTable | None = None,
         prepared: Callable[[], Sequence[PreparedClaim]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start the clock of the simulation.
 
         Args:
-            live: Returns the current profile.
+            text: A shorthand (``2xA100-SXM4-80GB,1xT4``), or the path of a YAML profile, which is
+                read again whenever it has changed.
             node_name: Seed of the UUIDs, so that a node has the same ones after a restart.
-            table: Compute of the cards for which the profile has none.
+            table: Compute of the cards for which the profile has none; None for the packaged one.
             prepared: Returns the prepared claims, whose shares the simulated processes use.
             clock: Returns seconds from an arbitrary origin.
+
+        Raises:
+            InputError: The text is neither, or contains an unknown field or name.
         """
-        self._live = live
+        self._text = text
+        self._read_version = self._file_version()
+        self._profile = profile_from_text(text)
         self._prepared = prepared
-        self._node = live()
+        self._node = self._profile
         self._node_name = node_name
-        self._table = table
+        self._table = table or models.load()
         self._clock = clock
         self._start = clock()
         self.events: Final = SimulatedEvents(self._xids)
@@ -542,11 +494,28 @@ class SimulatedDiscovery:
                     ]
         return found
 
+    def _live(self) -> NodeProfile:
+        """Return the current profile; the last valid one if the file has become unusable."""
+        version = self._file_version()
+        if version != self._read_version:
+            self._read_version = version
+            try:
+                self._profile = profile_from_text(self._text)
+            except InputError as error:
+                log.warning("profile_unusable", error=str(error))
+        return self._profile
+
+    def _file_version(self) -> tuple[int, int, int] | None:
+        try:
+            status = Path(self._text).stat()
+        except (OSError, ValueError):
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
     def _present(self) -> tuple[int, ...]:
         """Return the positions in the profile of the cards that have appeared."""
         elapsed = self._clock() - self._start
-        missing = self._node.driver_missing_for_seconds - elapsed
-        if missing > 0:
+        if elapsed < self._node.driver_missing_for_seconds:
             raise RetryableError("simulated GPUs: found no driver, waiting for it")
         return tuple(
             position
@@ -570,7 +539,6 @@ class SimulatedDiscovery:
         memory: int | Refusal = card.vram_bytes
         if fault in (Fault.NO_MEMORY, Fault.LOST):
             memory = _LOST if fault is Fault.LOST else _NOT_SUPPORTED
-        mig = int(fault is Fault.MIG)
         return GpuAnswers(
             index=index,
             handle="open",
@@ -583,7 +551,7 @@ class SimulatedDiscovery:
             brand=next(brands, 14),
             architecture=_ARCHITECTURES.get(card.compute_capability, _NOT_SUPPORTED),
             compute_capability=card.compute_capability,
-            mig_mode=(mig, mig),
+            mig_mode=(int(fault is Fault.MIG),) * 2,
             cores=_NOT_SUPPORTED,
             max_sm_clock_mhz=_NOT_SUPPORTED,
             recovery_action=gpu.recovery_action,
@@ -599,32 +567,6 @@ class SimulatedDiscovery:
             for position, gpu in enumerate(self._live().gpus)
             if gpu.xid is not None
         }
-
-
-def from_text(
-    text: str,
-    *,
-    node_name: str,
-    table: ModelTable | None = None,
-    prepared: Callable[[], Sequence[PreparedClaim]] = tuple,
-) -> SimulatedDiscovery:
-    """Return the discovery of a shorthand (``2xA100-SXM4-80GB,1xT4``) or of a YAML profile.
-
-    Args:
-        text: The shorthand, or the path of the file.
-        node_name: Seed of the UUIDs.
-        table: Compute by name; None uses the packaged one.
-        prepared: As in SimulatedDiscovery.
-
-    Raises:
-        InputError: The text is neither, or contains an unknown field or name.
-    """
-    return SimulatedDiscovery(
-        LiveProfile(text).current,
-        node_name=node_name,
-        table=table or models.load(),
-        prepared=prepared,
-    )
 
 
 # As in an eight-card server: two cards per root complex, four per NUMA node. Each PCI domain has

@@ -40,7 +40,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.kubernetes import pod_claims, untyped_json
+from tensorfusion_dra.core.kubernetes import resource_claims, untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 NAME: Final = "tensor-fusion"
@@ -230,7 +230,7 @@ def _requests(shares: Iterable[PreparedShare]) -> dict[str, str]:
 def _container_gpus(worker: Worker, stored: Mapping[str, Any]) -> Mapping[str, Sequence[str]]:
     """Return the cards of each container that uses a claim."""
     spec = as_map(stored.get("spec"))
-    claims = pod_claims.names_by_entry(stored)
+    claims = resource_claims.names_by_entry(stored)
     by_name = {claim.ref.name: claim for claim in worker.claims}
     found: dict[str, Sequence[str]] = {}
     for container in [*as_list(spec.get("initContainers")), *as_list(spec.get("containers"))]:

@@ -10,8 +10,7 @@ from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import pod_admission, pod_containers, pod_request
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
-from tensorfusion_dra.core.kubernetes import json_patch
-from tests.support.admission import Json, patched
+from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
 PLACE = Placement(
@@ -53,33 +52,19 @@ def whole_gpu(kind: str = "limits") -> Json:
     return {"resources": {kind: {"nvidia.com/gpu": "1", "cpu": "2"}}}
 
 
-def test_patch_of_the_quick_start_pod() -> None:
+def test_quick_start_pod_gets_an_annotation_and_a_claim() -> None:
     quick_start = pod_document({**ASKED, **pod_annotations(gpu_count="1")})
+    claim = {
+        "name": "tensor-fusion-gpu-claim",
+        "resourceClaimTemplateName": "tensor-fusion-gpu-template",
+    }
 
-    operations = json_patch.between(quick_start, admitted_pod(quick_start))
+    admitted = admitted_pod(quick_start)
 
-    assert operations == [
-        {
-            "op": "add",
-            "path": "/metadata/annotations/tensor-fusion.ai~1inject-container",
-            "value": "main",
-        },
-        {
-            "op": "add",
-            "path": "/spec/containers/0/resources",
-            "value": {"claims": [{"name": "tensor-fusion-gpu-claim"}]},
-        },
-        {
-            "op": "add",
-            "path": "/spec/resourceClaims",
-            "value": [
-                {
-                    "name": "tensor-fusion-gpu-claim",
-                    "resourceClaimTemplateName": "tensor-fusion-gpu-template",
-                }
-            ],
-        },
-    ]
+    quick_start["metadata"]["annotations"]["tensor-fusion.ai/inject-container"] = "main"
+    quick_start["spec"]["containers"][0]["resources"] = {"claims": [{"name": claim["name"]}]}
+    quick_start["spec"]["resourceClaims"] = [claim]
+    assert admitted == quick_start
 
 
 def test_annotations_are_rewritten_in_canonical_form() -> None:
@@ -135,9 +120,9 @@ SHAPES = {
 @pytest.mark.parametrize("found", SHAPES.values(), ids=SHAPES)
 def test_admitted_pod_is_not_changed_again(found: Json) -> None:
     before = copy.deepcopy(found)
-    once = patched(found, json_patch.between(found, admitted_pod(found)))
+    once = admitted_pod(found)
 
-    assert json_patch.between(once, admitted_pod(once)) == []
+    assert admitted_pod(once) == once
     assert found == before
 
 

@@ -12,8 +12,8 @@ from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
-from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
 from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.core.kubernetes.resource_claims import POD_CLAIM_ANNOTATION
 from tests.support import cdi_rules
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import allocated_claim, claim_admission, claim_record

@@ -8,7 +8,7 @@ from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpupool import GpuPool
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tests.support.builders.gpupools import gpupool_document
 
 NODE = NodeLabels.of({"metadata": {"name": "node-01", "labels": {"pool": "prod"}}})

@@ -15,8 +15,8 @@ from dra_simulator.api import object_rules
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.device import Node, Taint
 from tensorfusion_dra.core.devices.slices import Slice
-from tensorfusion_dra.core.kubernetes import slice_normal_form
-from tensorfusion_dra.core.kubernetes.slice_normal_form import (
+from tensorfusion_dra.core.kubernetes import device_rules
+from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_BINDING_CONDITIONS,
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
@@ -234,7 +234,7 @@ def dropping(gates: frozenset[str], items: Sequence[Slice]) -> list[Slice]:
             **item,
             "spec": {
                 **item["spec"],
-                "devices": slice_normal_form.without(item["spec"]["devices"], gates),
+                "devices": device_rules.without(item["spec"]["devices"], gates),
             },
         }
         for item in items

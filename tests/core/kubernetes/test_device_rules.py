@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.kubernetes import device_rules, slice_normal_form
+from tensorfusion_dra.core.kubernetes import device_rules
 from tests.core.devices.slice_documents import (
     device_with_policy,
     device_with_range,
@@ -231,7 +231,7 @@ def sent(**changes: Any) -> dict[str, Any]:
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    return slice_normal_form.normal([left]) == slice_normal_form.normal([right])
+    return device_rules.normal([left]) == device_rules.normal([right])
 
 
 def test_quantities_are_compared_by_amount() -> None:

@@ -110,7 +110,7 @@ def test_change_is_a_json_patch_and_warnings_are_truncated() -> None:
 
     assert response["patchType"] == "JSONPatch"
     assert json.loads(base64.b64decode(response["patch"])) == [
-        {"op": "add", "path": "/spec/schedulerName", "value": "x"}
+        {"op": "add", "path": "/spec", "value": after["spec"]}
     ]
     assert response["warnings"] == ["w" * 256]
 

@@ -1,17 +1,13 @@
-"""Untyped JSON: its text, patches, and fields that are read from it."""
+"""Untyped JSON: its text, and fields that are read from it."""
 
-import copy
 import json
 from enum import StrEnum
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dra_simulator.api import patches
-from tensorfusion_dra.core.kubernetes import field_reader, json_patch, untyped_json
-from tensorfusion_dra.core.kubernetes.field_reader import Fields, boolean, whole_number
+from tensorfusion_dra.core.kubernetes import field_errors, untyped_json
+from tensorfusion_dra.core.kubernetes.field_errors import Fields, boolean, whole_number
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
@@ -37,55 +33,12 @@ def test_other_text_is_refused(text: bytes) -> None:
         untyped_json.parse(text)
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.text(alphabet="a/~0", max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(alphabet="ab/~", max_size=3), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-OBJECTS = st.dictionaries(st.text(alphabet="ab/~", max_size=3), VALUES, max_size=4)
-
-
-@given(OBJECTS, OBJECTS)
-def test_patch_turns_the_first_document_into_the_second(
-    before: dict[str, object], after: dict[str, object]
-) -> None:
-    untouched = copy.deepcopy(before)
-
-    operations = json_patch.between(before, after)
-
-    assert patches.operated(before, operations) == after
-    assert before == untouched
-
-
-@given(OBJECTS)
-def test_equal_documents_need_no_patch(document: dict[str, object]) -> None:
-    assert json_patch.between(document, copy.deepcopy(document)) == []
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "operation"),
-    [
-        ({"a": [1]}, {"a": [1, 2]}, {"op": "add", "path": "/a/-", "value": 2}),
-        ({}, {"a/x~y": 1}, {"op": "add", "path": "/a~1x~0y", "value": 1}),
-        ({"a": 1}, {"a": True}, {"op": "replace", "path": "/a", "value": True}),
-    ],
-    ids=["element at the end", "escaped name", "true is not 1"],
-)
-def test_operation_of_a_patch(
-    before: dict[str, object], after: dict[str, object], operation: dict[str, object]
-) -> None:
-    assert json_patch.between(before, after) == [operation]
-
-
 class Level(StrEnum):
     LOW = "low"
     HIGH = "high"
 
 
-level = partial(field_reader.choice, choices=Level)
+level = partial(field_errors.choice, choices=Level)
 up_to_3 = partial(whole_number, least=0, most=3)
 
 

@@ -1,6 +1,6 @@
 """A process with NVML discovery: reads steps as JSON from stdin, prints the result of each.
 
-``["read"]``, ``["processes"]``, ``["raw"]`` and ``["close"]`` call the discovery.
+``["read"]``, ``["processes"]`` and ``["raw"]`` call the discovery.
 ``["read again"]`` repeats until a reading succeeds. ``["write", path, text]`` writes a file,
 ``["replace", path, text]`` replaces one, and ``["link", path, target]`` creates a link.
 ``["threads"]`` lists NVML's threads. ``["events", uuid]`` waits for a card's events in the
@@ -33,7 +33,6 @@ def step(discovery: NvmlDiscovery, name: str, *details: str) -> Any:
             for uuid, found in discovery.processes().items()
         },
         "raw": lambda: dataclasses.asdict(discovery.raw()),
-        "close": lambda: discovery.close(wait_seconds=0.2),
         "threads": lambda: [each.name for each in threading.enumerate() if each.name == "nvml"],
         "write": lambda path, text: Path(path).write_text(text, encoding="utf-8"),
         "link": lambda path, target: Path(path).symlink_to(target),

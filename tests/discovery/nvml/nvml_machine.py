@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 from stand_ins import libraries
 from tests.support import forks
 from tests.support.compiler import compiler
-from tests.support.waiting import PATIENCE_SECONDS
 
 _CHILD = "tests.discovery.nvml.nvml_child"
 
@@ -54,7 +51,6 @@ class Machine:
     library: Path | None
     driver_root: Path = Path("/nowhere")
     wait_seconds: float = 20.0
-    loader_path: str = ""
 
     @property
     def answers_file(self) -> Path:
@@ -72,27 +68,14 @@ class Machine:
             "wait_seconds": self.wait_seconds,
             "steps": steps,
         }
-        child = self._child(json.dumps(script).encode())
+        child = forks.run(
+            module=_CHILD,
+            stdin=json.dumps(script).encode(),
+            environment={**os.environ, libraries.VARIABLE: str(self.answers_file)},
+        )
         assert child.returncode == 0, child.stderr
         printed: list[Any] = json.loads(child.stdout.splitlines()[-1])  # after the log
         return printed
-
-    def _child(self, script: bytes) -> forks.Ended:
-        environment = {**os.environ, libraries.VARIABLE: str(self.answers_file)}
-        if not self.loader_path:
-            return forks.run(module=_CHILD, stdin=script, environment=environment)
-        # A new process, because the loader reads its path only when a process starts.
-        ended = subprocess.run(
-            [sys.executable, "-m", _CHILD],
-            input=script,
-            env={**environment, "LD_LIBRARY_PATH": self.loader_path},
-            cwd=forks.ROOT,
-            capture_output=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        out, err = ended.stdout.decode(), ended.stderr.decode()
-        return forks.Ended(ended.args, ended.returncode, out, err)
 
     def read(self, first: str) -> Any:
         """Return the inventory of one reading, or its error."""

@@ -19,7 +19,7 @@ DRIVER_NOT_LOADED = "!9"
 
 
 class Upgrade:
-    """What a driver upgrade does to a node, and what of it shows."""
+    """A node during an upgrade of its driver."""
 
     def __init__(self, cluster: SimulatedCluster, driver: Driver) -> None:
         self.cluster = cluster

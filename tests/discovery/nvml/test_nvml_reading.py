@@ -290,26 +290,6 @@ def test_replaced_library_is_a_fatal_error(machine: Machine) -> None:
     assert "the library was replaced, only a new process can load it" in error["text"]
 
 
-def test_replacement_of_a_library_found_by_the_loader_is_noticed(
-    machine: Machine,
-) -> None:
-    assert machine.library is not None
-    installed = machine.folder / "libnvidia-ml.so.1"
-    shutil.copy(machine.library, installed)
-    machine.library, machine.loader_path = None, str(machine.folder)
-
-    raw, _, _, error = machine.run(
-        answers(card(0)),
-        ["raw"],
-        machine.rewrite(answers(card(0), init=LIB_RM_VERSION_MISMATCH)),
-        ["replace", str(installed), "the next version"],
-        ["read"],
-    )
-
-    assert raw["library"] == str(installed)
-    assert error["error"] == "FatalError"
-
-
 def test_hanging_call_ends_the_reading_with_an_error_that_names_it(machine: Machine) -> None:
     machine.wait_seconds = 0.3
     hang = f"~{machine.folder}/go {uuid(1)}"
@@ -340,13 +320,6 @@ def test_readings_work_again_after_a_hanging_call_returns(machine: Machine) -> N
     assert hung["error"] == "HungError"
     assert uuids(inventory) == [uuid(0), uuid(1)]
     assert threads == ["nvml"]
-
-
-def test_close_ends_the_thread(machine: Machine) -> None:
-    _, _, threads, error = machine.run(answers(card(0)), ["read"], ["close"], ["threads"], ["read"])
-
-    assert threads == []
-    assert error == {"error": "RetryableError", "text": "NVML: closed, expected to be open"}
 
 
 def bind(machine: Machine, *indices: int) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -15,10 +15,9 @@ from tensorfusion_dra.core.devices.gpu import Gpu, TflopsSource
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.errors import HungError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB
-from tensorfusion_dra.discovery import models
 from tensorfusion_dra.discovery.recording import Refusal
 from tensorfusion_dra.discovery.simulated import simulated_discovery
-from tensorfusion_dra.discovery.simulated.simulated_discovery import LiveProfile, SimulatedDiscovery
+from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, simulated_share
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -29,17 +28,12 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def over_time(text: str, clock: Callable[[], float]) -> SimulatedDiscovery:
-    live = LiveProfile(text)
-    return SimulatedDiscovery(live.current, node_name="node-1", table=models.load(), clock=clock)
-
-
 def test_two_processes_use_a_part_of_each_share(tmp_path: Path) -> None:
     text = "gpus: [{product: L4, uuid: GPU-01234567-89ab-cdef-0123-456789abcdef, use: 150}]"
     card = "GPU-01234567-89ab-cdef-0123-456789abcdef"
     share = simulated_share(0, limit(20, 8), gpu_uuid=card)
     prepared = prepared_claim(share, simulated_share(1, limit(20, 8)), simulated_share(0))
-    discovery = simulated_discovery.from_text(
+    discovery = SimulatedDiscovery(
         written(tmp_path, text), node_name="node-1", prepared=lambda: [prepared]
     )
 
@@ -88,7 +82,7 @@ def test_profile_describes_each_card(tmp_path: Path) -> None:
 def test_unusable_card_is_left_out_like_a_real_one(tmp_path: Path, card: str, reason: str) -> None:
     text = written(tmp_path, f"gpus: [{{{card}}}, {{product: L4}}]")
 
-    inventory = simulated_discovery.from_text(text, node_name="node-1").read()
+    inventory = SimulatedDiscovery(text, node_name="node-1").read()
 
     assert [gpu.model for gpu in inventory.gpus] == ["L4"]
     (left,) = inventory.left_out
@@ -99,7 +93,7 @@ def test_unusable_card_is_left_out_like_a_real_one(tmp_path: Path, card: str, re
 def test_card_that_appears_later_changes_no_uuid(tmp_path: Path) -> None:
     now = 1000.0
     text = "gpus: [{product: T4, appears_after_seconds: 5}, {product: L4}]"
-    discovery = over_time(written(tmp_path, text), lambda: now)
+    discovery = SimulatedDiscovery(written(tmp_path, text), node_name="node-1", clock=lambda: now)
 
     (early,) = discovery.read().gpus
     now += 5
@@ -114,7 +108,7 @@ def test_card_that_appears_later_changes_no_uuid(tmp_path: Path) -> None:
 def test_driver_is_missing_for_the_configured_time(tmp_path: Path) -> None:
     now = 1000.0
     text = "{driver_missing_for_seconds: 2.5, gpus: [{product: T4}]}"
-    discovery = over_time(written(tmp_path, text), lambda: now)
+    discovery = SimulatedDiscovery(written(tmp_path, text), node_name="node-1", clock=lambda: now)
 
     with pytest.raises(RetryableError, match="found no driver, waiting for it"):
         discovery.read()
@@ -171,7 +165,7 @@ def test_invalid_profile_is_refused(tmp_path: Path, text: str, message: str) -> 
     file = written(tmp_path, text)
 
     with pytest.raises(InputError) as caught:
-        simulated_discovery.from_text(file, node_name="node-1")
+        SimulatedDiscovery(file, node_name="node-1")
 
     assert str(caught.value).startswith(file)
     assert message in str(caught.value)
@@ -179,7 +173,7 @@ def test_invalid_profile_is_refused(tmp_path: Path, text: str, message: str) -> 
 
 
 def gpus(text: str, node_name: str = "node-1") -> tuple[Gpu, ...]:
-    return simulated_discovery.from_text(text, node_name=node_name).read().gpus
+    return SimulatedDiscovery(text, node_name=node_name).read().gpus
 
 
 def write(file: Path, *gpus: str, node: str = "") -> Path:
@@ -192,7 +186,7 @@ def write(file: Path, *gpus: str, node: str = "") -> Path:
 
 
 def discovery(file: Path) -> SimulatedDiscovery:
-    return simulated_discovery.from_text(str(file), node_name="node-01")
+    return SimulatedDiscovery(str(file), node_name="node-01")
 
 
 @contextmanager
@@ -223,12 +217,12 @@ def test_profile_is_reloaded_when_its_file_changes(tmp_path: Path) -> None:
 
 def test_profile_that_becomes_invalid_keeps_the_last_valid_one(tmp_path: Path) -> None:
     file = write(tmp_path / "p.yaml", "")
-    live = LiveProfile(str(file))
-    good = live.current()
+    cards = discovery(file)
+    good = cards.read()
 
     write(file, ", fault: fire")
     with capture_logs() as logs:
-        kept = [live.current(), live.current()]
+        kept = [cards.read(), cards.read()]
 
     assert kept == [good, good]
     assert [line["event"] for line in logs] == ["profile_unusable"]
@@ -361,13 +355,13 @@ def test_cards_have_different_pci_places() -> None:
 )
 def test_text_that_is_neither_shorthand_nor_file_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        simulated_discovery.from_text(text, node_name="node-1")
+        SimulatedDiscovery(text, node_name="node-1")
 
     assert message in str(caught.value)
 
 
 def test_raw_has_the_form_of_real_discovery() -> None:
-    raw = simulated_discovery.from_text("1xT4", node_name="node-1").raw()
+    raw = SimulatedDiscovery("1xT4", node_name="node-1").raw()
 
     assert raw.library == "simulated"
     (card,) = raw.gpus

@@ -1,12 +1,12 @@
-"""Where a pod may run: selectors of nodes, taints."""
+"""Nodes that a selector selects, and those on which a pod may run."""
 
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core.errors import InputError
-from tensorfusion_dra.core.kubernetes import node_selector, pod_placement
-from tensorfusion_dra.core.kubernetes.node_selector import NodeLabels
+from tensorfusion_dra.core.kubernetes import node_fit
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tests.support.objects import node, pod
 
 TAINT = {"key": "team", "value": "b", "effect": "NoSchedule"}
@@ -16,7 +16,7 @@ WEST = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["west"
 def refusal(of_pod: dict[str, Any], of_node: dict[str, Any], **labels: str) -> str:
     made = pod()
     made["spec"].update(of_pod)
-    return pod_placement.refusal(made, {**node(**labels), "spec": of_node})
+    return node_fit.refusal(made, {**node(**labels), "spec": of_node})
 
 
 def required(*terms: object) -> dict[str, Any]:
@@ -105,21 +105,19 @@ def expressions(*found: Any) -> dict[str, Any]:
     ],
 )
 def test_each_operator(found: dict[str, Any], selected: bool) -> None:
-    assert node_selector.selects(expressions(found), NODE) is selected
+    assert node_fit.selects(expressions(found), NODE) is selected
 
 
 def test_terms_are_ored_and_requirements_of_a_term_are_anded() -> None:
     prod, test = requirement("pool", "In", "prod"), requirement("pool", "In", "test")
     named = requirement("metadata.name", "In", "node-01")
 
-    assert node_selector.selects(
+    assert node_fit.selects(
         policy({"matchExpressions": [test]}, {"matchExpressions": [prod]}), NODE
     )
-    assert not node_selector.selects(expressions(prod, test), NODE)
-    assert node_selector.selects(policy({"matchFields": [named], "matchExpressions": [prod]}), NODE)
-    assert not node_selector.selects(
-        policy({"matchFields": [named], "matchExpressions": [test]}), NODE
-    )
+    assert not node_fit.selects(expressions(prod, test), NODE)
+    assert node_fit.selects(policy({"matchFields": [named], "matchExpressions": [prod]}), NODE)
+    assert not node_fit.selects(policy({"matchFields": [named], "matchExpressions": [test]}), NODE)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +132,7 @@ def test_terms_are_ored_and_requirements_of_a_term_are_anded() -> None:
     ],
 )
 def test_absent_selector_empty_term_and_another_nodes_name_select_nothing(found: Any) -> None:
-    assert not node_selector.selects(found, NODE)
+    assert not node_fit.selects(found, NODE)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +175,7 @@ def test_absent_selector_empty_term_and_another_nodes_name_select_nothing(found:
 )
 def test_malformed_selector_is_refused(found: Any, expected: str) -> None:
     with pytest.raises(InputError) as caught:
-        node_selector.selects(found, NODE)
+        node_fit.selects(found, NODE)
 
     assert expected in str(caught.value)
 
@@ -185,4 +183,4 @@ def test_malformed_selector_is_refused(found: Any, expected: str) -> None:
 def test_matching_term_wins_over_a_malformed_one() -> None:
     found = policy("x", {"matchExpressions": [requirement("pool", "Exists")]})
 
-    assert node_selector.selects(found, NODE)
+    assert node_fit.selects(found, NODE)

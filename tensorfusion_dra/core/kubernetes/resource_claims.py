@@ -1,17 +1,46 @@
-"""ResourceClaims that Kubernetes makes for pods: from templates, and for extended resources."""
+"""The ResourceClaims of pods: those that a pod names, those made for it, the devices in a claim.
+
+Kubernetes makes claims for pods from templates, and for extended resources (KEP-5004).
+"""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.pod_claims import POD_CLAIM_ANNOTATION
-from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 Json = dict[str, Any]
 
+POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
+"""On a created claim: the entry of the pod's spec.resourceClaims."""
 _IMPLICIT: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the extended resource that every DeviceClass has, by its name."""
+
+
+def entries(pod: Mapping[str, Any]) -> list[Mapping[str, object]]:
+    """Return the entries of the pod's spec.resourceClaims."""
+    return [as_map(each) for each in as_list(as_map(pod.get("spec")).get("resourceClaims"))]
+
+
+def stored_name(pod: Mapping[str, Any], entry: Mapping[str, object]) -> str | None:
+    """Return the name of an entry's claim; "" if none is created yet, None if it needs none.
+
+    The names of claims made from templates are in the pod's status (core/v1, PodStatus).
+    """
+    if isinstance(entry.get("resourceClaimName"), str):
+        return str(entry["resourceClaimName"])
+    for made in map(as_map, as_list(as_map(pod.get("status")).get("resourceClaimStatuses"))):
+        if name_of(made) == name_of(entry):
+            found = made.get("resourceClaimName")
+            return None if found is None else str(found)
+    return ""
+
+
+def names_by_entry(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the pod's claims that exist, by the names of their entries."""
+    found = {name_of(entry): stored_name(pod, entry) for entry in entries(pod)}
+    return {entry: claim for entry, claim in found.items() if claim}
 
 
 def extended_name(pod: Mapping[str, Any]) -> str | None:
@@ -122,3 +151,21 @@ def of_device_plugins(nodes: Sequence[Mapping[str, Any]]) -> set[str]:
         for name, amount in as_map(as_map(node.get("status")).get("allocatable")).items()
         if amount != "0"
     }
+
+
+def requests(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the device requests of a claim or of a template, with all alternatives."""
+    spec = as_map(item.get("spec"))
+    devices = as_map(as_map(spec.get("spec", spec)).get("devices"))
+    return [
+        as_map(exact)
+        for request in map(as_map, as_list(devices.get("requests")))
+        for exact in (request.get("exactly"), *as_list(request.get("firstAvailable")))
+        if exact is not None
+    ]
+
+
+def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the devices that are allocated to a claim; none before its allocation."""
+    allocation = as_map(as_map(claim.get("status")).get("allocation"))
+    return [as_map(each) for each in as_list(as_map(allocation.get("devices")).get("results"))]
