@@ -331,9 +331,9 @@ def load(library: Path | None, driver_root: Path) -> str:
         RetryableError: It cannot be loaded; the text has the reasons.
     """
     below_root = (driver_root / folder / SONAME for folder in LIBRARY_FOLDERS)
-    found = [str(file) for file in below_root if file.is_file()]
+    names = (str(file) for file in below_root if file.is_file())
     reasons: list[str] = []
-    for name in [*found, SONAME] if library is None else [str(library)]:
+    for name in (*names, SONAME) if library is None else (str(library),):
         try:
             calls = ctypes.CDLL(name)
         except OSError as error:
