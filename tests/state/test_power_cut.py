@@ -1,6 +1,7 @@
 """A power cut at every moment: a test double loses what was not flushed, contents and names."""
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,8 @@ class LossyDisk:
 
     def _note_flush(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
-        if found.st_ino in self._content:
+        # A folder may get the inode of a file that was removed.
+        if stat.S_ISREG(found.st_mode) and found.st_ino in self._content:
             self._flushed[found.st_ino] = os.pread(descriptor, found.st_size, 0)
         elif self.folder.exists() and os.path.samestat(found, self.folder.stat()):
             self._possible = [self._names()]
