@@ -219,7 +219,7 @@ def test_nothing_is_read_or_written_while_a_newer_instance_publishes(
 ) -> None:
     monkeypatch.setattr(publish, "_LEASE_SECONDS", 0.02)
     setup = Setup()
-    with running_publisher(setup), capture_logs() as logs:
+    with capture_logs() as logs, running_publisher(setup):
         assert eventually(lambda: SLICE in setup.slices.items)
         setup.lease.newer = True
         setup.slices.items.clear()
