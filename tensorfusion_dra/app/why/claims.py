@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.why import observed as reading
 from tensorfusion_dra.app.why.observed import Observed
 from tensorfusion_dra.core import names, printable
@@ -14,7 +15,6 @@ from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
 from tensorfusion_dra.core.kubernetes import (
     claim_devices,
@@ -96,7 +96,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                     WEBHOOK,
                     "is not installed, so the pod's annotations would give it no claim",
                     expected="a MutatingWebhookConfiguration of this driver",
-                    cure="install the webhook before the pod is created",
+                    remedy="install the webhook before the pod is created",
                 )
             )
     elif requests_share:
@@ -105,7 +105,7 @@ def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
                 "pod",
                 "its annotations request a GPU, but DRA is not enabled for it, so it gets no claim",
                 expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
-                cure=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
+                remedy=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
             )
         )
     for entry in pod_claims.entries(found.pod):
@@ -159,13 +159,14 @@ def _no_claim(observed: Observed) -> Finding:
             WEBHOOK,
             "is not installed, so the pod's annotations gave it no claim",
             expected="a MutatingWebhookConfiguration of this driver",
-            cure=f"install the webhook, {again}",
+            remedy=f"install the webhook, {again}",
         )
     return problem(
         WEBHOOK,
         "the pod has annotations of this driver, but the webhook gave it no claim",
         expected=f"an entry {names.POD_CLAIM} in spec.resourceClaims",
-        cure="check that the webhook runs and that the namespace is not excluded (tensorfusion-dra "
+        remedy="check that the webhook runs and that the namespace is not excluded "
+        "(tensorfusion-dra "
         f"doctor, kubectl describe mutatingwebhookconfigurations); {again}",
     )
 
@@ -187,16 +188,20 @@ def _judge(
     again = ", and create the pod again" if is_created else ""
     for error in verdict.errors:
         subject = error.path or "pod"
-        cure = f"correct {subject}{again}"
+        remedy = f"correct {subject}{again}"
         level = Level.WARNING if is_admitted else Level.PROBLEM
-        found.findings.append(Finding(level=level, subject=subject, found=error.text, cure=cure))
+        found.findings.append(
+            Finding(level=level, subject=subject, found=error.text, remedy=remedy)
+        )
     for text in verdict.warnings:
         subject, _, reason = text.partition(": ")
         if subject in annotations and "unknown annotation" in reason:
             is_typo = "did you mean" in reason
-            cure = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
+            remedy = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
             level = Level.WARNING if is_typo else Level.NOTE
-            found.findings.append(Finding(level=level, subject=subject, found=reason, cure=cure))
+            found.findings.append(
+                Finding(level=level, subject=subject, found=reason, remedy=remedy)
+            )
 
 
 def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
@@ -207,7 +212,7 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
             f"ResourceClaim {name}",
             "not found",
             expected="a claim of this name in the pod's namespace",
-            cure=f"create the claim {name}, or correct spec.resourceClaims",
+            remedy=f"create the claim {name}, or correct spec.resourceClaims",
         )
         found.findings.append(missing)
         found.is_complete = False
@@ -217,7 +222,7 @@ def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
             f"ResourceClaim {name}",
             "is being deleted",
             expected="a claim that stays",
-            cure="wait until it is gone and create it again",
+            remedy="wait until it is gone and create it again",
         )
         found.findings.append(going)
     if not pod_request.parse(review.annotations_of(found.pod)).whole:
@@ -239,7 +244,7 @@ def _add_future(
     claim: Document = made_claims.created(found.pod, name_of(entry), template)
     verdict = _verdict(observed, found.pod, claim)
     found.findings += [
-        problem(str(error.path or "claim"), error.text, expected="", cure="")
+        problem(str(error.path or "claim"), error.text, expected="", remedy="")
         for error in verdict.errors
     ]
     if is_created and not any(each.subject == WEBHOOK for each in found.findings):
@@ -251,7 +256,7 @@ def _add_future(
             f"claim from ResourceClaimTemplate {name}",
             f"not created: {failure}" if failure else "not created yet",
             expected="a claim that kube-controller-manager creates within seconds",
-            cure="correct what the message names; the controller tries again"
+            remedy="correct what the message names; the controller tries again"
             if failure
             else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
         )
@@ -266,17 +271,17 @@ def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
             f"claim from ResourceClaimTemplate {name}",
             "not created yet, and the template could not be read",
             expected="the right to list ResourceClaimTemplates in the pod's namespace",
-            cure="run this with that right",
+            remedy="run this with that right",
         )
-    cure = f"create the template {name} in the pod's namespace"
+    remedy = f"create the template {name} in the pod's namespace"
     if name == names.CLAIM_TEMPLATE:
         namespace = pod["metadata"].get("namespace")
-        cure = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+        remedy = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
     return problem(
         f"ResourceClaimTemplate {name}",
         "not found, so the pod's claim is not created",
         expected="a template of this name in the pod's namespace",
-        cure=cure,
+        remedy=remedy,
     )
 
 
@@ -349,7 +354,8 @@ def deleted(pod: Document) -> Iterator[Finding]:
             "pod",
             f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
             expected="a pod that is to run",
-            cure=f"wait until it is gone; after the deadline it waits for its finalizers{kubelet}: "
+            remedy="wait until it is gone; after the deadline it waits for its "
+            f"finalizers{kubelet}: "
             f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has no finalizers'}",
         )
 
@@ -364,7 +370,7 @@ def halted(pod: Document) -> Iterator[Finding]:
             "spec.schedulingGates",
             ", ".join(gates),
             expected="none: schedulers ignore a pod with gates",
-            cure="find the controller that has to remove the gates",
+            remedy="find the controller that has to remove the gates",
         )
     node = spec.get("nodeName")
     if node and pod_claims.entries(pod):
@@ -372,7 +378,7 @@ def halted(pod: Document) -> Iterator[Finding]:
             "spec.nodeName",
             f"{node}, so no scheduler allocates the pod's claims",
             expected="none",
-            cure=f"remove it, and select the node by nodeSelector kubernetes.io/hostname: {node}",
+            remedy=f"remove it, and select the node by nodeSelector kubernetes.io/hostname: {node}",
         )
 
 
@@ -387,7 +393,7 @@ def other_scheduler(pod: Document) -> Iterator[Finding]:
             "spec.schedulerName",
             str(scheduler),
             expected=f"{_SCHEDULER}, or another one that allocates claims",
-            cure="remove the field, or set the webhook's scheduler-name",
+            remedy="remove the field, or set the webhook's scheduler-name",
         )
     elif scheduler != _SCHEDULER:
         yield note("spec.schedulerName", f"{scheduler}: it has to run, and to allocate claims")
@@ -407,7 +413,7 @@ def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Itera
                 f"DeviceClass {name}",
                 "not found",
                 expected=", ".join(sorted(classes)) or "one DeviceClass at least",
-                cure="install the driver's DeviceClass (docs/install.md)"
+                remedy="install the driver's DeviceClass (docs/install.md)"
                 if ours
                 else "correct deviceClassName; the cluster has "
                 f"{printable.first(sorted(classes)) or 'none'}",
@@ -425,7 +431,7 @@ def unknown_resources(
                 f"extended resource {name}",
                 "no DeviceClass has it as extendedResourceName, and no node has it",
                 expected="one of the two",
-                cure=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+                remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
                 "deviceClass.extendedResourceName), or correct resources.limits",
             )
 
@@ -466,7 +472,7 @@ def _unenforced(claim: Document, node: str) -> Iterator[Finding]:
                 f"{_SAID_OF[str(condition['type'])]} {device.get('device')}: "
                 f"{condition.get('reason')}: {condition.get('message')}",
                 expected=f"the condition {condition['type']} True",
-                cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+                remedy=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
             )
 
 
@@ -479,7 +485,7 @@ def _unbound(claim: Document) -> Iterator[Finding]:
                 f"ResourceClaim {claim['metadata']['name']}",
                 f"waits at the scheduler for the enforcer of {node}",
                 expected=f"the condition {names.BINDING_READY} True",
-                cure=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+                remedy=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
             )
 
 
@@ -502,6 +508,6 @@ def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
             f"requests whole cards, although the pod has {named[0]}",
             expected="capacity.requests, which the API server keeps with the feature gate "
             f"{GATE_CONSUMABLE_CAPACITY}",
-            cure=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
+            remedy=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
             "the claim was filled by the webhook (tensorfusion-dra doctor)",
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.app.why import claims as resolving
 from tensorfusion_dra.app.why import observed as reading
@@ -13,7 +14,6 @@ from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
 from tensorfusion_dra.core.kubernetes import claim_devices
@@ -26,8 +26,8 @@ Document = Mapping[str, Any]
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
-_CURED: Final = frozenset({Level.PROBLEM, Level.WARNING})
-"""Levels of findings about the pod itself whose cure is among what helps."""
+_REMEDIED: Final = frozenset({Level.PROBLEM, Level.WARNING})
+"""Levels of findings about the pod itself whose remedy is among what helps."""
 
 
 class PodState(StrEnum):
@@ -98,7 +98,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
     That is one that waits; if none can be created, the pod of the template; else one with a fault.
     """
     failed = [
-        problem(str(found), f"creates no more pods: {text}", expected="", cure=_TRY_AGAIN)
+        problem(str(found), f"creates no more pods: {text}", expected="", remedy=_TRY_AGAIN)
         for text in filter(None, [found.failure])
     ]
     if found.waiting:
@@ -161,7 +161,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             pod=_name(pod),
             state=PodState.BOUND,
             answer=answer,
-            helps=list(dict.fromkeys(finding.cure for finding in findings)),
+            helps=list(dict.fromkeys(finding.remedy for finding in findings)),
             findings=findings,
         )
     resolved = resolving.resolve(pod, observed, is_created=is_created)
@@ -200,7 +200,7 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         published = objects.published(slices)
         findings += [each for each in published if each.level is not Level.OK]
     findings += resolving.pools(observed.pool_status)
-    helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
+    helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
         answer = answers.blocked(name, problems, trial, outcomes)

@@ -34,7 +34,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
         if f"{each.subject}: {each.found}" not in found.answer
         for line in (
             f"  {each.level.value}: {each.subject}: {each.found}",
-            f"    cure: {each.cure}" if each.cure and each.cure not in helps else "",
+            f"    cure: {each.remedy}" if each.remedy and each.remedy not in helps else "",
         )
         if line
     ]

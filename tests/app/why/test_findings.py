@@ -86,7 +86,7 @@ def test_pod_that_is_being_deleted() -> None:
     (found,) = claims.halted(document)
 
     assert found.found == "is being deleted, with the deadline 2026-01-01T00:00:00Z"
-    assert found.cure.endswith("it waits for its finalizers: example.com/job")
+    assert found.remedy.endswith("it waits for its finalizers: example.com/job")
     assert list(claims.halted(pod())) == []
 
 
@@ -98,7 +98,7 @@ def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
 
     assert found.subject == "spec.nodeName"
     assert found.found == "node-01, so no scheduler allocates the pod's claims"
-    assert "kubernetes.io/hostname: node-01" in found.cure
+    assert "kubernetes.io/hostname: node-01" in found.remedy
     assert list(claims.halted(without)) == []
 
 
@@ -127,7 +127,7 @@ def test_a_missing_class_is_listed_with_those_that_exist(classes: list[str], lis
 
     (found,) = claims.missing_classes([absent], classes)
 
-    assert found.cure == f"correct deviceClassName; the cluster has {listed}"
+    assert found.remedy == f"correct deviceClassName; the cluster has {listed}"
 
 
 GROUP = "/apis/resource.k8s.io"
