@@ -66,7 +66,7 @@ class Claims:
 
 
 class NamespaceClaims:
-    """Reader of a namespace's claims; implements webhook.quota_admission.NamespaceClaims."""
+    """Reader of a namespace's claims; implements webhook.admission.NamespaceClaims."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

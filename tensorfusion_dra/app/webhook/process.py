@@ -27,9 +27,8 @@ from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.webhook.admission import AdmissionRules
+from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.certificates import Certificates
-from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 
 log = structlog.get_logger()
