@@ -45,11 +45,7 @@ from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.limit_changes import LimitChanges
 from tensorfusion_dra.driver.local_cards import LocalCards
 from tensorfusion_dra.driver.node_files import NodeFiles
-from tensorfusion_dra.driver.node_observer import (
-    ApiServerState,
-    NodeObserver,
-    RecentOperations,
-)
+from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
@@ -173,13 +169,9 @@ class NodePlugin:
             on_change=publishing_due.wake,
         )
 
-        self._api_server = ApiServerState()
-        self._recent = RecentOperations()
         self._metrics = NodeMetrics()
-        self._api = Api(
-            Path(settings.kubeconfig) if settings.kubeconfig else None,
-            exchanges=(self._api_server, self._metrics.api_requests),
-        )
+        self._operations = Operations(self._metrics.operation_ended)
+        self._api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
         self._nodes = Nodes(self._api, node_name=settings.node_name)
         supervisor.join_on_stop(seconds=_JOIN_SECONDS)
 
@@ -233,7 +225,7 @@ class NodePlugin:
             isolation=Isolation(settings.isolation),
             limit_changes=self._limit_changes,
             status=self._status,
-            operations=Operations((self._recent, self._metrics)),
+            operations=self._operations,
             enforcer=node_enforcer,
         )
         self._slices = Slices(self._api, node_name=settings.node_name)
@@ -374,10 +366,10 @@ class NodePlugin:
             use=self._use.current,
             enforcer=self._enforcement.node,
             registration=registration.view,
-            api_server=self._api_server.view,
+            api_server=self._api.exchanges.view,
             publishing=self.publisher.view,
-            ledger=self._reconciler.ledger,
-            operations=self._recent.operations,
+            store=self._reconciler.ledger,
+            operations=self._operations.recent,
             node=settings.node_name,
             version=version.current(),
         )
