@@ -74,7 +74,7 @@ from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
-from tensorfusion_dra.core.observed.node_view import PublishingView, XidCounts
+from tensorfusion_dra.core.observed import PublishingView, XidCounts
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.ports import CardEvents, Discovery, Events, HostSizes, Nodes, Slices
 from tensorfusion_dra.driver.providers import Providers
