@@ -284,13 +284,15 @@ def _resources(node: Mapping[str, Any], prefix: str) -> str:
 def alive(context: Context) -> Iterator[Finding]:
     """Check that the enforcer of shares in soft isolation is alive."""
     settings = context.settings
-    if not settings.simulated_gpus:
-        enforcer = node_parts.node_enforcer(settings)
-        enforcer.of_devices(node_parts.node(settings))  # whose pool may expand the cards' memory
-        choice = enforcer.of_new_claim()
-        yield life(choice, is_required=settings.require_enforcement)
-        for each in choice.sign.advice:
-            yield warning(each.subject, each.found, expected=each.expected, remedy=each.remedy)
+    if settings.simulated_gpus:
+        yield ok(f"enforcer {settings.enforcer}", "simulated GPUs: there is nothing to enforce")
+        return
+    enforcer = node_parts.node_enforcer(settings)
+    enforcer.of_devices(node_parts.node(settings))  # whose pool may expand the cards' memory
+    choice = enforcer.of_new_claim()
+    yield life(choice, is_required=settings.require_enforcement)
+    for each in choice.sign.advice:
+        yield warning(each.subject, each.found, expected=each.expected, remedy=each.remedy)
 
 
 def life(choice: EnforcerChoice, *, is_required: bool) -> Finding:
