@@ -26,12 +26,11 @@ from tensorfusion_dra.app.shared import (
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.shared.streams import table
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, observed
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
-from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.core.printable import one_line
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.node_observer import NodeObserver
@@ -166,7 +165,7 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         node=settings.node_name,
         version=version.current(),
     )
-    view = document.as_json(observer.view())
+    view = observed.as_json(observer.view())
     devices = catalog.devices if catalog else ()
     for card, device in zip(view["cards"], devices, strict=True):
         card["tflopsSource"] = device.gpu.tflops_source.value

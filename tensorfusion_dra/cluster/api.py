@@ -1,20 +1,38 @@
 """The API server's API over plain dicts, so that no field of an answer is lost.
 
-Api sends requests and opens watches; RetriedReads repeats reads after transient faults, for calls
-that the kubelet waits for.
+From top to bottom, one call is:
+
+    read()   repeats call() after transient faults, for callers that somebody waits for
+    call()   sends a request and returns the JSON object of its answer; watch() yields its events
+    send()   logs in, and writes the request to a connection that is kept between requests
+    Answer   its body, bounded in bytes
+    _Socket  its bytes, bounded in time
+
+http.client speaks HTTP. A socket's timeout applies to a single read, and a server that sends one
+byte now and then never exceeds it. So every answer, also a proxy's, is read from a socket that
+counts down over all reads: the seconds of the call, or those until the next event of a watch.
 """
 
 import json
+import re
+import select
+import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.client import HTTPException
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from tensorfusion_dra.cluster import error_text, login
-from tensorfusion_dra.cluster.connections import Answer, Connections, TooLargeError
+from tensorfusion_dra.cluster.login import Login
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import (
     InputError,
@@ -25,24 +43,21 @@ from tensorfusion_dra.core.errors import (
 )
 from tensorfusion_dra.core.kubernetes import untyped_json
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
-from tensorfusion_dra.driver.ports import Exchanges
+from tensorfusion_dra.core.observed import NO_ANSWER, ApiServerView
 from tensorfusion_dra.runtime.calls import MAX_READING, WaitingCalls
 from tensorfusion_dra.runtime.loops import Backoff
 
-READ_SECONDS: Final = 30.0
-_JSON: Final = "application/json"
-_PAGE: Final = "500"
 USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
 APPLY: Final = "application/apply-patch+yaml"
 """Server-side apply. Its body may be JSON."""
-_MAX_ERROR_BYTES: Final = 64 * 2**10
-"""A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
-_MAX_EVENT_BYTES: Final = 8 * 2**20
-"""An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
 RESOURCE_VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
 """The field apiVersion of claims, slices and classes. Kubernetes serves it from 1.34 on."""
-Result = TypeVar("Result")
+CORE: Final = "/api/v1"
+READ_SECONDS: Final = 30.0
+_JSON: Final = "application/json"
+_PAGE: Final = "500"
+
 _ALL_SECONDS: Final = 15.0
 """The kubelet repeats a failed call after a minute, so some patience pays off. But each waiting
 call takes a worker from the calls that need no API server."""
@@ -50,91 +65,171 @@ _TRY_SECONDS: Final = 5.0
 """A connection that died silently never answers, but a new one may."""
 _LASTING: Final = frozenset({400, 403, 405, 406, 410, 415, 422})
 """HTTP statuses that a quick retry does not change."""
+_REPEATABLE: Final = frozenset({"GET", "PUT", "DELETE"})
+"""Methods that are safe to repeat if the server has already executed the first try."""
+
+_CONNECT_SECONDS: Final = 3.05
+"""For each IP address that the server's name resolves to."""
+_MAX_RETRY_AFTER_SECONDS: Final = 120.0
+_MAX_ANSWER_BYTES: Final = 64 * 2**20
+"""The largest answer is the list of all slices of a large cluster."""
+_MAX_ERROR_BYTES: Final = 64 * 2**10
+"""A Status object has a few hundred bytes. The rest of a longer error answer is not read."""
+_MAX_EVENT_BYTES: Final = 8 * 2**20
+"""An API server accepts objects of at most 3 MiB. As JSON, some are a little larger."""
+_PIECE_BYTES: Final = 64 * 2**10
+
+_REFUSALS: Final = frozenset({401, 403, 429})
+"""Errors that concern this driver as a whole; the others below 500, such as 404, are answers."""
+_VERBS: Final = {
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+    "WATCH": "watch",
+}
+_RESOURCE: Final = re.compile(
+    r"/(?:api/v1|apis/[^/]+/[^/]+)/(?:namespaces/[^/]+/)?([a-z]+)(?:/([^/]+)(?:/([a-z]+))?)?"
+)
+_GROUP: Final = re.compile(r"/apis/[^/]+")
+_RESOURCES: Final = frozenset(
+    {
+        *("resourceslices", "resourceclaims", "resourceclaims/status", "pods", "nodes", "events"),
+        *("gpupools", "schedulingconfigtemplates"),
+    }
+)
+
+segment: Final = partial(quote, safe="")
+"""Returns a name, quoted as one segment of a URL path."""
 
 
-class RetriedReads:
-    """Retries of reads after transient faults, for a bounded number of callers at a time."""
+def resource_path(
+    plural: str, *, namespace: str = "", name: str = "", root: str = f"/apis/{RESOURCE_VERSION}"
+) -> str:
+    """Return a path of resource.k8s.io: of all objects of a kind, or of the one with this name.
 
-    def __init__(self) -> None:
-        self._waiting = WaitingCalls(MAX_READING, reason="wait for the API server")
+    Args:
+        root: The path of another group and version, such as CORE.
+    """
+    scope = f"/namespaces/{segment(namespace)}" if namespace else ""
+    one = f"/{segment(name)}" if name else ""
+    return f"{root}{scope}/{plural}{one}"
 
-    def with_retries(
-        self, subject: str, ask: Callable[[float], Result], *, wait_seconds: float
-    ) -> Result:
-        """Return the result of ask(), which is called again after a transient fault.
 
-        Args:
-            subject: Prefix of error texts.
-            ask: Sends the request. Its argument is the number of seconds that it may take.
-            wait_seconds: For all tries together.
+def metadata(item: object) -> Mapping[str, Any]:
+    """Return the object's metadata; empty if it is not an object or has none."""
+    found = item.get("metadata") if isinstance(item, dict) else None
+    return found if isinstance(found, dict) else {}
 
-        Raises:
-            UnreadableError: The answer cannot be read.
-            RetryableError: The API server did not answer within the time or refused, or too many
-                callers are waiting already.
-        """
-        with self._waiting.slot(subject):
-            deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
-            backoff = Backoff(first_seconds=0.2, longest_seconds=2)
-            answer: RetryableError | None = None  # the last one of the API server
-            while True:
-                try:
-                    return ask(min(_TRY_SECONDS, deadline - time.monotonic()))
-                except UnreadableError as error:
-                    raise UnreadableError(f"{subject}: {error}") from error
-                except RetryableError as error:
-                    is_lasting = isinstance(error, MissingPermissionError)
-                    if isinstance(error, StatusError):
-                        answer, is_lasting = error, error.status in _LASTING
-                    delay = backoff.failed(at_least=error.after_seconds)
-                    if is_lasting or time.monotonic() + delay >= deadline:
-                        # An answer says more than the silence of a last try without time.
-                        raise RetryableError(f"{subject}: {answer or error}") from error
-                    time.sleep(delay)
+
+def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
+    """Return the objects of a list answer.
+
+    Raises:
+        RetryableError: The answer is not a list of named objects. A proxy in between may be broken.
+    """
+    found = listed.get("items") or []
+    if not isinstance(found, list) or not all(metadata(item).get("name") for item in found):
+        raise RetryableError(f"{subject}: found no list of objects with names, expected one")
+    return found
 
 
 class Api:
-    """The connections to one API server, for all threads.
+    """Client of one API server, for all threads.
+
+    It has as many connections as were ever in use at a time: at most 64 for the kubelet's calls
+    (see runtime/calls.py), and one for each loop. An API server closes those that are idle for
+    90 s.
 
     Attributes:
-        reads: Retries of reads that somebody waits for.
+        exchanges: Record of all requests.
     """
 
-    def __init__(
-        self,
-        kubeconfig: Path | None,
-        *,
-        user_agent: str = USER_AGENT,
-        exchanges: Sequence[Exchanges] = (),
-    ) -> None:
+    def __init__(self, kubeconfig: Path | None, *, user_agent: str = USER_AGENT) -> None:
         """Store the settings; connect() reads the kubeconfig.
 
         Args:
             kubeconfig: None selects the pod's service account.
             user_agent: Identifies the sender in the API server's audit log.
-            exchanges: Observers of every request.
         """
         self._kubeconfig = kubeconfig
         self._user_agent = user_agent
-        self._exchanges = tuple(exchanges)
-        self.reads: Final = RetriedReads()
-        self._connecting = Lock()  # guards changes of all below
-        self._login: Connections | None = None
-        self._rejected: Connections | None = None
+        self.exchanges: Final = Exchanges()
+        self._reading = WaitingCalls(MAX_READING, reason="wait for the API server")
+        self._connecting = Lock()  # guards changes of both below
+        self._login: Login | None = None
+        self._rejected: Login | None = None
         """The last login that the server did not accept any more."""
+        self._guard = Lock()  # guards the idle connections of every login
 
-    def connect(self) -> Connections:
+    def connect(self) -> Login:
         """Log in at the first call, and return the login.
 
         Not before, because a kubeconfig takes a while to load.
 
         Raises:
             InputError: The kubeconfig cannot be read, or the pod has no service account.
+            RetryableError: The kubeconfig was readable before, so it is probably being replaced.
         """
         with self._connecting:
             if self._login is None:
-                self._login = login.log_in(self._kubeconfig, user_agent=self._user_agent)
+                try:
+                    self._login = login.log_in(self._kubeconfig)
+                except InputError as error:
+                    if self._rejected is None:
+                        raise
+                    raise RetryableError(str(error)) from error
             return self._login
+
+    def read(
+        self,
+        subject: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        wait_seconds: float,
+        permission: str = "",
+    ) -> dict[str, Any]:
+        """Return the object or the list at a path; empty if there is no such object.
+
+        The request is repeated after transient faults. The number of callers at a time is bounded.
+
+        Args:
+            subject: Prefix of error texts.
+            wait_seconds: For all tries together.
+            permission: See call().
+
+        Raises:
+            UnreadableError: The answer cannot be read.
+            RetryableError: The API server did not answer within the time or refused, or too many
+                callers are waiting already.
+        """
+        with self._reading.slot(subject):
+            deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
+            backoff = Backoff(first_seconds=0.2, longest_seconds=2)
+            answer: RetryableError | None = None  # the last one of the API server
+            while True:
+                seconds = min(_TRY_SECONDS, deadline - time.monotonic())
+                try:
+                    return self.call(
+                        "GET", path, query=query, wait_seconds=seconds, permission=permission
+                    )
+                except UnreadableError as error:
+                    raise UnreadableError(f"{subject}: {error}") from error
+                except RetryableError as error:
+                    is_lasting = isinstance(error, MissingPermissionError)
+                    if isinstance(error, StatusError):
+                        answer, is_lasting = error, error.status in _LASTING
+                        # Only a 404 with these details means that the object does not exist. One
+                        # without comes from a server that does not know the path, or from a proxy.
+                        kind, name = (error.details.get(key) for key in ("kind", "name"))
+                        if error.status == 404 and path.endswith(f"/{kind}/{segment(str(name))}"):
+                            return {}
+                    delay = backoff.failed(at_least=error.after_seconds)
+                    if is_lasting or time.monotonic() + delay >= deadline:
+                        # An answer says more than the silence of a last try without time.
+                        raise RetryableError(f"{subject}: {answer or error}") from error
+                    time.sleep(delay)
 
     def call(
         self,
@@ -160,12 +255,10 @@ class Api:
             UnreadableError: The answer is not a JSON object, or is too large.
             RetryableError: The API server did not answer within the time.
         """
-        subject = f"{method} {path}"
         try:
-            answer = self._send(
-                subject,
+            answer = self.send(
+                method,
                 path,
-                method=method,
                 query=query,
                 body=body,
                 content_type=content_type,
@@ -173,17 +266,36 @@ class Api:
                 permission=permission,
             )
             text = answer.body()
-            self._report_answer(subject, answer.status)
         except (HTTPException, OSError, ValueError) as error:
-            raise self._unanswered(subject, error) from error
+            raise self._unanswered(method, path, error) from error
+        self.exchanges.record(method, path, answer.response.status)
         try:
             found = untyped_json.parse(text)
         except ValueError as error:
             excerpt = error_text.one_line(_excerpt(text), self._secrets())
-            raise UnreadableError(f"{subject}: found no JSON: {excerpt}") from error
+            raise UnreadableError(f"{method} {path}: found no JSON: {excerpt}") from error
         if not isinstance(found, dict):
-            raise UnreadableError(f"{subject}: found {type(found).__name__}, expected an object")
+            kind = type(found).__name__
+            raise UnreadableError(f"{method} {path}: found {kind}, expected an object")
         return found
+
+    def find(
+        self,
+        path: str,
+        *,
+        wait_seconds: float = READ_SECONDS,
+    ) -> dict[str, Any] | None:
+        """Return the object or the list at a path; None if the API server has nothing there.
+
+        Raises:
+            RetryableError: See call().
+        """
+        try:
+            return self.call("GET", path, wait_seconds=wait_seconds)
+        except StatusError as error:
+            if error.status == 404:
+                return None
+            raise
 
     def listed(
         self,
@@ -212,35 +324,13 @@ class Api:
                 return
             page["continue"] = str(token)
 
-    def find(
-        self,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        wait_seconds: float = READ_SECONDS,
-        permission: str = "",
-    ) -> dict[str, Any] | None:
-        """Return the object or the list at a path; None if the API server has nothing there.
-
-        Raises:
-            RetryableError: See call().
-        """
-        try:
-            return self.call(
-                "GET", path, query=query, wait_seconds=wait_seconds, permission=permission
-            )
-        except StatusError as error:
-            if error.status == 404:
-                return None
-            raise
-
     def watch(
         self,
         path: str,
         *,
         query: Mapping[str, str],
         silent_seconds: float,
-        on_open: Callable[[Answer], None] = lambda _: None,
+        on_open: Callable[["Answer"], None] = lambda _: None,
     ) -> Iterator[dict[str, Any]]:
         """Open a watch and yield its events.
 
@@ -254,14 +344,13 @@ class Api:
             UnreadableError: An event is not JSON, or is too large.
             RetryableError: The connection broke.
         """
-        subject = f"WATCH {path}"
         try:
-            answer = self._send(
-                subject, path, query={**query, "watch": "true"}, wait_seconds=silent_seconds
+            answer = self.send(
+                "WATCH", path, query={**query, "watch": "true"}, wait_seconds=silent_seconds
             )
-            self._report_answer(subject, answer.status)
+            self.exchanges.record("WATCH", path, answer.response.status)
             on_open(answer)
-            answer.deadline.renew(silent_seconds)
+            answer.connection.deadline.renew(silent_seconds)
             rest = bytearray()
             for piece in answer.pieces():
                 rest += piece
@@ -276,116 +365,137 @@ class Api:
                         event = untyped_json.parse(line)
                     except ValueError as error:
                         text = error_text.one_line(error)
-                        raise UnreadableError(f"{subject}: found no JSON: {text}") from error
-                    answer.deadline.renew(silent_seconds)
-                    for each in self._exchanges:
-                        each.watch_event()
+                        raise UnreadableError(f"WATCH {path}: found no JSON: {text}") from error
+                    answer.connection.deadline.renew(silent_seconds)
+                    self.exchanges.record_event()
                     if isinstance(event, dict):
                         yield event
         except (HTTPException, OSError, ValueError) as error:
-            raise self._unanswered(subject, error) from error
+            raise self._unanswered("WATCH", path, error) from error
 
-    def _send(
+    def send(
         self,
-        subject: str,
+        method: str,
         path: str,
         *,
-        method: str = "GET",
-        query: Mapping[str, str] | None,
+        query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
-        wait_seconds: float,
+        wait_seconds: float = READ_SECONDS,
         permission: str = "",
-    ) -> Answer:
+    ) -> "Answer":
+        """Send a request and return the answer; the caller reads its body in the remaining time.
+
+        A server may just have closed an idle connection. Then the request is repeated once, in the
+        remaining time.
+
+        Args:
+            method: WATCH for the GET of a watch.
+            wait_seconds: For the whole request, including the body of the answer. If the server's
+                name has several addresses that are all dead, each may take 3 seconds, and so may a
+                proxy.
+
+        Raises:
+            StatusError, MissingPermissionError: See call().
+            TimeoutError: There was no answer within the time.
+            HTTPException: The answer is no HTTP, or a proxy's.
+            OSError: There was no connection, it broke, or its certificate is not trusted.
+            RetryableError: The token cannot be read or renewed.
+            ValueError: The request cannot be written.
+        """
         if wait_seconds <= 0:
             raise TimeoutError
-        try:
-            login = self.connect()
-        except InputError as error:
-            if self._rejected is None:
-                raise
-            # The kubeconfig was readable before, so it is probably being replaced right now.
-            raise RetryableError(str(error)) from error
-        answer = login.send(
-            method,
-            path,
-            query=query,
-            content=None if body is None else json.dumps(body).encode(),
-            headers={} if body is None else {"Content-Type": content_type},
-            seconds=wait_seconds,  # without the time to load the library
-        )
-        if answer.status == 401:
+        login = self.connect()
+        ends = time.monotonic() + wait_seconds  # without the time to load the library
+        verb = "GET" if method == "WATCH" else method
+        parameters = f"?{urlencode(query, quote_via=quote)}" if query else ""
+        target = f"{login.server.path.rstrip('/')}{path}{parameters}"
+        content = None if body is None else json.dumps(body).encode()
+        headers = {
+            "Host": login.server.netloc,
+            "User-Agent": self._user_agent,
+            "Accept": _JSON,
+            "Accept-Encoding": "identity",
+            **({} if body is None else {"Content-Type": content_type}),
+            **login.header(wait_seconds=wait_seconds),
+        }
+        may_repeat = verb in _REPEATABLE
+        answer: Answer | None = None
+        while answer is None:
+            connection = self._connection(login)
+            connection.deadline.ends = ends
+            try:
+                if connection.sock is not None:
+                    connection.sock.settimeout(connection.deadline.seconds_left())
+                connection.request(verb, target, content, headers)
+                answer = Answer(connection, connection.sock, login, connection.getresponse())
+            except BaseException as error:
+                connection.close()
+                if not (may_repeat and isinstance(error, error_text.ENDED)):
+                    raise
+                may_repeat = False
+        if answer.response.status == 401:
             # The next request logs in again: the library never reads a kubeconfig's token again.
             with self._connecting:
                 self._rejected = login
                 if self._login is login:
                     self._login = None
-            login.close()
-        if answer.status >= 400:
-            raise self._status_error(subject, answer, permission)
+            idle, login.idle = login.idle or (), None
+            for each in idle:
+                each.close()
+        if answer.response.status >= 400:
+            raise self._status_error(f"{method} {path}", answer, permission)
         return answer
 
-    def _status_error(self, subject: str, answer: Answer, permission: str) -> RetryableError:
+    def _connection(self, login: Login) -> "Connection":
+        """Return an idle connection that its other end has not closed, or else a new one."""
+        while True:
+            with self._guard:
+                connection = login.idle.pop() if login.idle else Connection(login)
+            poll = select.poll()
+            if connection.sock is not None:
+                poll.register(connection.sock, select.POLLIN)
+            if not poll.poll(0):  # the other end has neither closed it nor sent anything
+                return connection
+            connection.close()
+
+    def _status_error(self, subject: str, answer: "Answer", permission: str) -> RetryableError:
         """Return the error that the API server answered with."""
-        secrets = self._secrets()
         text = answer.body(cut_at=_MAX_ERROR_BYTES)
         try:
             answered = as_map(untyped_json.parse(text))
         except ValueError:
             answered = {}
-        message = error_text.one_line(answered.get("message", _excerpt(text)), secrets)
-        message = f"{subject}: {answer.status}: {message}"
-        self._report_answer(subject, answer.status, message)
-        if answer.status == 403 and permission:
+        message = error_text.one_line(answered.get("message", _excerpt(text)), self._secrets())
+        message = f"{subject}: {answer.response.status}: {message}"
+        method, _, path = subject.partition(" ")
+        self.exchanges.record(method, path, answer.response.status, message)
+        if answer.response.status == 403 and permission:
             message = f"expected the right to {permission}: {message}"
             return MissingPermissionError(message, permission)
+        # Kubernetes writes seconds. The other form, a date, would compare two clocks and is
+        # ignored. Nine digits are enough: the result is capped, and Python refuses to convert very
+        # long numbers.
+        after = answer.response.headers.get("Retry-After", "")
+        is_number = after.isascii() and after.isdecimal()
         return StatusError(
             message,
-            answer.status,
+            answer.response.status,
             details=as_map(answered.get("details")),
-            after_seconds=answer.retry_after_seconds(),
+            after_seconds=min(float(after[:9]), _MAX_RETRY_AFTER_SECONDS) if is_number else 0.0,
         )
 
-    def _unanswered(self, subject: str, error: Exception) -> RetryableError:
+    def _unanswered(self, method: str, path: str, error: Exception) -> RetryableError:
         """Return the error of a request that has no complete answer."""
-        text = f"{subject}: {error_text.one_line(error_text.cause(error), self._secrets())}"
-        method, _, path = subject.partition(" ")
-        for each in self._exchanges:
-            each.unanswered(method, text, path=path)
+        cause = error_text.one_line(error_text.cause(error), self._secrets())
+        text = f"{method} {path}: {cause}"
+        self.exchanges.record(method, path, None, text)
         return UnreadableError(text) if isinstance(error, TooLargeError) else RetryableError(text)
-
-    def _report_answer(self, subject: str, status: int, error: str = "") -> None:
-        method, _, path = subject.partition(" ")
-        for each in self._exchanges:
-            each.answered(method, status, error, path=path)
 
     def _secrets(self) -> frozenset[str]:
         """Return the known credentials, which must never appear in a log."""
         logins = filter(None, (self._rejected, self._login))
-        return frozenset().union(*(each.credentials.secrets() for each in logins))
-
-
-def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
-    """Return the objects of a list answer.
-
-    Raises:
-        RetryableError: The answer is not a list of named objects. A proxy in between may be broken.
-    """
-    found = listed.get("items") or []
-    if not isinstance(found, list) or not all(metadata(item).get("name") for item in found):
-        raise RetryableError(f"{subject}: found no list of objects with names, expected one")
-    return found
-
-
-def metadata(item: object) -> Mapping[str, Any]:
-    """Return the object's metadata; empty if it is not an object or has none."""
-    found = item.get("metadata") if isinstance(item, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def segment(name: str) -> str:
-    """Return a name, quoted as one segment of a URL path."""
-    return quote(name, safe="")
+        return frozenset().union(*(each.secrets() for each in logins))
 
 
 def _excerpt(text: bytes) -> str:
@@ -395,8 +505,199 @@ def _excerpt(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def resource_path(plural: str, *, namespace: str = "", name: str = "") -> str:
-    """Return a path of resource.k8s.io: of all objects of a kind, or of the one with this name."""
-    scope = f"/namespaces/{segment(namespace)}" if namespace else ""
-    one = f"/{segment(name)}" if name else ""
-    return f"/apis/{RESOURCE_VERSION}{scope}/{plural}{one}"
+class Exchanges:
+    """Record of the requests to the API server: their number, the last success, the last error."""
+
+    def __init__(self, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
+        self._guard = Lock()  # guards all below
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._success_at: datetime | None = None
+        self._error_at: datetime | None = None
+        self._error = ""
+
+    def record(self, method: str, path: str, status: int | None, error: str = "") -> None:
+        """Record a request once it is over, and a watch when it begins and again if it breaks.
+
+        Args:
+            method: Such as GET, or WATCH for a watch.
+            path: Without the query. Only its resource is recorded, one of a bounded number.
+            status: The HTTP status; None without a complete answer.
+            error: Text of the error, without credentials; "" below status 400.
+        """
+        verb = _VERBS.get(method, "other")
+        if found := _RESOURCE.fullmatch(path):
+            kind, name, part = found.groups()
+            resource = f"{kind}/{part}" if part else kind
+            resource = resource if resource in _RESOURCES else "other"
+        else:
+            name, resource = path, "groups" if _GROUP.fullmatch(path) else "other"
+        if method == "GET":
+            verb = "get" if name else "list"
+        with self._guard:
+            self._requests[verb, resource, str(status or NO_ANSWER)] += 1
+            if status is None or status >= 500 or status in _REFUSALS:
+                self._error_at, self._error = self._now(), error
+            else:
+                self._success_at = self._now()
+
+    def record_event(self) -> None:
+        """Record an event of a watch, such as a bookmark."""
+        with self._guard:
+            self._success_at = self._now()
+
+    def view(self) -> ApiServerView:
+        """Return the record so far."""
+        with self._guard:
+            return ApiServerView(
+                last_success_at=self._success_at,
+                last_error_at=self._error_at,
+                last_error=self._error,
+                requests=dict(self._requests),
+            )
+
+
+class TooLargeError(OSError):
+    """An answer has more bytes than any valid answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer whose head was read. The body may be read once.
+
+    Attributes:
+        opened: The connection's socket, which the connection itself has forgotten if the server
+            closes it after this answer.
+    """
+
+    connection: "Connection"
+    opened: socket.socket
+    login: Login
+    response: HTTPResponse
+
+    def pieces(self) -> Generator[bytes, None, None]:
+        """Yield the body in pieces, as they arrive.
+
+        The connection is kept for another request if the body is read to its end, and else closed.
+
+        Raises:
+            HTTPException: The connection ended before the body did, or it is no HTTP.
+            OSError: The connection broke, or the time is over.
+        """
+        is_complete = False
+        try:
+            while piece := self.response.read1(_PIECE_BYTES):
+                yield piece
+            is_complete = not self.response.length
+        finally:  # also if the caller stops before the end
+            self.response.close()
+            idle = self.login.idle
+            if is_complete and not self.response.will_close and idle is not None:
+                idle.append(self.connection)
+            else:
+                self.connection.close()
+        if self.response.length:
+            raise IncompleteRead(b"", self.response.length)
+
+    def body(self, *, cut_at: int | None = None) -> bytes:
+        """Return the body, or its beginning.
+
+        Args:
+            cut_at: Stop reading after this many bytes; None reads all.
+
+        Raises:
+            TooLargeError: There were more bytes than any valid answer has.
+            HTTPException, OSError: See pieces().
+        """
+        found = bytearray()
+        for piece in self.pieces():
+            found += piece
+            if cut_at is not None and len(found) >= cut_at:
+                return bytes(found[:cut_at])
+            if len(found) > _MAX_ANSWER_BYTES:
+                raise TooLargeError(f"answer: found more than {_MAX_ANSWER_BYTES} bytes")
+        return bytes(found)
+
+    def cut(self) -> None:
+        """End the body for the thread that reads it; another thread may call this at any time."""
+        # The reader may close the connection before or during this call.
+        with suppress(OSError):
+            # Not SSLSocket's own method, after which a reader would get the encrypted bytes.
+            socket.socket.shutdown(self.opened, socket.SHUT_RDWR)
+
+
+class Deadline:
+    """Time left of a connection's present request. Use it from the thread of the request."""
+
+    ends = 0.0
+
+    def renew(self, seconds: float) -> None:
+        """Start counting from the beginning."""
+        self.ends = time.monotonic() + seconds
+
+    def seconds_left(self) -> float:
+        """Return the time for the next step.
+
+        Raises:
+            TimeoutError: No time is left.
+        """
+        left = self.ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class _Socket(socket.socket):
+    """A socket whose reads count down to a deadline."""
+
+    deadline: Deadline
+
+    def recv_into(self, *arguments: Any) -> int:
+        self.settimeout(self.deadline.seconds_left())
+        return super().recv_into(*arguments)
+
+
+class _TlsSocket(_Socket, ssl.SSLSocket):
+    """The same with TLS."""
+
+
+class Connection(HTTPConnection):
+    """A connection to an API server, which its first request opens.
+
+    Attributes:
+        deadline: Of its present request.
+    """
+
+    def __init__(self, login: Login) -> None:
+        super().__init__(login.host, login.port)
+        self._login = login
+        self.deadline: Final = Deadline()
+        # http.client calls this in place of socket.create_connection(), also for a proxy.
+        self._create_connection = partial(_opened, self.deadline)
+        if login.tunnel_to is not None:
+            self.set_tunnel(*login.tunnel_to)
+
+    def connect(self) -> None:
+        self.timeout = min(_CONNECT_SECONDS, self.deadline.seconds_left())
+        super().connect()
+        self.sock.settimeout(self.deadline.seconds_left())
+        if self._login.tls is not None:
+            # Each connection has a context of its own, from the files as they are now: OpenSSL
+            # crashes if one is changed while another thread uses it.
+            context = self._login.tls()
+            context.sslsocket_class = _TlsSocket
+            self.sock = context.wrap_socket(self.sock, server_hostname=self._login.tls_name)
+            assert isinstance(self.sock, _TlsSocket)
+            self.sock.deadline = self.deadline
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _opened(deadline: Deadline, *arguments: Any) -> _Socket:
+    opened = socket.create_connection(*arguments)
+    timeout = opened.gettimeout()
+    bounded = _Socket(fileno=opened.detach())
+    bounded.settimeout(timeout)
+    bounded.deadline = deadline
+    return bounded

@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, Final, TypeVar
 
 from tensorfusion_dra.cluster.api import READ_SECONDS, Api, resource_path
-from tensorfusion_dra.core.doctor import kubernetes
+from tensorfusion_dra.core.doctor import permissions
 from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
 from tensorfusion_dra.core.errors import StatusError
 
@@ -51,7 +51,7 @@ class ClusterLists:
     @cached_property
     def minor_version(self) -> int | None:
         """36 for Kubernetes 1.36; None if the API server's version is none of Kubernetes 1."""
-        return kubernetes.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
+        return permissions.minor_version(str((self.find("/version") or {}).get("gitVersion", "")))
 
     def taint_rules(self) -> list[dict[str, Any]]:
         """Return the DeviceTaintRules; none without the permission, or before Kubernetes 1.37."""

@@ -8,23 +8,106 @@ library takes 20 MB of memory and a fifth of a second to load. The image does wi
 import os
 import ssl
 import stat
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.connections import Connection, Connections, Credentials
 from tensorfusion_dra.core.errors import InputError, RetryableError
 
+_PORTS: Final = {"http": 80, "https": 443}
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts it into each container."""
 _MAX_KUBECONFIG_BYTES: Final = 4 * 2**20
 """One cluster with its certificates takes 10 KB."""
 
 
-def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
-    """Return the connections to the API server, with the login.
+class Login:
+    """One way to reach an API server: its address, and the Authorization header of requests.
+
+    Attributes:
+        server: The server's URL, which may end with a path.
+        host, port: To connect to; those of the proxy, if there is one.
+        tunnel_to: Host and port to ask the proxy for; None without a proxy.
+        tls: Creates a TLS context, from the files as they are now; None without TLS.
+        tls_name: The name in the server's certificate.
+        idle: Connections with this login that wait for a request; None once the server has
+            rejected it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        read: Callable[[], str | None],
+        tls: Callable[[], ssl.SSLContext],
+        *,
+        tls_name: str = "",
+        proxy: str = "",
+    ) -> None:
+        """Store the arguments, without reading the token.
+
+        Args:
+            read: Returns the header's value, None if requests carry no credentials. It may renew a
+                token, and take its time for it.
+            tls_name: "" for the name in the URL.
+            proxy: URL of an HTTP proxy, which is asked for a tunnel; "" for none.
+
+        Raises:
+            ValueError: A URL is malformed.
+        """
+        server, first = urlsplit(url), urlsplit(proxy or url)
+        if server.scheme not in _PORTS or not server.hostname:
+            raise ValueError(f"server: found {url!r}, expected an http or https URL")
+        if proxy and (first.scheme != "http" or not first.hostname):
+            # Without the rest of the URL, which may have a password.
+            raise ValueError(f"proxy: found {first.scheme!r}, expected http://HOST:PORT")
+        self.server: Final = server
+        self.host: Final = str(first.hostname)
+        self.port: Final = first.port or _PORTS[first.scheme]
+        self.tunnel_to: Final = (
+            (server.hostname, server.port or _PORTS[server.scheme]) if proxy else None
+        )
+        self.tls: Final = tls if server.scheme == "https" else None
+        self.tls_name: Final = tls_name or server.hostname
+        self.idle: list[Any] | None = []
+        self._read = read
+        self._reading = Lock()  # guards _seen, and calls of _read
+        self._seen: deque[str] = deque(maxlen=2)
+
+    def header(self, *, wait_seconds: float) -> dict[str, str]:
+        """Return the Authorization header; empty if requests carry no credentials.
+
+        Args:
+            wait_seconds: While another thread renews the token.
+
+        Raises:
+            TimeoutError: The other thread was not ready within the time.
+            RetryableError: The token cannot be read or renewed.
+            ValueError: The token has characters that no token has.
+        """
+        if not self._reading.acquire(timeout=wait_seconds):
+            raise TimeoutError
+        try:
+            value = (self._read() or "").strip()
+            if value and value not in self._seen:
+                self._seen.append(value)
+        finally:
+            self._reading.release()
+        if not value.isprintable():
+            raise ValueError("credentials: found a control character in the token")
+        return {"Authorization": value} if value else {}
+
+    def secrets(self) -> frozenset[str]:
+        """Return the latest credentials, which must never appear in a log."""
+        return frozenset(value.rpartition(" ")[2] for value in tuple(self._seen))
+
+
+def log_in(kubeconfig: Path | None) -> Login:
+    """Return the login at the API server.
 
     Args:
         kubeconfig: None selects the pod's service account.
@@ -33,7 +116,7 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
         InputError: The kubeconfig cannot be read, or the pod has no service account.
     """
     if kubeconfig is None:
-        return of_service_account(user_agent=user_agent)
+        return of_service_account()
     list(kubeconfig_texts(kubeconfig))  # finds a file that is too large
     # Imported here, because a login in a pod does without them.
     try:
@@ -66,19 +149,20 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
         is_direct = kubernetes.client.rest.should_bypass_proxies(
             settings.host, settings.no_proxy or ""
         )
-        connect = partial(
-            Connection,
+        tls = partial(
+            _tls_context,
+            settings.ssl_ca_cert,
+            settings.cert_file,
+            settings.key_file,
+            is_verified=settings.verify_ssl,
+        )
+        return Login(
             settings.host,
-            lambda: _tls_context(
-                settings.ssl_ca_cert,
-                settings.cert_file,
-                settings.key_file,
-                is_verified=settings.verify_ssl,
-            ),
+            read,
+            tls,
             tls_name=settings.tls_server_name or "",
             proxy="" if is_direct else settings.proxy or "",
         )
-        return Connections(settings.host, connect, Credentials(read), user_agent=user_agent)
     except accidents as error:
         text = "a field has the wrong type or form; compare the file with kubectl config view"
         raise InputError(f"kubeconfig {kubeconfig}: {text}") from error
@@ -86,10 +170,8 @@ def log_in(kubeconfig: Path | None, *, user_agent: str) -> Connections:
         raise InputError(f"kubeconfig {kubeconfig}: {error}") from error
 
 
-def of_service_account(
-    *, user_agent: str, folder: Path = _SERVICE_ACCOUNT, scheme: str = "https"
-) -> Connections:
-    """Return the connections of a pod; its token is read for each request, as it is renewed."""
+def of_service_account(*, folder: Path = _SERVICE_ACCOUNT, scheme: str = "https") -> Login:
+    """Return the login of a pod; its token is read for each request, as it is renewed."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}") for name in ("HOST", "PORT"))
     token, authority = folder / "token", folder / "ca.crt"
     if not (host and port and token.is_file() and authority.is_file()):
@@ -108,8 +190,7 @@ def of_service_account(
         return f"Bearer {text}"
 
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-    connect = partial(Connection, url, partial(_tls_context, str(authority)))
-    return Connections(url, connect, Credentials(read), user_agent=user_agent)
+    return Login(url, read, partial(_tls_context, str(authority)))
 
 
 def _tls_context(

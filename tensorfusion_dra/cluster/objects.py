@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from tensorfusion_dra.cluster.api import (
     APPLY,
+    CORE,
     RESOURCE_VERSION,
     Api,
     metadata,
     resource_path,
-    segment,
 )
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
@@ -37,48 +37,24 @@ _ASSOCIATED: Final = "associated-node:"
 
 
 class Claims:
-    """Reader of ResourceClaims; implements ports.Claims."""
+    """Reader of ResourceClaims; implements ports.Claims, and NamespaceClaims of the webhook."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
-        return self._api.reads.with_retries(
-            f"claim {ref}",
-            lambda seconds: self._fetch_once(ref, seconds),
-            wait_seconds=wait_seconds,
-        )
+        path = resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
+        if not (found := self._api.read(f"claim {ref}", path, wait_seconds=wait_seconds)):
+            raise ClaimError(f"claim {ref}: found none at the API server")
+        return found
 
     def listed(self) -> Iterator[Mapping[str, Any]]:
         permission = "list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0"
         return self._api.listed(resource_path("resourceclaims"), permission=permission)
 
-    def _fetch_once(self, ref: ClaimRef, wait_seconds: float) -> Mapping[str, Any]:
-        try:
-            return self._api.call("GET", _path(ref), wait_seconds=wait_seconds)
-        except StatusError as error:
-            # Only a 404 with these details means that the claim does not exist. One without them
-            # comes from a server that does not know the path, or from a proxy.
-            missing = (error.details.get("kind"), error.details.get("name"))
-            if error.status == 404 and missing == ("resourceclaims", ref.name):
-                raise ClaimError(f"claim {ref}: found none at the API server") from error
-            raise
-
-
-class NamespaceClaims:
-    """Reader of a namespace's claims; implements webhook.quota_admission.NamespaceClaims."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-
     def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        listed = self._api.reads.with_retries(
-            f"claims of namespace {name}",
-            lambda seconds: self._api.call(
-                "GET", resource_path("resourceclaims", namespace=name), wait_seconds=seconds
-            ),
-            wait_seconds=wait_seconds,
-        )
+        path = resource_path("resourceclaims", namespace=name)
+        listed = self._api.read(f"claims of namespace {name}", path, wait_seconds=wait_seconds)
         return listed.get("items") or []
 
 
@@ -102,10 +78,11 @@ class ClaimStatus:
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
             "status": {"devices": list(devices)},
         }
+        path = resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
         try:
             self._api.call(
                 "PATCH",
-                f"{_path(ref)}/status",
+                f"{path}/status",
                 query={"fieldManager": self._manager, "force": "true"},
                 body=body,
                 content_type=APPLY,
@@ -117,29 +94,18 @@ class ClaimStatus:
                 permission = _PERMISSION_DRIVER if _ASSOCIATED in str(error) else _PERMISSION_TOKEN
             if permission:
                 raise MissingPermissionError(f"claim {ref}: {error}", permission) from error
-            if error.status == 404 or (error.status in {409, 422} and not self._has(ref, devices)):
+            if error.status == 404:
                 return False
+            if error.status in {409, 422}:
+                # The write means nothing once the claim with this UID, or a device of it, is gone.
+                stored = self._api.find(path, wait_seconds=_WAIT_SECONDS) or {}
+                allocated = set(map(device_status.key, resource_claims.results(stored)))
+                written = set(map(device_status.key, devices))
+                if metadata(stored).get("uid") != ref.uid or not written <= allocated:
+                    return False
             text = f"claim {ref}: {error}"
             raise RetryableError(text, after_seconds=error.after_seconds) from error
         return True
-
-    def _has(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        """Return True if the claim with this UID still exists and is allocated these devices."""
-        stored = self._api.find(_path(ref), wait_seconds=_WAIT_SECONDS) or {}
-        allocated = set(map(device_status.key, resource_claims.results(stored)))
-        written = set(map(device_status.key, devices))
-        return metadata(stored).get("uid") == ref.uid and written <= allocated
-
-
-def _path(ref: ClaimRef) -> str:
-    return resource_path("resourceclaims", namespace=ref.namespace, name=ref.name)
-
-
-_PODS: Final = "/api/v1/pods"
-
-
-def _pod_path(pod: PodRef) -> str:
-    return f"/api/v1/namespaces/{segment(pod.namespace)}/pods/{segment(pod.name)}"
 
 
 class Pods:
@@ -150,12 +116,11 @@ class Pods:
 
     def find(self, pod: PodRef, *, wait_seconds: float) -> Mapping[str, Any] | None:
         permission = "get pods or, in a node plugin, --read-pods turned off"
-        stored = self._api.reads.with_retries(
+        stored = self._api.read(
             f"pod {pod}",
-            lambda seconds: self._api.find(
-                _pod_path(pod), wait_seconds=seconds, permission=permission
-            ),
+            resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
             wait_seconds=wait_seconds,
+            permission=permission,
         )
         return stored if metadata(stored).get("uid") == pod.uid else None
 
@@ -169,12 +134,12 @@ class WorkerPods:
 
     def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         query = {"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER}
-        found = self._api.reads.with_retries(
+        found = self._api.read(
             "workers of the node",
-            lambda seconds: self._api.call(
-                "GET", _PODS, query=query, wait_seconds=seconds, permission="list pods"
-            ),
+            resource_path("pods", root=CORE),
+            query=query,
             wait_seconds=wait_seconds,
+            permission="list pods",
         )
         return found.get("items") or ()
 
@@ -186,7 +151,7 @@ class WorkerPods:
         """Return a watch of the node's workers, to be run by a thread of its own."""
         return Watch(
             self._api,
-            _PODS,
+            resource_path("pods", root=CORE),
             selector=self._of_node,
             labels=names.TENSOR_FUSION_WORKER,
             on_list=on_list,
@@ -206,7 +171,7 @@ class WorkerPods:
         try:
             self._api.call(
                 "PATCH",
-                _pod_path(pod),
+                resource_path("pods", namespace=pod.namespace, name=pod.name, root=CORE),
                 query={"fieldManager": names.FIELD_MANAGER},
                 body={"metadata": changed},
                 content_type="application/merge-patch+json",
@@ -242,4 +207,6 @@ class Nodes:
         )
 
     def _fetch(self, query: Mapping[str, str]) -> dict[str, Any]:
-        return self._api.call("GET", f"/api/v1/nodes/{segment(self._node_name)}", query=query)
+        return self._api.call(
+            "GET", resource_path("nodes", name=self._node_name, root=CORE), query=query
+        )

@@ -179,9 +179,5 @@ class PublishedSlices:
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
-        listed = self._api.reads.with_retries(
-            "ResourceSlices",
-            lambda seconds: self._api.call("GET", _SLICES, query=query, wait_seconds=seconds),
-            wait_seconds=wait_seconds,
-        )
+        listed = self._api.read("ResourceSlices", _SLICES, query=query, wait_seconds=wait_seconds)
         return listed.get("items") or []

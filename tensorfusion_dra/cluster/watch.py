@@ -33,8 +33,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import Api, items, metadata
-from tensorfusion_dra.cluster.connections import Answer
+from tensorfusion_dra.cluster.api import Answer, Api, items, metadata
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tensorfusion_dra.core import observed
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices import health
 from tensorfusion_dra.core.devices.gpu import Inventory
@@ -41,13 +42,12 @@ from tensorfusion_dra.core.devices.health import (
     Unhealthy,
 )
 from tensorfusion_dra.core.errors import HungError, RetryableError
-from tensorfusion_dra.core.observed import node_view
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.runtime.loops import LogThrottle
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:
-    from tensorfusion_dra.core.observed.node_view import XidCounts
+    from tensorfusion_dra.core.observed import XidCounts
 
 log = structlog.get_logger()
 
@@ -147,7 +147,7 @@ class CardHealthTracker:
         uuid = event.gpu_uuid
         is_known = uuid in self._known.cards
         if is_known:
-            self.xids = node_view.count_xid(self.xids, event, self._rules, self._clock().at)
+            self.xids = observed.count_xid(self.xids, event, self._rules, self._clock().at)
         counts = problem is not None and is_known
         # Not each of a storm of equal events, which a broken program can cause.
         kind, of_card = event.kind.value, f"{uuid} {event.code}"

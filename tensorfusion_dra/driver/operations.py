@@ -10,11 +10,13 @@ and then the stages of its own turn.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar
+from threading import Lock
+from typing import Final, TypeVar
 
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
@@ -29,6 +31,9 @@ log = structlog.get_logger()
 
 Outcome = TypeVar("Outcome")
 
+MAX_KEPT: Final = 60
+"""Enough for a burst of pods; an older one is in the log."""
+
 _DONE: Final = {
     OperationKind.PREPARE: "claim_prepared",
     OperationKind.UNPREPARE: "claim_unprepared",
@@ -37,17 +42,6 @@ _FAILED: Final = {
     OperationKind.PREPARE: "claim_prepare_failed",
     OperationKind.UNPREPARE: "claim_unprepare_failed",
 }
-
-
-class OperationObserver(Protocol):
-    """Follower of operations; called by all threads, while the kubelet waits for the answer."""
-
-    def operation_ended(self, operation: EndedOperation) -> None:
-        """Take note of an operation and return at once: no input or output, no waiting.
-
-        What it raises is logged and changes nothing for the claim or other observers.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +87,26 @@ class Operations:
 
     def __init__(
         self,
-        observers: Sequence[OperationObserver] = (),
+        on_end: Callable[[EndedOperation], None] = lambda _: None,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Run nothing yet.
+        """Store the arguments.
 
         Args:
-            observers: Called after each operation, in this order.
+            on_end: Called after each operation by the thread of the call, while the kubelet waits
+                for the answer. What it raises is logged and changes nothing for the claim.
             clock: In seconds; must not go back.
         """
         self._clock = clock
-        self._observers = tuple(observers)
+        self._on_end = on_end
+        self._guard = Lock()  # guards _recent
+        self._recent: deque[EndedOperation] = deque(maxlen=MAX_KEPT)
+
+    def recent(self) -> Sequence[EndedOperation]:
+        """Return the last operations, the newest first."""
+        with self._guard:
+            return tuple(self._recent)
 
     def run_each(
         self,
@@ -171,15 +173,12 @@ class Operations:
             from_record=running.from_record,
         )
         _log(ended, prepared)
-        for observer in self._observers:
-            try:
-                observer.operation_ended(ended)
-            except Exception as failure:  # noqa: BLE001 - whatever it raises, the claim is done
-                log.error(
-                    "operation_observer_failed",
-                    observer=type(observer).__name__,
-                    error=repr(failure),
-                )
+        with self._guard:
+            self._recent.appendleft(ended)
+        try:
+            self._on_end(ended)
+        except Exception as failure:  # noqa: BLE001 - whatever it raises, the claim is done
+            log.error("operation_observer_failed", error=repr(failure))
 
 
 def _log(operation: EndedOperation, claim: PreparedClaim | None) -> None:

@@ -74,7 +74,7 @@ from tensorfusion_dra.core.devices.other_users import Allocations, OtherUser
 from tensorfusion_dra.core.devices.slices import Slice, SlicePlan, WriteReason
 from tensorfusion_dra.core.errors import HungError, MissingPermissionError, RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
-from tensorfusion_dra.core.observed.node_view import PublishingView, XidCounts
+from tensorfusion_dra.core.observed import PublishingView, XidCounts
 from tensorfusion_dra.driver.card_health import CardHealthTracker
 from tensorfusion_dra.driver.ports import CardEvents, Discovery, Events, HostSizes, Nodes, Slices
 from tensorfusion_dra.driver.providers import Providers
@@ -175,9 +175,9 @@ class DeviceCatalog:
         # Each replaced as a whole, so that reading needs no lock:
         self._allocations = Allocations()
         self._other_slices: Sequence[Slice] = ()
+        self._users: Mapping[str, OtherUser] = {}  # of the catalog's cards, by GPU UUID
         # Guards all below but _changed and _current; one catalog is built at a time.
         self._building = Lock()
-        self._users: Mapping[str, OtherUser] = {}  # by GPU UUID
         self._host_resources = HostResources()
         self._host_size_errors: tuple[str, ...] = ()
         self._awaited = ""  # why the node is not known; "" if nobody has said so
@@ -377,11 +377,11 @@ class DeviceCatalog:
 
         Asks the kubelet again only if a device plugin or another driver offers one of the cards.
         """
+        if not (self._users or self._other_slices):
+            return {}
+        self._read_allocations()
         catalog = self.current()
-        gpus = [device.gpu for device in catalog.devices] if catalog else []
-        if users := self._other_users(gpus):
-            self._read_allocations()
-            users = self._other_users(gpus)
+        users = self._other_users(device.gpu for device in catalog.devices) if catalog else {}
         return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
 
     def on_awaited_pool(self, reason: str) -> None:

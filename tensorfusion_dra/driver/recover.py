@@ -39,7 +39,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.lending import Devices
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
-from tensorfusion_dra.core.observed.node_view import LedgerView
+from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.ports import Events
 from tensorfusion_dra.driver.prepare import Preparer
@@ -122,9 +122,9 @@ class Reconciler:
         self._found = recover(self._store, self._files, boot_id=self._boot_id)
         self._log_recovery(self._found, always=True)
 
-    def ledger(self) -> LedgerView:
+    def ledger(self) -> StoreView:
         """Return the damage to records: repaired since this process started, and left."""
-        return LedgerView(restored=self._store.restored, damaged=len(self._found.damaged))
+        return StoreView(restored=self._store.restored, damaged=len(self._found.damaged))
 
     def stop(self) -> None:
         """End run()."""

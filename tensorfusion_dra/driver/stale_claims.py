@@ -132,10 +132,14 @@ class StaleClaimCollector:
                 other claims of the round were checked, unless several failed.
             FatalError: A newer release has written a record.
         """
-        before = self._known
-        self._known = {
-            _ref(each).uid: before.get(_ref(each).uid) or self._new(each) for each in recorded
-        }
+        before, self._known = self._known, {}
+        for each in recorded:
+            due_at = _URGENT
+            if isinstance(each, PreparedClaim):
+                # Spread, because all nodes may have started together.
+                due_at = self._clock() + random.uniform(0, self._check_seconds)  # noqa: S311
+            uid = _ref(each).uid
+            self._known[uid] = before.get(uid) or _Known(due_at=due_at)
         if self._preparer.take_refusal():
             self.check_soon()
         failures: list[RetryableError] = []
@@ -152,13 +156,6 @@ class StaleClaimCollector:
                 break
         if failures:
             raise failures[0]
-
-    def _new(self, each: Recorded) -> _Known:
-        if isinstance(each, ClaimRef):
-            return _Known(due_at=_URGENT)
-        # Spread, because all nodes may have started together.
-        wait = random.uniform(0, self._check_seconds)  # noqa: S311
-        return _Known(due_at=self._clock() + wait)
 
     def _due(self, recorded: Sequence[Recorded]) -> list[Recorded]:
         """Return the claims of this round, in the order of their checks."""

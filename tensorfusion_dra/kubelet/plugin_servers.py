@@ -19,7 +19,7 @@ import structlog
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
-from tensorfusion_dra.core.observed.node_view import RegistrationState, RegistrationView
+from tensorfusion_dra.core.observed import RegistrationState, RegistrationView
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import KUBELET_SECONDS, MAX_STREAMS, DraService, HealthService
 from tensorfusion_dra.kubelet.pb import dra_v1_pb2 as dra_pb

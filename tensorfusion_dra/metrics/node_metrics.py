@@ -11,7 +11,7 @@ from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices import xids
 from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.kubernetes.device_rules import KUBERNETES_DROPS
-from tensorfusion_dra.core.observed.node_view import (
+from tensorfusion_dra.core.observed import (
     Amounts,
     CardView,
     NodeView,
@@ -19,12 +19,11 @@ from tensorfusion_dra.core.observed.node_view import (
     ShareView,
 )
 from tensorfusion_dra.metrics import prometheus
-from tensorfusion_dra.metrics.prometheus import NODE_PLUGIN, ApiRequests, LabelValues, label
+from tensorfusion_dra.metrics.prometheus import LabelValues, label
 
 _GATES: Final = sorted(frozenset().union(*KUBERNETES_DROPS))
 HEALTHY: Final = "healthy"
 _HEALTH: Final = (HEALTHY, *(kind.name.lower() for kind in ProblemKind))
-_INFO: Final = ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id")
 
 _AMOUNTS: Final[Sequence[tuple[str, str, Callable[[CardView], Amounts]]]] = (
     ("physical", "that the card itself has for containers", lambda card: card.physical),
@@ -39,15 +38,10 @@ _PERCENT: Final = 100
 class NodeMetrics:
     """Counts of a node plugin, and their exposition; safe for all threads.
 
-    Implements driver.operations.OperationObserver: durations of prepares and unprepares, as a whole
-    by result and in parts by stage.
-
-    Attributes:
-        api_requests: Told of each request to the API server.
+    It counts the durations of prepares and unprepares, as a whole by result and in parts by stage.
     """
 
     def __init__(self) -> None:
-        self.api_requests: Final = ApiRequests(NODE_PLUGIN)
         self._totals: Final = {
             kind: prometheus.new(
                 Histogram,
@@ -72,6 +66,7 @@ class NodeMetrics:
         }
 
     def operation_ended(self, operation: EndedOperation) -> None:
+        """Count an operation."""
         self._totals[operation.kind].labels(operation.result.value).observe(operation.seconds)
         for stage, seconds in operation.seconds_by_stage.items():
             self._stages[operation.kind].labels(stage.value).observe(seconds)
@@ -86,11 +81,8 @@ class NodeMetrics:
             view: Returns the node at the moment.
             most_shares: Number of shares that get series of their own.
         """
-        return prometheus.written(self._collected(view(), most_shares), accept=accept)
-
-    def _collected(self, view: NodeView, most_shares: int) -> list[Metric]:
-        """Return what was counted, and the node at the moment: cards, shares, loops."""
-        return [
+        node = view()
+        found = [
             *(
                 each
                 for kind in OperationKind
@@ -100,77 +92,78 @@ class NodeMetrics:
                 "node",
                 "The node and its resource pool.",
                 ("node", "pool"),
-                [(view.node, label(view.pool))],
+                [(node.node, label(node.pool))],
             ),
-            prometheus.single("claims", "Prepared claims with shares of cards.", view.claims),
-            *_of_shares(view.shares, most=most_shares),
+            prometheus.single("claims", "Prepared claims with shares of cards.", node.claims),
+            *_of_shares(node.shares, most=most_shares),
             prometheus.single(
-                "cards_known", "1 once the cards and their pool are known.", not view.cards_missing
-            ),
-            prometheus.single(
-                "cards_left_out", "Cards and devices that are not published.", len(view.left_out)
-            ),
-            *_of_cards(view.cards),
-            prometheus.single("slices", "Slices of the node's pool.", view.publishing.slices),
-            prometheus.single(
-                "slice_devices", "Devices in the node's slices.", view.publishing.devices
+                "cards_known", "1 once the cards and their pool are known.", not node.cards_missing
             ),
             prometheus.single(
-                "slice_generation", "Generation of the pool.", view.publishing.generation or 0
+                "cards_left_out", "Cards and devices that are not published.", len(node.left_out)
+            ),
+            *_of_cards(node.cards),
+            prometheus.single("slices", "Slices of the node's pool.", node.publishing.slices),
+            prometheus.single(
+                "slice_devices", "Devices in the node's slices.", node.publishing.devices
+            ),
+            prometheus.single(
+                "slice_generation", "Generation of the pool.", node.publishing.generation or 0
             ),
             prometheus.counter(
                 "slice_writes",
                 "Slices written or deleted, by the reason.",
                 ("reason",),
-                (((reason.value,), number) for reason, number in view.publishing.writes.items()),
+                (((reason.value,), number) for reason, number in node.publishing.writes.items()),
             ),
             prometheus.gauge(
                 "slice_fields_dropped",
                 "1 if the API server has this feature gate off and drops its fields.",
                 ("feature_gate",),
-                (((gate,), gate in view.publishing.dropped_gates) for gate in _GATES),
+                (((gate,), gate in node.publishing.dropped_gates) for gate in _GATES),
             ),
             prometheus.single(
                 "publishing_right",
                 "1 if this instance publishes the node's slices.",
-                view.publishing.holds_lease,
+                node.publishing.holds_lease,
             ),
             prometheus.single(
                 "publishing_failing",
                 "1 if the last attempt to compare or write the slices failed.",
-                bool(view.publishing.error),
+                bool(node.publishing.error),
             ),
             prometheus.single(
                 "api_server_failing",
                 "1 if nothing has succeeded since the last request that failed.",
-                view.api_server.is_failing,
+                node.api_server.is_failing,
             ),
             prometheus.states(
                 "kubelet_registration",
                 "1 for the state of the registration with the kubelet.",
                 (),
-                [((), view.registration.state.value)],
+                [((), node.registration.state.value)],
                 known=[state.value for state in RegistrationState],
             ),
             prometheus.single(
                 "ledger_readable",
                 "1 if the records of claims could be read for this scrape.",
-                not view.shares_error,
+                not node.shares_error,
             ),
             prometheus.single(
                 "ledger_damaged_records",
                 "Records of claims that cannot be read; their GPUs take no new claim.",
-                view.ledger.damaged,
+                node.store.damaged,
             ),
             prometheus.counter(
                 "ledger_repairs",
                 "Damaged records of claims that were written again.",
                 ("kind",),
-                [(("restored",), view.ledger.restored)],
+                [(("restored",), node.store.restored)],
             ),
-            *self.api_requests.counter.collect(),
-            *prometheus.of_process(view.version),
+            prometheus.api_requests(prometheus.NODE_PLUGIN, node.api_server.requests),
+            *prometheus.of_process(node.version),
         ]
+        return prometheus.written(found, accept=accept)
 
 
 def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
@@ -180,8 +173,24 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
         prometheus.info(
             "card",
             "A published card.",
-            _INFO,
-            (tuple(label(getattr(card, name)) for name in _INFO) for card in cards),
+            ("uuid", "device", "model", "product_name", "driver_version", "pci_bus_id"),
+            (
+                tuple(
+                    map(
+                        label,
+                        (
+                            gpu.uuid,
+                            card.device.name,
+                            gpu.model,
+                            gpu.product_name,
+                            gpu.driver_version,
+                            gpu.pci_bus_id or "",
+                        ),
+                    )
+                )
+                for card in cards
+                for gpu in (card.device.gpu,)
+            ),
         ),
         *(
             each
@@ -260,7 +269,7 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
 
 
 def _uuid(card: CardView) -> LabelValues:
-    return (label(card.uuid),)
+    return (label(card.device.gpu.uuid),)
 
 
 def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:
@@ -285,9 +294,10 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
     # same claim before and after it was created again, or shares for admin access without an ID.
     shown: dict[LabelValues, ShareView] = {}
     for share in shares[:most]:
-        labels = map(label, (share.claim.namespace, ",".join(share.pods), share.claim.name))
-        card = map(label, (share.request, share.gpu_uuid, share.share_id or ""))
-        shown.setdefault((*labels, *card), share)
+        ref, pods = share.claim.ref, ",".join(pod.name for pod in share.claim.pods)
+        card = (share.share.request, share.share.gpu_uuid, share.share.share_id or "")
+        labels = tuple(map(label, (ref.namespace, pods, ref.name, *card)))
+        shown.setdefault(labels, share)
     states = [_state(share) for share in shares]
     limits = [(labels, share.limit) for labels, share in shown.items() if share.limit]
     used = [(labels, share.used) for labels, share in shown.items() if share.used]
@@ -306,7 +316,10 @@ def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:
             "share",
             "A share of a prepared claim.",
             (*_SHARE, "isolation", "enforcement"),
-            ((*key, share.isolation.value, _state(share).value) for key, share in shown.items()),
+            (
+                (*key, share.share.isolation.value, _state(share).value)
+                for key, share in shown.items()
+            ),
         ),
         prometheus.gauge(
             "share_requested_tflops",

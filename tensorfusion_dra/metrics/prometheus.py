@@ -9,7 +9,7 @@ and cut to a length that no legal name has.
 
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -30,6 +30,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from tensorfusion_dra.core import printable
+from tensorfusion_dra.core.observed import NO_ANSWER
 
 LabelValues = tuple[str, ...]
 Kind = TypeVar("Kind", Counter, Histogram)
@@ -49,6 +50,26 @@ STAGE_SECONDS: Final = (
 _MAX_CHARACTERS: Final = 300
 """The longest names in Kubernetes have 253."""
 _CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9/;=., _-]+")
+NODE_PLUGIN: Final = (
+    ("get", "groups"),
+    *((verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
+    ("get", "resourceclaims"),
+    ("patch", "resourceclaims/status"),
+    ("get", "nodes"),
+    ("get", "pods"),
+    ("create", "events"),
+)
+"""Requests of every node plugin. Some settings need more, which are counted when they are sent."""
+WEBHOOK: Final = (
+    ("get", "groups"),
+    ("list", "resourceslices"),
+    ("get", "pods"),
+    *((verb, "gpupools") for verb in ("list", "watch")),
+    *((verb, "schedulingconfigtemplates") for verb in ("list", "watch")),
+)
+"""Requests of the webhook."""
+_CODES: Final = ("401", "403", "404", "409", "429", "500", "503", NO_ANSWER)
+"""Codes of every kind of request that exist from the start, besides that of success."""
 _PROCESS: Final = ProcessCollector(namespace=NAMESPACE, registry=None)
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a series more for each counter
@@ -171,95 +192,23 @@ def of_process(version: str) -> Iterator[Metric]:
     yield from _PROCESS.collect()
 
 
-NO_ANSWER: Final = "none"
-OTHER: Final = "other"
+def api_requests(
+    known: Iterable[tuple[str, str]], counted: Mapping[tuple[str, str, str], int]
+) -> Metric:
+    """Return the family of the requests to the API server.
 
-_RESOURCE: Final = re.compile(
-    r"/(?:api/v1|apis/[^/]+/[^/]+)/(?:namespaces/[^/]+/)?([a-z]+)(?:/([^/]+)(?:/([a-z]+))?)?"
-)
-_GROUP: Final = re.compile(r"/apis/[^/]+")
-_VERBS: Final = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_RESOURCES: Final = frozenset(
-    {
-        *("resourceslices", "resourceclaims", "resourceclaims/status", "pods", "nodes", "events"),
-        *("gpupools", "schedulingconfigtemplates"),
+    Args:
+        known: Verb and resource of the requests that exist from the start.
+        counted: The requests so far by verb, resource and code.
+    """
+    values = {
+        (verb, resource, code): 0
+        for verb, resource in known
+        for code in ("201" if verb == "create" else "200", *_CODES)
     }
-)
-_GROUPS: Final = "groups"
-"""Resource of the request for the versions of an API group."""
-_COMMON: Final = ("401", "403", "404", "409", "429", "500", "503", NO_ANSWER)
-"""Codes of every kind of request that exist from the start, besides that of success."""
-
-NODE_PLUGIN: Final = (
-    ("get", _GROUPS),
-    *((verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
-    ("get", "resourceclaims"),
-    ("patch", "resourceclaims/status"),
-    ("get", "nodes"),
-    ("get", "pods"),
-    ("create", "events"),
-)
-"""Requests of every node plugin. Some settings need more, which are counted when they are sent."""
-
-WEBHOOK: Final = (
-    ("get", _GROUPS),
-    ("list", "resourceslices"),
-    ("get", "pods"),
-    *((verb, "gpupools") for verb in ("list", "watch")),
-    *((verb, "schedulingconfigtemplates") for verb in ("list", "watch")),
-)
-"""Requests of the webhook."""
-
-
-class ApiRequests:
-    """Observer of the requests to the API server; implements ports.Exchanges."""
-
-    def __init__(self, known: tuple[tuple[str, str], ...]) -> None:
-        """Start at 0.
-
-        Args:
-            known: Verb and resource of the requests that exist from the start.
-        """
-        self.counter: Final = new(
-            Counter,
-            "api_requests",
-            "Requests to the API server; the code is none if there was no complete answer.",
-            ("verb", "resource", "code"),
-            _known(known),
-        )
-
-    def answered(self, method: str, status: int, error: str, *, path: str) -> None:
-        del error
-        self.counter.labels(*_asked(method, path), str(status)).inc()
-
-    def unanswered(self, method: str, error: str, *, path: str) -> None:
-        del error
-        self.counter.labels(*_asked(method, path), NO_ANSWER).inc()
-
-    def watch_event(self) -> None:
-        """Count nothing: an event of a watch is no request."""
-
-
-def _known(requests: tuple[tuple[str, str], ...]) -> Iterator[LabelValues]:
-    for verb, resource in requests:
-        for code in ("201" if verb == "create" else "200", *_COMMON):
-            yield verb, resource, code
-
-
-def _asked(method: str, path: str) -> tuple[str, str]:
-    """Return Kubernetes' verb and the resource of a request; the values are bounded in number."""
-    found = _RESOURCE.fullmatch(path)
-    if found is None:
-        return _verb(method, has_name=True), _GROUPS if _GROUP.fullmatch(path) else OTHER
-    kind, name, part = found.groups()
-    resource = f"{kind}/{part}" if part else kind
-    verb = _verb(method, has_name=name is not None)
-    return verb, resource if resource in _RESOURCES else OTHER
-
-
-def _verb(method: str, *, has_name: bool) -> str:
-    if method == "WATCH":
-        return "watch"
-    if method == "GET":
-        return "get" if has_name else "list"
-    return _VERBS.get(method, OTHER)
+    return counter(
+        "api_requests",
+        "Requests to the API server; the code is none if there was no complete answer.",
+        ("verb", "resource", "code"),
+        {**values, **counted}.items(),
+    )

@@ -8,8 +8,8 @@ from prometheus_client import Counter, Histogram
 
 from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.kubernetes.review import Outcome
+from tensorfusion_dra.core.observed import ApiServerView
 from tensorfusion_dra.metrics import prometheus
-from tensorfusion_dra.metrics.prometheus import WEBHOOK, ApiRequests
 
 _KINDS: Final = ("Pod", *CONFIG_PATHS)
 _ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500", "501", "505")
@@ -17,14 +17,9 @@ _ERRORS: Final = ("400", "404", "405", "411", "413", "414", "415", "431", "500",
 
 
 class WebhookMetrics:
-    """Counts of the webhook, and their exposition; safe for all threads.
-
-    Attributes:
-        api_requests: Told of each request to the API server.
-    """
+    """Counts of the webhook, and their exposition; safe for all threads."""
 
     def __init__(self) -> None:
-        self.api_requests: Final = ApiRequests(WEBHOOK)
         self._reviews: Final = prometheus.new(
             Histogram,
             "webhook_review_duration_seconds",
@@ -50,7 +45,12 @@ class WebhookMetrics:
         self._refused.labels(str(status)).inc()
 
     def written(
-        self, accept: str, *, version: str, expires_at: Callable[[], datetime | None]
+        self,
+        accept: str,
+        *,
+        version: str,
+        expires_at: Callable[[], datetime | None],
+        api_server: Callable[[], ApiServerView],
     ) -> tuple[str, bytes]:
         """Return all metrics as text, with its content type.
 
@@ -58,6 +58,7 @@ class WebhookMetrics:
             accept: The Accept header of the request.
             version: Of this driver.
             expires_at: Returns when the certificate in use expires; None if that is unknown.
+            api_server: Returns the record of the requests to the API server.
         """
         expires = expires_at()
         found = [
@@ -69,7 +70,7 @@ class WebhookMetrics:
                 (),
                 [((), expires.timestamp())] if expires else [],
             ),
-            *self.api_requests.counter.collect(),
+            prometheus.api_requests(prometheus.WEBHOOK, api_server().requests),
             *prometheus.of_process(version),
         ]
         return prometheus.written(found, accept=accept)

@@ -1,9 +1,13 @@
-"""Verdicts on admission requests: reads pools, pods and slices, and applies the rules in core."""
+"""Verdicts on admission requests: reads what decides about them, and applies the rules in core.
+
+Pods get their share, claims their content, within the quotas of their namespace.
+"""
 
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -14,21 +18,22 @@ from tensorfusion_dra.core.admission import (
     dialects,
     pod_admission,
     pod_request,
-    pool,
+    quota,
 )
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
-from tensorfusion_dra.core.admission.pool import PodPool
 from tensorfusion_dra.core.cel import dialect
+from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.errors import InputError, RetryableError
+from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Objects
 
 Item = Mapping[str, Any]
@@ -36,6 +41,8 @@ Item = Mapping[str, Any]
 _FRESH_SECONDS: Final = 10.0
 _WARNING_SECONDS: Final = 1.0
 """Longest wait for what only a warning needs."""
+_STORED_SECONDS: Final = 10.0
+"""Time until a claim that was admitted is in every list, or was refused by somebody else."""
 
 
 class PodReader(Protocol):
@@ -60,6 +67,109 @@ class SliceReader(Protocol):
             RetryableError: The API server answered with an error, or not within the time.
         """
         ...
+
+
+class ClaimReader(Protocol):
+    """ResourceClaims at the API server."""
+
+    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Item]:
+        """Return the claims of a namespace as they are stored now.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPool:
+    """A GPUPool's settings for its pods.
+
+    Attributes:
+        name: Name of the GPUPool; "" for pods without one.
+        enabled: True if its pods use DRA unless their annotations say otherwise.
+        template: Name of their ResourceClaimTemplate.
+        isolations: Isolation modes that the pool may set for its nodes.
+        document: The GPUPool; None if the nodes' settings name the pool.
+        unknown: Why there is no such pool; "" if there is one.
+    """
+
+    name: str = ""
+    enabled: bool = False
+    template: str = names.CLAIM_TEMPLATE
+    isolations: frozenset[Isolation] = frozenset()
+    document: Item | None = None
+    unknown: str = ""
+
+
+def choose_pool(pools: Sequence[Item], templates: Iterable[Item], name: str) -> PodPool:
+    """Return the settings of the pool of this name, or of the default pool if the name is "".
+
+    If there are no GPUPools, the pools of nodes come from their settings. The pool's own draConfig
+    takes precedence over the SchedulingConfigTemplate that it names. The CRDs of Tensor Fusion have
+    neither field, so the API server drops them; those of the chart have both.
+
+    The pool is unknown if none has this name; or if none is named, and not exactly one is the
+    default.
+    """
+    if not pools:
+        return PodPool(name=name)
+    if name:
+        found = [pool for pool in pools if _name(pool) == name]
+        if not found:
+            known = ", ".join(sorted(map(_name, pools))[:10])
+            return PodPool(unknown=f"found {name!r}, expected a GPUPool such as {known}")
+    else:
+        found = [
+            pool
+            for pool in pools
+            if review.annotations_of(pool).get(names.ANNOTATION_DEFAULT_POOL) == "true"
+        ]
+        if not found:
+            text = "found no name and no default GPUPool, expected the name of a GPUPool"
+            return PodPool(unknown=text)
+        if len(found) > 1:
+            several = ", ".join(sorted(map(_name, found)))
+            text = f"found no name and the defaults {several}, expected one default GPUPool"
+            return PodPool(unknown=text)
+    spec = as_map(found[0].get("spec"))
+    own = as_map(spec.get("draConfig"))
+    shared: Mapping[str, object] = {}
+    for template in templates:
+        if _name(template) == spec.get("schedulingConfigTemplate"):
+            shared = as_map(as_map(template.get("spec")).get("dra"))
+    enabled = shared.get("enable") if own.get("enable") is None else own.get("enable")
+    claims = own.get("resourceClaimTemplateName") or shared.get("resourceClaimTemplateName")
+    return PodPool(
+        name=_name(found[0]),
+        enabled=enabled is True,
+        template=str(claims or names.CLAIM_TEMPLATE),
+        isolations=isolation.pool_modes(found[0]),
+        document=found[0],
+    )
+
+
+def is_by_settings(name: str, pools: Sequence[Item], published: AbstractSet[str]) -> bool:
+    """Return True if a pod's nodes are in their pools by settings, whatever GPUPools there are.
+
+    Pods have to get devices as nodes publish them. Example: node plugins with pool-source=settings
+    publish `default`, and the cluster has the default GPUPool `prod` for Tensor Fusion's own
+    scheduler. Then a pod may name `default`, and a pod that names none gets GPUs of every pool. A
+    GPUPool that no node publishes may still get nodes, so a pod that names one waits.
+
+    Args:
+        name: The pool that the pod names; "" for none.
+        pools: The cluster's GPUPools.
+        published: The GPUPools that nodes publish.
+    """
+    known = set(map(_name, pools))
+    if name:
+        return name not in known and name in published
+    return bool(published) and published.isdisjoint(known)
+
+
+def _name(item: Item) -> str:
+    return str(item["metadata"]["name"])
 
 
 class PublishedPools:
@@ -270,11 +380,11 @@ class AdmissionRules:
             RetryableError: The pools or the slices are not known at present.
         """
         pools = _items(self.pools)
-        found = pool.choose(pools, _items(self.templates) if pools else (), wanted.pool)
+        found = choose_pool(pools, _items(self.templates) if pools else (), wanted.pool)
         found = found if enabled is None else replace(found, enabled=enabled)
         if found.enabled and pools and (found.unknown or not wanted.pool):
             published = self._published.names(wait_seconds=wait_seconds)
-            if pool.is_by_settings(wanted.pool, pools, published):
+            if is_by_settings(wanted.pool, pools, published):
                 return replace(found, name=wanted.pool, document=None, unknown="")
         return found
 
@@ -307,3 +417,71 @@ def _items(objects: Objects) -> Sequence[Item]:
 
 def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
+
+
+class QuotaAdmission:
+    """Rule for new claims in namespaces with a quota; safe for all threads.
+
+    Kubernetes creates many claims at once, and a claim is stored only after it was admitted. So
+    those that were just admitted here count until they are in the list. Another replica of the
+    webhook does not know them: two replicas can each give away the same rest of a quota.
+    """
+
+    def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
+        """Store the arguments; nothing is read yet.
+
+        Args:
+            quotas: The GPUResourceQuotas of all namespaces.
+            claims: Read once for each claim in a namespace with a quota.
+        """
+        self._quotas = quotas
+        self._claims = claims
+        self._lock = Lock()  # guards _admitted
+        self._admitted: dict[str, tuple[float, str, str, quota.Amounts]] = {}  # by UID
+
+    def claim(self, asked: Review) -> Verdict:
+        """Refuse a new claim for which its namespace's quotas leave too little."""
+        claim, namespace = asked.document, asked.namespace
+        if not asked.is_creation:
+            return PASSED
+        try:
+            quotas = [
+                each for each in self._quotas.items() if each["metadata"]["namespace"] == namespace
+            ]
+            if not quotas or not quota.shares(claim):
+                return PASSED
+            wait_seconds = asked.wait_seconds
+            stored = self._claims.of_namespace(namespace, wait_seconds=wait_seconds)
+            errors = self._refusals(asked, quotas, stored)
+        except InputError:
+            return PASSED  # the cluster does not have the kind
+        except RetryableError as error:
+            return review.unavailable(error)
+        except DriverError as error:
+            errors = [str(error)]
+        found = [FieldError("spec.devices.requests", Reason.FORBIDDEN, text) for text in errors]
+        return Verdict(errors=found) if found else PASSED
+
+    def _refusals(
+        self,
+        asked: Review,
+        quotas: Sequence[Item],
+        stored: Sequence[Item],
+    ) -> list[str]:
+        """Return why quotas refuse the claim; if none does, count it from now on."""
+        others = {each["metadata"]["name"]: quota.counted(each) for each in stored}
+        metadata, now = asked.document["metadata"], time.monotonic()
+        name, uid = str(metadata.get("name", "")), str(metadata.get("uid", ""))
+        with self._lock:
+            self._admitted = {
+                key: each for key, each in self._admitted.items() if now - each[0] < _STORED_SECONDS
+            }
+            for _, where, other, amounts in self._admitted.values():
+                if where == asked.namespace:
+                    others.setdefault(other, amounts)
+            errors = [
+                text for each in quotas for text in quota.refusals(each, asked.document, others)
+            ]
+            if not errors and not asked.dry_run:
+                self._admitted[uid] = (now, asked.namespace, name, quota.counted(asked.document))
+        return errors

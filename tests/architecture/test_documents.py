@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, observed
 from tensorfusion_dra.core.admission import dialects
 from tensorfusion_dra.core.admission.pod_admission import KNOWN_ANNOTATIONS
 from tensorfusion_dra.core.claims.operation import Result, Stage
 from tensorfusion_dra.core.devices.device import Version
-from tensorfusion_dra.core.observed import document
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tests.support import documented_commands, markdown
 from tests.support.builders.devices import NODE, published_devices
@@ -278,7 +277,7 @@ def test_table_has_every_field_and_no_other() -> None:
     written = {
         field
         for scene in (scenes.typical, scenes.broken)
-        for field in fields(document.as_json(scene()))
+        for field in fields(observed.as_json(scene()))
     }
 
     assert (

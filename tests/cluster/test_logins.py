@@ -2,9 +2,10 @@
 
 import base64
 import json
+import ssl
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.connections import Credentials
+from tensorfusion_dra.cluster.login import Login
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tests.support.answers import SLICES_PATH, Answers, failing
 from tests.support.raw_server import head, served
@@ -156,7 +157,7 @@ import os, pathlib, sys
 from tensorfusion_dra.cluster import login
 os.environ |= {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": "1"}
 folder = pathlib.Path(sys.argv[1])
-assert login.of_service_account(user_agent="a", folder=folder).credentials.header(wait_seconds=1)
+assert login.of_service_account(folder=folder).header(wait_seconds=1)
 assert not {"kubernetes", "pydantic", "requests", "urllib3", "yaml"} & set(sys.modules)
 """
     (tmp_path / "token").write_text("first\n")
@@ -169,8 +170,13 @@ assert not {"kubernetes", "pydantic", "requests", "urllib3", "yaml"} & set(sys.m
     )
 
 
+def reading(read: Callable[[], str | None]) -> Login:
+    """Return a login whose header is read in this way."""
+    return Login("https://a", read, ssl.create_default_context)
+
+
 def test_line_break_in_a_token_is_refused_without_the_token() -> None:
-    found = Credentials(lambda: "Bearer s3cr3t\r\nX-Remote-User: root")
+    found = reading(lambda: "Bearer s3cr3t\r\nX-Remote-User: root")
 
     with pytest.raises(ValueError, match="control character") as caught:
         found.header(wait_seconds=1)
@@ -180,7 +186,7 @@ def test_line_break_in_a_token_is_refused_without_the_token() -> None:
 
 def test_latest_two_tokens_are_secrets() -> None:
     values = iter(["Bearer a", "Bearer b", "Bearer b", "Basic c"])
-    found = Credentials(lambda: next(values))
+    found = reading(lambda: next(values))
     for _ in range(4):
         found.header(wait_seconds=1)
 
@@ -195,7 +201,7 @@ def test_others_wait_for_a_renewal_within_their_time() -> None:
         assert ready.wait(PATIENCE_SECONDS)
         return "Bearer a"
 
-    found = Credentials(read)
+    found = reading(read)
     with ThreadPoolExecutor(1) as thread:
         renewal = thread.submit(found.header, wait_seconds=1)
         assert asked.wait(PATIENCE_SECONDS)
@@ -234,7 +240,7 @@ def test_kubeconfig_of_another_form_is_an_error_about_the_file(
     path.write_text(text)
 
     with pytest.raises(InputError) as found:
-        login.log_in(path, user_agent="test")
+        login.log_in(path)
 
     assert str(found.value).startswith(f"kubeconfig {path}: ")
     assert error in str(found.value)
@@ -242,7 +248,7 @@ def test_kubeconfig_of_another_form_is_an_error_about_the_file(
 
 def test_device_is_no_kubeconfig() -> None:
     with pytest.raises(InputError, match=r"^kubeconfig /dev/null: found no regular file"):
-        login.log_in(Path("/dev/null"), user_agent="test")
+        login.log_in(Path("/dev/null"))
 
 
 def test_rejected_token_is_read_again(answers: Answers, tmp_path: Path) -> None:

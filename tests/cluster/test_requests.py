@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -15,8 +16,8 @@ from structlog.testing import capture_logs
 from dra_simulator.api.faults import HalfOpen, Refuse
 from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.cluster import api as cluster_api
-from tensorfusion_dra.cluster import connections, watch
-from tensorfusion_dra.cluster.api import Api, RetriedReads
+from tensorfusion_dra.cluster import watch
+from tensorfusion_dra.cluster.api import Api, Exchanges
 from tensorfusion_dra.cluster.objects import Claims
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.core.claims.claim import ClaimRef
@@ -26,6 +27,7 @@ from tensorfusion_dra.core.errors import (
     StatusError,
     UnreadableError,
 )
+from tensorfusion_dra.core.observed import ApiServerView
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.raw_server import HANG_UP, RawServer, chunk, head
@@ -232,7 +234,7 @@ def test_endless_answer_is_rejected_after_bounded_bytes(
     answer: list[bytes],
     found: str,
 ) -> None:
-    monkeypatch.setattr(connections, "_MAX_ANSWER_BYTES", MIB)
+    monkeypatch.setattr(cluster_api, "_MAX_ANSWER_BYTES", MIB)
     monkeypatch.setattr(cluster_api, "_MAX_EVENT_BYTES", MIB)
     with served(tmp_path, lambda: answer) as (server, api):
         outcome = outcome_of(lambda: read(api, 60))
@@ -279,57 +281,112 @@ def test_error_with_deeply_nested_message_keeps_its_status(tmp_path: Path) -> No
     assert f"GET {SLICES_PATH}: 422: " in str(outcome)
 
 
-class Exchanges:
-    """Observer that keeps what it learns."""
-
-    def __init__(self) -> None:
-        self.noted: list[tuple[str, int, str]] = []
-        self.paths: list[str] = []
-        self.events = 0
-
-    def answered(self, method: str, status: int, error: str, *, path: str) -> None:
-        self.noted.append((method, status, error))
-        self.paths.append(path)
-
-    def unanswered(self, method: str, error: str, *, path: str) -> None:
-        self.noted.append((method, 0, error))
-        self.paths.append(path)
-
-    def watch_event(self) -> None:
-        self.events += 1
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def test_answers_are_noted_with_their_status_and_error(tmp_path: Path) -> None:
-    exchanges = Exchanges()
+def test_requests_are_recorded_with_their_code_and_error(tmp_path: Path) -> None:
     with canned_api.served({"GET /a": {"kind": "A"}, "GET /b": (503, "busy")}) as server:
-        api = Api(server.kubeconfig(tmp_path / "kubeconfig"), exchanges=(exchanges,))
+        api = Api(server.kubeconfig(tmp_path / "kubeconfig"))
         api.call("GET", "/a")
         with pytest.raises(RetryableError):
             api.call("GET", "/b")
 
-    assert exchanges.noted == [("GET", 200, ""), ("GET", 503, "GET /b: 503: busy")]
-    assert exchanges.paths == ["/a", "/b"]
+    view = api.exchanges.view()
+    assert view.requests == {("get", "other", "200"): 1, ("get", "other", "503"): 1}
+    assert view.last_error == "GET /b: 503: busy"
 
 
-def test_request_whose_body_does_not_arrive_is_noted_once(tmp_path: Path) -> None:
-    exchanges = Exchanges()
-    with raw_server.served(lambda: [head("Content-Length: 3"), b"{", HANG_UP]) as server:
-        api = Api(server.kubeconfig(tmp_path), exchanges=(exchanges,))
-        with pytest.raises(RetryableError) as raised:
-            api.call("GET", "/a", wait_seconds=PATIENCE_SECONDS)
+def test_request_whose_body_does_not_arrive_is_recorded_once(tmp_path: Path) -> None:
+    half = [head("Content-Length: 3"), b"{", HANG_UP]
+    with served(tmp_path, lambda: half) as (_, api), pytest.raises(RetryableError) as raised:
+        api.call("GET", "/a", wait_seconds=PATIENCE_SECONDS)
 
-    assert exchanges.noted == [("GET", 0, str(raised.value))]
+    view = api.exchanges.view()
+    assert view.requests == {("get", "other", "none"): 1}
+    assert view.last_error == str(raised.value)
 
 
-def test_watch_and_each_of_its_events_are_noted(server: ApiServer, tmp_path: Path) -> None:
-    exchanges = Exchanges()
-    api = Api(server.kubeconfig(tmp_path / "kubeconfig"), exchanges=(exchanges,))
+def test_watch_is_recorded_once_and_each_of_its_events_is_a_success(api: Api) -> None:
     query = {"allowWatchBookmarks": "true", "resourceVersion": "0"}
 
-    next(api.watch(SLICES_PATH, query=query, silent_seconds=30))
+    watched = api.watch(SLICES_PATH, query=query, silent_seconds=30)
+    next(watched)
+    first = api.exchanges.view()
+    next(watched)
 
-    assert exchanges.noted == [("WATCH", 200, "")]
-    assert exchanges.events == 1
+    view = api.exchanges.view()
+    assert view.requests == {("watch", "resourceslices", "200"): 1}
+    assert first.last_success_at is not None
+    assert view.last_success_at is not None
+    assert view.last_success_at > first.last_success_at
+
+
+@pytest.mark.parametrize("status", [None, 401, 403, 429, 500, 503])
+def test_api_server_is_failing_until_the_next_success(status: int | None) -> None:
+    times = iter((NOW, NOW + timedelta(days=1), NOW + timedelta(days=1)))
+    exchanges = Exchanges(now=lambda: next(times))
+    assert exchanges.view() == ApiServerView()
+
+    exchanges.record("GET", "/x", 404, "GET /x: 404: not found")
+    assert not exchanges.view().is_failing
+    exchanges.record("WATCH", "/x", status, "no luck")
+    view = exchanges.view()
+    assert (view.is_failing, view.last_error) == (True, "no luck")
+    exchanges.record_event()
+
+    assert not exchanges.view().is_failing
+    assert exchanges.view().last_success_at == NOW + timedelta(days=1)
+
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "verb", "resource"),
+    [
+        ("GET", "/apis/resource.k8s.io", "get", "groups"),
+        ("GET", f"{RESOURCES}/resourceslices", "list", "resourceslices"),
+        ("WATCH", f"{RESOURCES}/resourceslices", "watch", "resourceslices"),
+        ("POST", f"{RESOURCES}/resourceslices", "create", "resourceslices"),
+        ("PUT", f"{RESOURCES}/resourceslices/a", "update", "resourceslices"),
+        ("DELETE", f"{RESOURCES}/resourceslices/a", "delete", "resourceslices"),
+        ("GET", f"{RESOURCES}/namespaces/d/resourceclaims/c", "get", "resourceclaims"),
+        (
+            "PATCH",
+            f"{RESOURCES}/namespaces/d/resourceclaims/c/status",
+            "patch",
+            "resourceclaims/status",
+        ),
+        ("GET", "/api/v1/nodes/node-01", "get", "nodes"),
+        ("GET", "/api/v1/pods", "list", "pods"),
+        ("GET", "/api/v1/namespaces/d/pods/p", "get", "pods"),
+        ("POST", "/api/v1/namespaces/d/events", "create", "events"),
+        ("GET", "/apis/tensor-fusion.ai/v1/gpupools", "list", "gpupools"),
+        # Names of namespaces and objects may look like resources.
+        ("GET", "/api/v1/namespaces/pods/pods/nodes", "get", "pods"),
+        ("GET", "/version", "get", "other"),
+        ("GET", "/api/v1/secrets/a", "get", "other"),
+        ("BREW", "/api/v1/nodes/a", "other", "nodes"),
+    ],
+)
+def test_verb_and_resource_of_a_request(method: str, path: str, verb: str, resource: str) -> None:
+    exchanges = Exchanges()
+
+    for status in (200, 503, None):
+        exchanges.record(method, path, status, "text")
+
+    assert exchanges.view().requests == {
+        (verb, resource, code): 1 for code in ("200", "503", "none")
+    }
+
+
+def test_names_in_paths_make_no_new_labels() -> None:
+    exchanges = Exchanges()
+
+    for number in range(1000):
+        exchanges.record("GET", f"/apis/g{number}/v1/r{chr(97 + number % 26)}/x", 200)
+
+    assert exchanges.view().requests == {("get", "other", "200"): 1000}
 
 
 TOKEN = "s3cr3t-t0k3n-of-the-node-plugin"
@@ -435,11 +492,12 @@ def test_newest_answer_is_named_and_without_any_the_last_error(
     """The last error comes again until the time is over."""
     left = itertools.chain(errors, itertools.repeat(errors[-1]))
 
-    def ask(_seconds: float) -> None:
-        raise next(left)
+    class FailingApi(Api):
+        def call(self, *_args: Any, **_more: Any) -> dict[str, Any]:
+            raise next(left)
 
     with pytest.raises(RetryableError, match=rf"^claim a: {named}$"):
-        RetriedReads().with_retries("claim a", ask, wait_seconds=0.5)
+        FailingApi(None).read("claim a", "/claims/a", wait_seconds=0.5)
 
 
 REF = ClaimRef(namespace="default", name="a", uid="uid-a")
@@ -578,9 +636,7 @@ def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
 
 @pytest.mark.parametrize("ended", ["by its last byte", "by its reader"])
 def test_watch_that_is_just_ending_can_be_cut(server: ApiServer, api: Api, ended: str) -> None:
-    answer = api.connect().send(
-        "GET", SLICES_PATH, query=None, content=None, headers={}, seconds=10
-    )
+    answer = api.send("GET", SLICES_PATH)
     pieces = answer.pieces()
     assert next(pieces)
     if ended == "by its last byte":

@@ -9,20 +9,12 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
-from tensorfusion_dra.core.observed.node_view import ApiServerView
-from tensorfusion_dra.driver.node_observer import (
-    MOST_KEPT,
-    ApiServerState,
-    NodeObserver,
-    RecentOperations,
-)
+from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.support.builders.devices import NODE
 from tests.support.ports import FixedDiscovery
@@ -35,7 +27,6 @@ from tests.support.prepared_node import (
 )
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-LATER = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 class Observed:
@@ -44,7 +35,7 @@ class Observed:
     def __init__(self, folder: Path) -> None:
         self.node = Setup(folder)
         self.readings = 0
-        self.trouble = ""
+        self.reason = ""
         self.seconds = 0.0
         self.observer = self.observing(self.node.catalog)
 
@@ -61,8 +52,8 @@ class Observed:
 
     def claims(self) -> Sequence[PreparedClaim]:
         self.readings += 1
-        if self.trouble:
-            raise RetryableError(self.trouble)
+        if self.reason:
+            raise RetryableError(self.reason)
         return self.node.ledger.claims()
 
     def prepare(self, name: str) -> None:
@@ -81,8 +72,10 @@ def test_view_has_cards_and_shares(observed: Observed) -> None:
     view = observed.observer.view()
 
     assert (view.node, view.pool, view.version) == ("node-01", NODE.pool, "1.2.3")
-    assert [card.uuid for card in view.cards] == [gpu.uuid for gpu in simulated_inventory().gpus]
-    assert [(str(share.claim), share.device) for share in view.shares] == [
+    assert [card.device.gpu.uuid for card in view.cards] == [
+        gpu.uuid for gpu in simulated_inventory().gpus
+    ]
+    assert [(str(each.claim.ref), each.share.device) for each in view.shares] == [
         ("default/a", GPU_0),
         ("default/b", GPU_0),
     ]
@@ -110,7 +103,7 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
         observed.node.catalog, current_verdicts=lambda: dict(current_verdicts)
     )
     (unseen,) = observer.view().shares
-    current_verdicts[unseen.claim.uid] = (current,)
+    current_verdicts[unseen.claim.ref.uid] = (current,)
     observed.seconds = 2.0
     (seen,) = observer.view().shares
 
@@ -127,7 +120,7 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
 def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:
     observed.prepare("a")
     observed.observer.view()
-    observed.seconds, observed.trouble = 2.0, "ledger: busy"
+    observed.seconds, observed.reason = 2.0, "ledger: busy"
 
     view = observed.observer.view()
 
@@ -157,48 +150,4 @@ def test_reported_xids_are_counted_by_card(observed: Observed) -> None:
     ]
     assert card.unhealthy is not None
     assert card.unhealthy.worst.reason == "xid-79"
-    assert (healthy.uuid, healthy.xids, healthy.unhealthy) == (other, (), None)
-
-
-@pytest.mark.parametrize("status", [None, 401, 403, 429, 500, 503])
-def test_api_server_is_failing_until_the_next_success(status: int | None) -> None:
-    times = iter((NOW, LATER, LATER, LATER))
-    state = ApiServerState(now=lambda: next(times))
-    assert state.view() == ApiServerView()
-
-    state.answered("GET", 404, "GET /x: 404: not found")
-    assert not state.view().is_failing
-    if status is None:
-        state.unanswered("WATCH", "no luck")
-    else:
-        state.answered("GET", status, "no luck")
-    assert (state.view().is_failing, state.view().last_error) == (True, "no luck")
-    state.watch_event()
-
-    assert not state.view().is_failing
-    assert state.view().last_success_at == LATER
-
-
-def ended(number: int) -> EndedOperation:
-    return EndedOperation(
-        kind=OperationKind.PREPARE,
-        claim=ClaimRef(namespace="default", name=f"claim-{number}", uid=f"uid-{number}"),
-        ended_at=NOW,
-        seconds_by_stage={Stage.QUEUE: 0.25, Stage.READ: 0.25},
-        last_stage=Stage.READ,
-        result=Result.SUCCESS,
-    )
-
-
-def test_newest_operation_is_first_and_the_oldest_are_dropped() -> None:
-    recent = RecentOperations()
-
-    for number in range(MOST_KEPT + 5):
-        recent.operation_ended(ended(number))
-
-    found = recent.operations()
-    assert len(found) == MOST_KEPT
-    assert [each.claim.name for each in (found[0], found[-1])] == [
-        f"claim-{MOST_KEPT + 4}",
-        "claim-5",
-    ]
+    assert (healthy.device.gpu.uuid, healthy.xids, healthy.unhealthy) == (other, (), None)

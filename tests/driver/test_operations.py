@@ -16,7 +16,7 @@ from tensorfusion_dra.core.claims.operation import (
     Stage,
 )
 from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
-from tensorfusion_dra.driver.operations import Operations
+from tensorfusion_dra.driver.operations import MAX_KEPT, Operations
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -48,7 +48,9 @@ class FailingClaims:
 def seen(setup: Setup) -> Seen:
     """The operations of the node, measured by a clock that gains a second with each reading."""
     observer = Seen()
-    setup.use(operations=Operations([observer], clock=itertools.count(0.0, 1.0).__next__))
+    setup.use(
+        operations=Operations(observer.operation_ended, clock=itertools.count(0.0, 1.0).__next__)
+    )
     return observer
 
 
@@ -150,8 +152,8 @@ def test_closing_line_is_the_only_one_and_has_stages_and_shares(setup: Setup, se
 
 
 def test_observer_that_raises_costs_nothing_else(setup: Setup) -> None:
-    seen = Seen()
-    setup.use(operations=Operations([Seen(ZeroDivisionError("a")), seen]))
+    seen = Seen(ZeroDivisionError("a"))
+    setup.use(operations=Operations(seen.operation_ended))
     ref = put(setup)
 
     with capture_logs() as logs:
@@ -159,4 +161,15 @@ def test_observer_that_raises_costs_nothing_else(setup: Setup) -> None:
 
     assert [each.claim for each in seen.ended] == [ref]
     (line,) = [line for line in logs if line["event"] == "operation_observer_failed"]
-    assert (line["observer"], line["error"]) == ("Seen", "ZeroDivisionError('a')")
+    assert line["error"] == "ZeroDivisionError('a')"
+
+
+def test_newest_operation_is_first_and_the_oldest_are_dropped() -> None:
+    operations = Operations()
+    refs = [ClaimRef(namespace="n", name=str(number), uid=str(number)) for number in range(65)]
+
+    operations.run_each(OperationKind.PREPARE, refs, lambda _: None)
+
+    found = operations.recent()
+    assert len(found) == MAX_KEPT
+    assert [each.claim.name for each in (found[0], found[-1])] == ["64", "5"]

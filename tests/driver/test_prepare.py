@@ -3,7 +3,9 @@
 import os
 import re
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -56,6 +58,39 @@ def test_repeated_call_gets_the_same_answer_and_reads_the_claim_again(setup: Set
 
     assert again == first
     assert setup.claims.fetched == ["default/a", "default/a"]
+
+
+def test_repeated_call_is_answered_while_another_instance_has_the_lock_of_the_store(
+    setup: Setup, other: Setup
+) -> None:
+    ref = put_claim(setup, "a", share_result())
+    first = setup.prepare(ref)
+
+    with other.ledger.transaction():
+        again = setup.prepare(ref)
+
+    assert again == first
+
+
+def test_everything_is_read_before_the_store_is_locked(
+    setup: Setup, other: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_real_cards(setup)
+    ref = put_claim(setup, "a", share_result())
+    looked_up: list[str] = []
+    transaction = setup.ledger.transaction
+
+    @contextmanager
+    def watched() -> Iterator[Any]:
+        with transaction() as records, monkeypatch.context() as patch:
+            for where, name in ((setup.device_nodes, "of_card"), (setup.host_files, "missing")):
+                patch.setattr(where, name, lambda *_, name=name: looked_up.append(name))
+            yield records
+
+    monkeypatch.setattr(setup.ledger, "transaction", watched)
+    setup.prepared(ref)
+
+    assert looked_up == []
 
 
 def test_vanished_spec_is_written_again_by_the_next_call(setup: Setup) -> None:

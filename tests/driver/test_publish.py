@@ -19,7 +19,7 @@ from tensorfusion_dra.core.kubernetes.device_rules import (
     GATE_CONSUMABLE_CAPACITY,
     GATE_DEVICE_TAINTS,
 )
-from tensorfusion_dra.core.observed.node_view import PublishingView
+from tensorfusion_dra.core.observed import PublishingView
 from tensorfusion_dra.driver import publish
 from tensorfusion_dra.driver.publish import DeviceCatalog, Publisher, Repairs
 from tensorfusion_dra.runtime import loops

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.core.observed.node_view import LedgerView
+from tensorfusion_dra.core.observed import StoreView
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import RecoveryReport, recover
 from tensorfusion_dra.driver.status import StatusReporter
@@ -353,7 +353,7 @@ def test_spec_that_vanishes_is_written_again(setup: Setup) -> None:
 
         assert eventually(lambda: setup.spec_of(ref) == spec)
 
-    assert reconciler.ledger() == LedgerView()
+    assert reconciler.ledger() == StoreView()
 
 
 def test_start_and_loop_do_not_fetch_claims_at_once(setup: Setup) -> None:

@@ -169,20 +169,10 @@ class Cluster:
 
     def _text(self, path: str, query: Mapping[str, str]) -> str:
         try:
-            answer = self.api.connect().send(
-                "GET",
-                path,
-                query=query,
-                content=None,
-                headers={},
-                seconds=_READ_SECONDS,
-            )
-            text = answer.body().decode(errors="replace")
+            answer = self.api.send("GET", path, query=query, wait_seconds=_READ_SECONDS)
+            return answer.body().decode(errors="replace")
         except (HTTPException, OSError) as error:
             raise RetryableError(f"GET {path}: {error}") from error
-        if answer.status >= 400:
-            raise RetryableError(f"GET {path}: {answer.status}: {text[:200]}")
-        return text
 
 
 def results_of(claim: Json) -> list[Json]:

@@ -17,7 +17,7 @@ from dra_simulator.api import object_rules
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.doctor import permissions
-from tensorfusion_dra.core.doctor.kubernetes import minor_version
+from tensorfusion_dra.core.doctor.permissions import minor_version
 from tensorfusion_dra.core.errors import StatusError
 from tests.e2e.cluster import RESOURCE, Cluster, Json, path_of
 from tests.e2e.drivers import LABEL_NAME, Driver

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.errors import StatusError
 from tests.e2e.cluster import Cluster
 from tests.e2e.tenants import Tenants

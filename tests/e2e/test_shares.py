@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.share_policy import API_VERSION, KIND
-from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.errors import StatusError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, MIB

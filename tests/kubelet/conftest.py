@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.cluster.api import RetriedReads
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
-from tensorfusion_dra.runtime.calls import CallsInFlight
+from tensorfusion_dra.runtime.calls import MAX_READING, CallsInFlight, WaitingCalls
 from tests.support.prepared_node import Setup
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -40,15 +39,14 @@ class Instance:
         self.reading: list[str] = []
         self.go_on = Event()
         self.go_on.set()
-        fetch, reads = self.setup.claims.fetch, RetriedReads()
+        fetch = self.setup.claims.fetch
+        reading = WaitingCalls(MAX_READING, reason="wait for the API server")
 
         def slow_fetch(ref: ClaimRef, *, wait_seconds: float) -> Any:
-            def request(_seconds: float) -> Any:
+            with reading.slot(f"claim {ref}"):
                 self.reading.append(ref.name)
                 self.go_on.wait(PATIENCE_SECONDS)
                 return fetch(ref, wait_seconds=wait_seconds)
-
-            return reads.with_retries(f"claim {ref}", request, wait_seconds=wait_seconds)
 
         self.setup.claims.fetch = slow_fetch  # type: ignore[method-assign]
 

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from tensorfusion_dra.core.observed.node_view import NodeView
+from tensorfusion_dra.core.observed import NodeView
 from tensorfusion_dra.metrics.node_metrics import NodeMetrics
 
 OPENMETRICS: Final = "application/openmetrics-text;version=1.0.0"

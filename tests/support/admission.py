@@ -66,7 +66,7 @@ class PodsInMemory:
 
 
 class ClaimsInMemory:
-    """Claims of one namespace; implements webhook.quota_admission.ClaimReader."""
+    """Claims of one namespace; implements webhook.admission.ClaimReader."""
 
     def __init__(self, *claims: Json) -> None:
         self.stored = [*claims]

@@ -11,7 +11,7 @@ Expected = tuple[Level, str]
 def check(found: Iterable[Finding], expected: Iterable[Expected]) -> None:
     """Assert that the findings have these levels, and each the part of a text."""
     listed, wanted = list(found), list(expected)
-    texts = [f"{each.subject}: {each.found}; {each.expected}; {each.cure}" for each in listed]
+    texts = [f"{each.subject}: {each.found}; {each.expected}; {each.remedy}" for each in listed]
 
     assert [each.level for each in listed] == [level for level, _ in wanted], texts
     for text, (_, part) in zip(texts, wanted, strict=True):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.doctor.cluster import trial_pod
+from tensorfusion_dra.app.doctor.objects import trial_pod
 from tensorfusion_dra.core.admission.dialects import Dialect
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict

@@ -7,7 +7,7 @@ import pytest
 
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import PASSED, Verdict
-from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
+from tensorfusion_dra.webhook.admission import QuotaAdmission
 from tests.support.admission import ClaimsInMemory, Json, ObjectsInMemory, review_of
 from tests.support.builders.quotas import quota_document
 from tests.support.builders.stored_claims import template_claim

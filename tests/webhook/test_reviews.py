@@ -16,8 +16,7 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.runtime.http_server import Request, Response
-from tensorfusion_dra.webhook.admission import AdmissionRules
-from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
+from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 from tests.support.admission import (
     ClaimsInMemory,

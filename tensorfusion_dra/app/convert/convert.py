@@ -125,56 +125,28 @@ def mappings(part: Any) -> Iterator[tuple[int, CommentedMap]]:
             yield index, item
 
 
-def insert_first(owner: Any, owner_key: Any, key: str, value: Any) -> None:
-    """Add an entry to the mapping at a key, above its other entries and their comments."""
-    part = owner[owner_key]
-    tokens = owner.ca.items.get(owner_key) if isinstance(owner, CommentedMap) else None
-    if tokens and part and not part.fa.flow_style():
-        first, above = next(iter(part)), tokens[3] or []
-        if tokens[2] is not None:
-            same_line, line_break, below = tokens[2].value.partition("\n")
-            tokens[2].value = same_line + line_break
-            above = [CommentToken(below.lstrip(" "), CommentMark(part.lc.col))] if below else above
-        if above:
-            tokens[3] = None
-            part.ca.comment = None
-            part.ca.items.setdefault(first, [None] * 4)[1] = above
-    part.insert(0, key, value)
-
-
 def move(owner: CommentedMap, keys: list[str], into: str) -> None:
-    """Move entries into the mapping of another entry, with the comments on their lines."""
+    """Move entries into the mapping of another entry, with the comments after them."""
     part = owner[into]
     for key in reversed(keys):
-        line, before = owner.lc.data[key], list(owner)[: list(owner).index(key)]
-        below = _cut(owner, key) if before else ""
-        value = owner.pop(key)
-        comments = owner.ca.items.pop(key, [None] * 4)
-        if before:
-            _paste(owner, before[-1], below)
-        insert_first(owner, into, key, value)
+        line, comments = owner.lc.data[key], owner.ca.items.pop(key, [None] * 4)
+        part.insert(0, key, owner.pop(key))
         part.lc.add_kv_line_col(key, line)
         part.ca.items[key] = comments
-        _indent(part, key)
 
 
 def remove(owner: Any, field: str, key: str) -> None:
-    """Remove an entry of the mapping in a field; comments in lines of their own stay."""
+    """Remove an entry of the mapping in a field; comments above the next one stay."""
     part = owner[field]
-    before = list(part)[: list(part).index(key)]
-    below = _cut(part, key)
-    above = (part.ca.items.pop(key, None) or [None] * 4)[1] or []
+    following = list(part)[list(part).index(key) + 1 :]
+    token = part.ca.items.pop(key, [None] * 4)[2]
     del part[key]
-    text = "".join(" " * each.start_mark.column + each.value for each in above) + below
-    if before:
-        _paste(part, before[-1], text)
-    elif part and text:
-        tokens = part.ca.items.setdefault(next(iter(part)), [None] * 4)
-        first = CommentToken(text.lstrip(" "), CommentMark(part.lc.col))
-        tokens[1] = [first, *(tokens[1] or [])]
-    elif not part and not part.fa.flow_style():
-        owner[field] = None  # nothing after the colon: {} would be below the comments
-        _paste(owner, field, text)
+    _, _, comments = token.value.partition("\n") if token else ("", "", "")
+    if following and comments:
+        first = CommentToken(comments.lstrip(" "), CommentMark(part.lc.col))
+        part.ca.items.setdefault(following[0], [None] * 4)[1] = [first]
+    if not part and not part.fa.flow_style():
+        owner[field] = None  # nothing after the colon
 
 
 def rename(part: CommentedMap, key: str, new: str) -> None:
@@ -192,8 +164,6 @@ def enlist(part: CommentedMap, key: str) -> None:
     one, only = part[key], CommentedSeq()
     if one.fa.flow_style():
         only.fa.set_flow_style()
-    for inner in one:
-        _indent(one, inner)
     one.ca.comment = None
     only.append(one)
     part[key] = only
@@ -217,48 +187,6 @@ def _round_trip(text: str) -> YAML:
         found.sequence_dash_offset = max(0, len(listed["dash"]) - len(listed["key"]))
         found.sequence_indent = found.sequence_dash_offset + 1 + len(listed["gap"])
     return found
-
-
-def _end(part: Any, key: Any) -> tuple[Any, Any, int]:
-    """Return where ruamel.yaml keeps the comments after an entry: the part, the key, the slot."""
-    while isinstance(value := part[key], CommentedMap | CommentedSeq) and value:
-        if value.fa.flow_style():
-            break
-        part, key = value, list(value)[-1] if isinstance(value, CommentedMap) else len(value) - 1
-    return part, key, 2 if isinstance(part, CommentedMap) else 0
-
-
-def _indent(part: Any, key: Any, columns: int = 2) -> None:
-    """Indent the comments in the lines of an entry; ruamel.yaml indents only the content."""
-    for token in part.ca.items.get(key, ()):
-        for each in token if isinstance(token, list) else [token] if token else ():
-            each.start_mark = CommentMark(each.start_mark.column + columns)
-            each.value = re.sub(r"\n(?= *#)", "\n" + " " * columns, each.value)
-    value = part[key]
-    if isinstance(value, CommentedMap | CommentedSeq):
-        for inner in value if isinstance(value, CommentedMap) else range(len(value)):
-            _indent(value, inner, columns)
-
-
-def _cut(part: Any, key: Any) -> str:
-    """Remove the comments in lines of their own after an entry, and return them."""
-    part, key, slot = _end(part, key)
-    token = (part.ca.items.get(key) or [None] * 4)[slot]
-    if token is None:
-        return ""
-    same_line, line_break, below = token.value.partition("\n")
-    token.value = same_line + line_break
-    return str(below)
-
-
-def _paste(part: Any, key: Any, comments: str) -> None:
-    """Put comments in lines of their own after an entry."""
-    if comments:
-        part, key, slot = _end(part, key)
-        tokens = part.ca.items.setdefault(key, [None] * 4)
-        if tokens[slot] is None:
-            tokens[slot] = CommentToken("\n", CommentMark(0))
-        tokens[slot].value += comments
 
 
 VERSION: Final = f"{names.RESOURCE_GROUP}/v1"
@@ -445,7 +373,7 @@ class _Conversion:
         self._selectors(choice)
         if "deviceClassName" not in choice:
             self._reason(owner, key, f"deviceClassName is required: {names.DEVICE_CLASS}")
-            insert_first(owner, key, "deviceClassName", names.DEVICE_CLASS)
+            choice.insert(0, "deviceClassName", names.DEVICE_CLASS)
 
     def _selectors(self, part: CommentedMap) -> None:
         """Convert the selectors of a device request or of a class."""
@@ -497,11 +425,11 @@ class _Conversion:
             pod.insert(0, "metadata", CommentedMap())
         if not isinstance(at(pod, "metadata", "annotations"), CommentedMap):
             pod["metadata"].pop("annotations", None)
-            insert_first(pod, "metadata", "annotations", _like(pod["metadata"]))
+            pod["metadata"].insert(0, "annotations", _like(pod["metadata"]))
         for name, value in reversed(found.annotations.items()):
             if name not in pod["metadata"]["annotations"]:
                 quotes = SingleQuotedScalarString if '"' in value else DoubleQuotedScalarString
-                insert_first(pod["metadata"], "annotations", name, quotes(value))
+                pod["metadata"]["annotations"].insert(0, name, quotes(value))
         for each in found.matches:
             if each.is_removed:
                 remove(each.owner, each.field, each.key)
@@ -552,9 +480,9 @@ class _Conversion:
         for key in ("metadata", "labels"):
             if not isinstance(at(owner, own, key), CommentedMap):
                 owner[own].pop(key, None)
-                insert_first(owner, own, key, _like(owner[own]))
+                owner[own].insert(0, key, _like(owner[own]))
             owner, own = owner[own], key
-        insert_first(owner, own, name, value)
+        owner[own].insert(0, name, value)
 
 
 def _objects(root: Any) -> Iterator[CommentedMap]:

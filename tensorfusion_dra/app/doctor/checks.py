@@ -99,14 +99,14 @@ def _api_unreachable(context: Context) -> Finding | None:
     except StatusError:
         return None  # it answers; each check reports its own refusal
     except InputError as error:
-        cure = "name a usable kubeconfig with --kubeconfig"
-        return not_checked("API server", f"{error}; {lost}", cure=cure)
+        remedy = "name a usable kubeconfig with --kubeconfig"
+        return not_checked("API server", f"{error}; {lost}", remedy=remedy)
     except RetryableError as error:
         return problem(
             "API server",
             f"{error}; {lost}",
             expected="an answer",
-            cure="check the server of the kubeconfig, and the network from here to it",
+            remedy="check the server of the kubeconfig, and the network from here to it",
         )
     return None
 
@@ -116,23 +116,23 @@ def _findings(check: Check, context: Context) -> Iterator[Finding]:
         yield from check.run(context)
     except InputError as error:
         yield problem(
-            check.theme, str(error), expected="usable settings", cure="correct the settings"
+            check.theme, str(error), expected="usable settings", remedy="correct the settings"
         )
     except StatusError as error:
         if error.status == HTTPStatus.FORBIDDEN and context.in_pod:
             yield note(
                 check.theme,
                 "not checked: this pod's service account has no right to read it",
-                cure="run this from a workstation as well",
+                remedy="run this from a workstation as well",
             )
         else:
-            cure = ""
+            remedy = ""
             if error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-                cure = "run this with a kubeconfig that may read it, such as an administrator's"
-            yield not_checked(check.theme, str(error), cure=cure)
+                remedy = "run this with a kubeconfig that may read it, such as an administrator's"
+            yield not_checked(check.theme, str(error), remedy=remedy)
     except DriverError as error:
         yield not_checked(check.theme, str(error))
     except Exception as error:  # noqa: BLE001 - a bug in one check must not end the others
         yield not_checked(
-            check.theme, f"error in the check itself: {error!r}", cure="report it with this line"
+            check.theme, f"error in the check itself: {error!r}", remedy="report it with this line"
         )

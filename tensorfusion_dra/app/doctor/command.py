@@ -12,13 +12,11 @@ from typing import Final
 
 from tensorfusion_dra.app.doctor import (
     checks,
-    cluster,
-    folders,
     gpus,
-    limits,
-    records,
+    kubernetes,
+    node,
+    objects,
     runtime,
-    sockets,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
 from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
@@ -34,31 +32,30 @@ _NODE: Final = frozenset({Place.NODE})
 _WORKSTATION: Final = frozenset({Place.WORKSTATION})
 
 CHECKS: Final = (
-    Check(theme="kubernetes", run=cluster.version, needs_api=True),
-    Check(theme="kubernetes", run=cluster.slice_gates, needs_api=True),
-    Check(theme="kubernetes", run=cluster.allocations, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", run=cluster.multi_gpu, needs_api=True, places=_WORKSTATION),
-    Check(theme="kubernetes", run=cluster.nodes, needs_api=True),
+    Check(theme="kubernetes", run=kubernetes.version, needs_api=True),
+    Check(theme="kubernetes", run=kubernetes.slice_gates, needs_api=True),
+    Check(theme="kubernetes", run=kubernetes.allocations, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=kubernetes.multi_gpu, needs_api=True, places=_WORKSTATION),
+    Check(theme="kubernetes", run=kubernetes.nodes, needs_api=True),
     Check(theme="container runtime", run=runtime.cdi, needs_api=True),
-    Check(theme="folders", run=folders.folders, places=_NODE),
-    Check(theme="sockets", run=sockets.serving, places=_NODE),
-    Check(theme="sockets", run=sockets.registered, places=_NODE),
+    Check(theme="folders", run=node.folders, places=_NODE),
+    Check(theme="sockets", run=node.serving, places=_NODE),
+    Check(theme="sockets", run=node.registered, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
-    Check(theme="limits", run=limits.files, places=_NODE),
-    Check(theme="limits", run=limits.alive, places=_NODE),
-    Check(theme="limits", run=limits.use, places=_NODE),
-    Check(theme="limits", run=limits.claims, places=_NODE),
-    Check(theme="node plugin", run=cluster.pods, needs_api=True, places=_WORKSTATION),
-    Check(theme="slices", run=cluster.published_slices, needs_api=True),
-    Check(theme="device class", run=cluster.device_class, needs_api=True),
-    Check(theme="claim template", run=cluster.templates, needs_api=True),
-    Check(theme="GPU pools", run=cluster.known_pools, needs_api=True, places=_WORKSTATION),
-    Check(theme="GPU pools", run=cluster.crds, needs_api=True, places=_WORKSTATION),
-    Check(theme="rights", run=cluster.of_node_plugin, needs_api=True),
-    Check(theme="webhook", run=cluster.of_webhook, needs_api=True, places=_WORKSTATION),
-    Check(theme="webhook", run=cluster.reachable, needs_api=True),
-    Check(theme="records", run=records.records, places=_NODE),
+    Check(theme="limits", run=gpus.alive, places=_NODE),
+    Check(theme="limits", run=gpus.use, places=_NODE),
+    Check(theme="limits", run=gpus.claims, places=_NODE),
+    Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
+    Check(theme="slices", run=objects.published_slices, needs_api=True),
+    Check(theme="device class", run=objects.device_class, needs_api=True),
+    Check(theme="claim template", run=objects.templates, needs_api=True),
+    Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
+    Check(theme="GPU pools", run=objects.crds, needs_api=True, places=_WORKSTATION),
+    Check(theme="rights", run=objects.of_node_plugin, needs_api=True),
+    Check(theme="webhook", run=objects.of_webhook, needs_api=True, places=_WORKSTATION),
+    Check(theme="webhook", run=objects.reachable, needs_api=True),
+    Check(theme="records", run=node.records, places=_NODE),
 )
 
 
@@ -160,6 +157,6 @@ def _report(results: Sequence[tuple[str, Finding]], context: Context) -> list[st
 
 def _lines(found: Finding) -> Iterator[str]:
     yield f"  {found.level:{_WIDTH}}  {found.subject}: {found.found}"
-    for name, text in (("expected", found.expected), ("cure", found.cure)):
+    for name, text in (("expected", found.expected), ("cure", found.remedy)):
         if text:
             yield f"  {'':{_WIDTH}}    {name + ':':9} {text}"

@@ -1,4 +1,4 @@
-"""Checks of the node's GPUs: readable, usable by containers, not allocated by others."""
+"""Checks of the node's GPUs: readable, usable by containers, not allocated by others, limited."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -6,17 +6,22 @@ from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.app.doctor.cluster import checked_nodes
+from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import Mount
+from tensorfusion_dra.core.claims.verdicts import State
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
+from tensorfusion_dra.enforcers import choice as choices
+from tensorfusion_dra.enforcers.choice import EnforcerChoice
 
+_SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 _NVIDIA: Final = "nvidia.com/"
 _HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
 """The annotation in which HAMi's device plugin lists a node's cards."""
@@ -51,7 +56,8 @@ def cards(context: Context) -> Iterator[Finding]:
                 "NVML",
                 str(error),
                 expected="the NVIDIA driver's libnvidia-ml.so.1 and an answer from it",
-                cure="check the driver with nvidia-smi on the host; in a pod, mount its files and "
+                remedy="check the driver with nvidia-smi on the host; in a pod, mount its files "
+                "and "
                 "set --driver-root, or --nvml-library",
             )
             return
@@ -103,7 +109,7 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
             "GPUs",
             "none: an empty pool is published",
             expected="at least one, where a node plugin runs",
-            cure="keep the DaemonSet away from nodes without GPUs by a node selector",
+            remedy="keep the DaemonSet away from nodes without GPUs by a node selector",
         )
     for gpu in gpus:
         vram_gib = gpu.vram_bytes / 2**30
@@ -112,7 +118,7 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
             yield note(
                 f"GPU {gpu.uuid}",
                 f"{facts}; the TFLOPS are estimated: the model is in no table",
-                cure="set them in a file for --gpu-models",
+                remedy="set them in a file for --gpu-models",
             )
         else:
             yield ok(f"GPU {gpu.uuid}", facts)
@@ -121,7 +127,7 @@ def published(gpus: Sequence[Gpu], left_out: Sequence[LeftOut]) -> Iterator[Find
             item.subject,
             f"left out: {item.reason}",
             expected="a card that can be published",
-            cure="fix the stated cause; the card is then published without a restart",
+            remedy="fix the stated cause; the card is then published without a restart",
         )
 
 
@@ -137,7 +143,7 @@ def used_by_others(users: Iterable[tuple[str, str]]) -> Iterator[Finding]:
                 f"GPU {card}",
                 f"{user} gives it to containers as well",
                 expected="this driver alone; until then a taint keeps claims away",
-                cure=f"keep {user} off this node, and end the pods that have GPUs from it",
+                remedy=f"keep {user} off this node, and end the pods that have GPUs from it",
             )
 
 
@@ -155,7 +161,7 @@ def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Ite
             "expansion",
             f"{reason}; virtual_vram lacks this part",
             expected="a size that can be read",
-            cure="set data-dir to a folder on the host's data disk; in a pod, mount it",
+            remedy="set data-dir to a folder on the host's data disk; in a pod, mount it",
         )
     if not unexpanded:
         yield ok(
@@ -173,7 +179,7 @@ def device_nodes(fetch: Callable[[], Sequence[str]]) -> Finding:
             "device nodes",
             str(error),
             expected="a character device; without it claims on this card fail",
-            cure="run nvidia-modprobe -u -c 0 on the host, which creates them; in a pod, mount "
+            remedy="run nvidia-modprobe -u -c 0 on the host, which creates them; in a pod, mount "
             "the host's /dev and set --dev-dir",
         )
 
@@ -195,7 +201,7 @@ def driver_libraries(undescribed: Sequence[str], fetch: Callable[[], Sequence[Mo
             f"{error} ({', '.join(undescribed)})",
             expected="a CDI spec of NVIDIA's container toolkit that names each card by its UUID, "
             "or the libraries under the driver root",
-            cure="nvidia-ctk cdi generate --device-name-strategy=uuid "
+            remedy="nvidia-ctk cdi generate --device-name-strategy=uuid "
             "--output=/etc/cdi/nvidia.yaml, or set --driver-root",
         )
 
@@ -220,7 +226,7 @@ def other_plugins(node: Mapping[str, Any]) -> Iterator[Finding]:
             f"{taken}: {whose} allocates cards of this node",
             expected="one allocator for each card: this driver neither counts the pods of the "
             "device plugin nor limits them",
-            cure=f"keep the device plugin away from this node ({off})",
+            remedy=f"keep the device plugin away from this node ({off})",
         )
     if not found:
         yield ok(subject, "no device plugin that allocates GPUs")
@@ -251,7 +257,7 @@ def tensor_fusion_workers(
     shown = [f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in running]
     what = {
         "expected": "one scheduler for each card: neither counts the other's allocations",
-        "cure": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
+        "remedy": "run pods without dra-enabled, which Tensor Fusion's scheduler places, on nodes "
         "of another GPUPool",
     }
     if running:
@@ -273,3 +279,85 @@ def _resources(node: Mapping[str, Any], prefix: str) -> str:
         if name.startswith(prefix) and str(amount) != "0"
     ]
     return ", ".join(found)
+
+
+def alive(context: Context) -> Iterator[Finding]:
+    """Check that the enforcer of shares in soft isolation is alive."""
+    settings = context.settings
+    if settings.simulated_gpus:
+        yield ok(f"enforcer {settings.enforcer}", "simulated GPUs: there is nothing to enforce")
+        return
+    enforcer = node_parts.node_enforcer(settings)
+    enforcer.of_devices(node_parts.node(settings))  # whose pool may expand the cards' memory
+    choice = enforcer.of_new_claim()
+    yield life(choice, is_required=settings.require_enforcement)
+    for each in choice.sign.advice:
+        yield warning(each.subject, each.found, expected=each.expected, remedy=each.remedy)
+
+
+def life(choice: EnforcerChoice, *, is_required: bool) -> Finding:
+    """Judge the enforcer's signs of life.
+
+    Args:
+        choice: The enforcer of new claims.
+        is_required: True if claims are refused without an enforcer.
+    """
+    found, remedy = choice.sign.verdict, choice.remedy
+    subject = "enforcer auto" if choice.none_found else f"life of enforcer {choice.enforcer}"
+    if found.state is State.ENFORCED:
+        return ok(subject, found.text)
+    text = f"{found.text}: {choices.consequence(found, is_required=is_required)}"
+    if found.reason == verdicts.NO_ENFORCER:
+        return note(subject, text)
+    if found.state is State.UNKNOWN:
+        return note(subject, found.text)
+    if choices.refuses(found, is_required=is_required):
+        return problem(subject, text, expected="a live enforcer", remedy=remedy)
+    return warning(
+        subject,
+        text,
+        expected="a live enforcer",
+        remedy=f"{remedy}; refuse such claims with require-enforcement=true",
+    )
+
+
+def use(context: Context) -> Iterator[Finding]:
+    """Check that the use of the cards can be observed where that is wanted."""
+    settings = context.settings
+    if settings.observe_use and not settings.simulated_gpus:
+        # Imported here: a simulation does not load pynvml.
+        from tensorfusion_dra.discovery.nvml import processes  # noqa: PLC0415
+
+        subject = "host's PID namespace (observe-use)"
+        try:
+            processes.ProcessReader(processes.PROC).check()
+        except RetryableError as error:
+            yield problem(
+                subject,
+                str(error),
+                expected="processes of the host in /proc",
+                remedy="set hostPID: true in the node plugin's pod; the chart does with "
+                "observe-use",
+            )
+        else:
+            yield ok(subject, "/proc has the host's processes")
+
+
+def claims(context: Context) -> Iterator[Finding]:
+    """Check whether the limits of the prepared claims hold now."""
+    settings = context.settings
+    prepared = node_parts.recorded(settings)
+    count = 0
+    for claim, found in zip(prepared, node_parts.verdicts_now(settings, prepared), strict=True):
+        for share, each in zip(claim.shares, found, strict=True):
+            subject = f"limits of claim {claim.ref} on {share.device}"
+            text = f"{each.state} ({each.reason}): {each.text}"
+            if each.reason == verdicts.NO_ENFORCER:
+                yield note(subject, text)
+            elif each.state is State.NOT_ENFORCED:
+                yield warning(subject, text, expected="Enforced", remedy=_SEE)
+            elif each.state is State.UNKNOWN and each.reason != verdicts.SIMULATED:
+                yield note(subject, text)
+            count += each.state is State.ENFORCED
+    if count:
+        yield ok("limits of prepared claims", f"shares that are Enforced: {count}")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tensorfusion_dra.app.doctor.checks import Context, Place
-from tensorfusion_dra.app.doctor.cluster import checked_nodes
-from tensorfusion_dra.core.doctor import kubernetes
+from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -53,7 +52,9 @@ Document = tuple[str, Mapping[str, Any]]
 def cdi(context: Context) -> Iterator[Finding]:
     """Check that runtimes use CDI, and read the folder that this driver writes specs to."""
     for node in checked_nodes(context):
-        runtime_version = str(kubernetes.node_info(node).get("containerRuntimeVersion", ""))
+        runtime_version = str(
+            ((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion", "")
+        )
         settings = None
         if context.place is Place.NODE and context.sees_host:
             settings = _settings(context, runtime_version)
@@ -140,7 +141,8 @@ def findings(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> It
             "container runtime",
             reported or "not reported",
             expected="containerd or CRI-O",
-            cure="check that it reads CDI specs: a pod with a claim must have TF_GPU_MEMORY_LIMIT "
+            remedy="check that it reads CDI specs: a pod with a claim must have "
+            "TF_GPU_MEMORY_LIMIT "
             "in its environment",
         )
     if settings is None:
@@ -154,7 +156,7 @@ def findings(reported: str, settings: CdiSettings | None, *, cdi_dir: str) -> It
             subject,
             f"{', '.join(folders) or 'none'}, in {settings.path}",
             expected=f"a list with {cdi_dir}, where this driver writes",
-            cure=f"add {cdi_dir} to cdi_spec_dirs and restart the runtime, or start the node "
+            remedy=f"add {cdi_dir} to cdi_spec_dirs and restart the runtime, or start the node "
             "plugin with --cdi-dir",
         )
 
@@ -174,7 +176,7 @@ def _containerd(
             "container runtime",
             reported,
             expected="containerd 1.7 or later, which supports CDI",
-            cure="upgrade containerd, preferably to 2.x, where CDI is on by default",
+            remedy="upgrade containerd, preferably to 2.x, where CDI is on by default",
         )
         return
     on_by_default = release is None or release >= (2, 0)
@@ -183,7 +185,7 @@ def _containerd(
         yield not_checked(
             subject,
             "off by default, and the configuration is not visible from here",
-            cure="run this on the node itself, or name the file with --runtime-config",
+            remedy="run this on the node itself, or name the file with --runtime-config",
         )
     elif settings is None:
         yield ok(subject, "on by default; the configuration is not visible from here")
@@ -197,7 +199,7 @@ def _containerd(
             subject,
             f"{state}, in {settings.path}",
             expected="enable_cdi = true: without it containers start without GPU and limits",
-            cure=f'put enable_cdi = true under [plugins."{section}"] in {settings.path} and '
+            remedy=f'put enable_cdi = true under [plugins."{section}"] in {settings.path} and '
             "restart containerd",
         )
 

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tensorfusion_dra.app.doctor import cluster
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.doctor import objects
 from tensorfusion_dra.core.doctor.finding import Finding, note, warning
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
@@ -63,7 +62,7 @@ def run(flags: argparse.Namespace) -> int:
     claims = lists.claims()
     found = _users(claims, _pods(lists, claims))
     listed = [
-        lists.readable_items(path, path.rpartition("/")[2]) for path in cluster.CONFIGURATIONS
+        lists.readable_items(path, path.rpartition("/")[2]) for path in objects.CONFIGURATIONS
     ]
     called = [name for found in listed for name in objects.webhooks(found or ())]
     findings = list(_notes(claims, called))
@@ -105,7 +104,7 @@ def _lines(
         *(
             [
                 f"{each.level.value}: {each.subject}: {each.found}",
-                *([f"  {each.cure}"] if each.cure else ()),
+                *([f"  {each.remedy}"] if each.remedy else ()),
             ]
             for each in findings
         ),
@@ -181,7 +180,7 @@ def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Find
         yield note(
             "allocated claims that no pod uses",
             printable.first(unused),
-            cure="none is needed: they are released and deleted without the driver",
+            remedy="none is needed: they are released and deleted without the driver",
         )
     foreign = []
     for claim in ours:
@@ -194,13 +193,13 @@ def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Find
             "finalizers of claims",
             printable.first(foreign),
             expected=f"only {_PROTECTION}, which Kubernetes removes itself",
-            cure="find the controllers that have to remove them",
+            remedy="find the controllers that have to remove them",
         )
     if webhooks:
         yield note(
             "webhook configurations",
             f"{len(webhooks)} webhooks of this driver are configured",
-            cure="delete them before the webhook, or annotated pods are refused: kubectl delete "
+            remedy="delete them before the webhook, or annotated pods are refused: kubectl delete "
             "mutatingwebhookconfiguration,validatingwebhookconfiguration tensorfusion-dra-webhook",
         )
 

@@ -45,11 +45,7 @@ from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.node_files import NodeFiles
-from tensorfusion_dra.driver.node_observer import (
-    ApiServerState,
-    NodeObserver,
-    RecentOperations,
-)
+from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
 from tensorfusion_dra.driver.prepare import Preparer
@@ -171,13 +167,9 @@ class NodePlugin:
             on_change=publishing_due.wake,
         )
 
-        self._api_server = ApiServerState()
-        self._recent = RecentOperations()
         self._metrics = NodeMetrics()
-        self._api = Api(
-            Path(settings.kubeconfig) if settings.kubeconfig else None,
-            exchanges=(self._api_server, self._metrics.api_requests),
-        )
+        self._operations = Operations(self._metrics.operation_ended)
+        self._api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
         self._nodes = Nodes(self._api, node_name=settings.node_name)
         supervisor.on_stop(supervisor.join, seconds=_JOIN_SECONDS)
 
@@ -227,8 +219,7 @@ class NodePlugin:
             boot_id=boot_id,
             describes_devices=settings.device_metadata,
         )
-        operations = Operations((self._recent, self._metrics))
-        self._preparer = Preparer(claims, self._store, facts, upkeep, operations)
+        self._preparer = Preparer(claims, self._store, facts, upkeep, self._operations)
         self._slices = Slices(self._api, node_name=settings.node_name)
         self.publisher = Publisher(
             self.catalog,
@@ -366,10 +357,10 @@ class NodePlugin:
             use=self._use.current,
             enforcer=self._enforcement.node,
             registration=servers.registration,
-            api_server=self._api_server.view,
+            api_server=self._api.exchanges.view,
             publishing=self.publisher.view,
-            ledger=self._reconciler.ledger,
-            operations=self._recent.operations,
+            store=self._reconciler.ledger,
+            operations=self._operations.recent,
             node=settings.node_name,
             version=version.current(),
         )

@@ -21,8 +21,8 @@ from typing import Final
 
 from tensorfusion_dra.app.shared.health_endpoint import Page
 from tensorfusion_dra.app.shared.node_settings import LOOPBACK, OFF
-from tensorfusion_dra.core.observed import document
-from tensorfusion_dra.core.observed.node_view import NodeView
+from tensorfusion_dra.core import observed
+from tensorfusion_dra.core.observed import NodeView
 from tensorfusion_dra.runtime.http_server import Request, Response, text_response
 
 _FILE: Final = Path(__file__).with_name("status.html")
@@ -60,7 +60,7 @@ def pages(mode: str, view: Callable[[], NodeView]) -> Mapping[str, Page]:
 
     def as_json(_request: Request) -> Response:
         return Response(
-            body=json.dumps(document.as_json(view()), separators=(",", ":")).encode(),
+            body=json.dumps(observed.as_json(view()), separators=(",", ":")).encode(),
             content_type="application/json",
             headers={**_HEADERS, "Content-Security-Policy": _NOTHING},
         )

@@ -17,7 +17,7 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.objects import NamespaceClaims, Pods
+from tensorfusion_dra.cluster.objects import Claims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
@@ -27,9 +27,8 @@ from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
-from tensorfusion_dra.webhook.admission import AdmissionRules
+from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.certificates import Certificates
-from tensorfusion_dra.webhook.quota_admission import QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
 
 log = structlog.get_logger()
@@ -69,10 +68,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         Path(settings.client_ca_file) if settings.client_ca_file else None,
     )
     metrics = WebhookMetrics()
-    api = Api(
-        Path(settings.kubeconfig) if settings.kubeconfig else None,
-        exchanges=(metrics.api_requests,),
-    )
+    api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
     process_memory.finish_start()
     objects = {
@@ -98,7 +94,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     server = Server(
         Reviews(
             admission,
-            QuotaAdmission(quotas, NamespaceClaims(api)),
+            QuotaAdmission(quotas, Claims(api)),
             on_review=metrics.reviewed,
         ).respond,
         host=settings.host,
@@ -114,7 +110,12 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     pages: Mapping[str, Page] = {}
     if settings.metrics:
         pages = health_endpoint.metrics_page(
-            partial(metrics.written, version=version.current(), expires_at=certificates.expires_at),
+            partial(
+                metrics.written,
+                version=version.current(),
+                expires_at=certificates.expires_at,
+                api_server=api.exchanges.view,
+            ),
             supervisor,
             host=settings.metrics_host,
             port=settings.metrics_port,

@@ -1,4 +1,4 @@
-"""The answer of `why` in one sentence, and what would help a pod that no node has room for.
+"""The answer of `why`: one sentence, what would help, and the nodes, alike ones in one line.
 
 A smaller request and pods that are in the way are proposed only if the allocation itself succeeds
 with them.
@@ -7,11 +7,12 @@ with them.
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Final
 
-from tensorfusion_dra.app.shared.streams import shown
-from tensorfusion_dra.app.why.claims import WEBHOOK
+from tensorfusion_dra.app.shared import streams
+from tensorfusion_dra.app.shared.streams import shown, table
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.cel import terms
@@ -38,6 +39,15 @@ Document = Mapping[str, Any]
 ELSEWHERE: Final = (
     "Ask with an account that has the right: kubectl tensorfusion why, with your own kubeconfig."
 )
+WEBHOOK: Final = "webhook"
+"""Subject of the findings about a pod without the claim that its annotations request. Kubernetes
+schedules such a pod, and it runs without a GPU."""
+
+_MAX_NODES: Final = 8
+"""Of more nodes, only groups are shown."""
+_SHOWN_NAMES: Final = 2
+_SHOWN_HOLDERS: Final = 4
+_SHOWN_HELPS: Final = 6
 _SHOWN_NODES: Final = 3
 _BEGINNINGS: Final = tuple(
     f'device.{kind}["{names.DRIVER}"].{optional}'
@@ -72,6 +82,40 @@ _ANNOTATION_OF_ATTRIBUTE: Final = {
     names.ATTR_QOS: names.ANNOTATION_QOS,
 }
 _PHYSICAL_OF: Final = {virtual: physical for physical, virtual in VIRTUAL_OF.items()}
+
+
+class PodState(StrEnum):
+    """The answer in one word."""
+
+    FITS = "fits"
+    """A node has what the pod requests; the scheduler places it at its next try."""
+    BOUND = "bound"
+    """The pod has a node already, or is done."""
+    WAITS = "waits"
+    """The pod cannot be scheduled now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Everything that `why` tells of a pod.
+
+    Attributes:
+        answer: One sentence.
+        helps: What would help, the quickest first.
+        findings: Faults that are not about free devices.
+        outcomes: The nodes; empty if the pod was not tried on them.
+        unchecked: What could not be read for want of a right.
+        release: Release of Kubernetes by whose rules devices were allocated, such as 1.37.
+    """
+
+    pod: str
+    state: PodState
+    answer: str
+    helps: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
+    outcomes: Sequence[NodeOutcome] = field(default=())
+    unchecked: Sequence[str] = ()
+    release: str = ""
 
 
 def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Finding]) -> str:
@@ -492,3 +536,177 @@ def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[
             yield f"Correct {annotation}: found {wanted}, but the cards have: {values}."
         else:
             yield (f"Correct the selector {short(subject)}: the cards have {name}: {values}.")
+
+
+def lines(found: Diagnosis) -> Iterator[str]:
+    """Return the lines of a diagnosis, with short names of cards.
+
+    Characters that a terminal would execute are escaped.
+    """
+    cut = streams.short_names(
+        [card.device.id.device for each in found.outcomes for card in each.cards]
+        + [device.device for each in found.outcomes for device in each.picked or ()]
+    )
+    helps = found.helps[:_SHOWN_HELPS]
+    others = [
+        line
+        for each in found.findings
+        if f"{each.subject}: {each.found}" not in found.answer
+        for line in (
+            f"  {each.level.value}: {each.subject}: {each.found}",
+            f"    cure: {each.remedy}" if each.remedy and each.remedy not in helps else "",
+        )
+        if line
+    ]
+    tried = [outcome for outcome in found.outcomes if not outcome.error]
+    rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, cut)
+    nodes = table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    release = (
+        f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, volumes "
+        "and affinity between pods are not checked here."
+    )
+    text = streams.sections(
+        [_cut(found.answer, cut)],
+        ["What helps", *(f"  - {_cut(text, cut)}" for text in helps)] if helps else (),
+        ["Also found", *others] if others else (),
+        nodes if any(not outcome.fits for outcome in tried) else (),
+        [f"Not checked: {', '.join(found.unchecked)}."] if found.unchecked else (),
+        [release] if found.outcomes else (),
+    )
+    return map(printable.one_line, text)
+
+
+def document(found: Diagnosis) -> Mapping[str, Any]:
+    """Return a diagnosis for programs."""
+    return {
+        "pod": found.pod,
+        "state": found.state.value,
+        "answer": found.answer,
+        "helps": list(found.helps),
+        "findings": [finding.as_json() for finding in found.findings],
+        "nodes": [
+            {
+                "name": outcome.name,
+                "fits": outcome.fits,
+                "reason": "" if outcome.fits else outcome.refusal or outcome.error,
+                "devices": [str(device) for device in outcome.picked or ()],
+                "pools": list(outcome.troubles),
+                "cards": [
+                    {
+                        "pool": card.device.id.pool,
+                        "device": card.device.id.device,
+                        "requests": {
+                            request: None
+                            if rejection is None
+                            else {
+                                "cause": rejection.cause.value,
+                                "subject": rejection.subject,
+                                "text": rejection.text,
+                            }
+                            for request, rejection in card.rejections.items()
+                        },
+                        "note": card.note,
+                        "holders": [
+                            {
+                                "namespace": each.namespace,
+                                "claim": each.claim,
+                                "pods": list(each.consumers),
+                                "amounts": None
+                                if each.amounts is None
+                                else {name: str(found) for name, found in each.amounts.items()},
+                            }
+                            for each in card.holders
+                        ],
+                    }
+                    for card in outcome.cards
+                ],
+            }
+            for outcome in found.outcomes
+        ],
+        "unchecked": list(found.unchecked),
+        "release": found.release,
+    }
+
+
+def _cut(text: str, cut: Mapping[str, str]) -> str:
+    for name, begin in cut.items():
+        text = text.replace(name, begin)
+    return text
+
+
+def _each(outcomes: Sequence[NodeOutcome], cut: Mapping[str, str]) -> Iterator[Sequence[str]]:
+    """Yield a row for each card; cards of a node that are alike share one."""
+    for outcome in outcomes:
+        if not outcome.cards:
+            yield outcome.name, "", _cut(_node_text(outcome), cut), ""
+            continue
+        rows: dict[tuple[str, str], list[str]] = {}
+        for card in outcome.cards:
+            key = (short(_card_text(card)), _holders_text(card))
+            rows.setdefault(key, []).append(cut[card.device.id.device])
+        name = outcome.name
+        for (why, held), cards in rows.items():
+            yield name, printable.first(cards, _SHOWN_NAMES), why, held
+            name = ""
+
+
+def _grouped(outcomes: Sequence[NodeOutcome]) -> Iterator[Sequence[str]]:
+    """Yield a row for each group of nodes with the same reasons, the largest group first."""
+    groups: dict[tuple[str, ...], list[NodeOutcome]] = {}
+    for outcome in outcomes:
+        kinds = sorted(set(map(_kind, outcome.cards))) or [_node_text(outcome)]
+        groups.setdefault(tuple(kinds), []).append(outcome)
+    for reasons, members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        counts = Counter(reason for each in members for reason in map(_kind, each.cards))
+        cards = sum(len(each.cards) for each in members)
+        name = f"{len(members)}: {printable.first([each.name for each in members], _SHOWN_NAMES)}"
+        if cards:
+            why = ", ".join(numbered(count, reason) for reason, count in counts.most_common())
+        else:
+            why = ", ".join(reasons)
+        yield name, str(cards or ""), why, ""
+
+
+def _kind(card: TriedCard) -> str:
+    rejection = nearest(card)
+    return "fit alone" if rejection is None else cause_text(rejection)
+
+
+def _node_text(outcome: NodeOutcome) -> str:
+    if outcome.fits:
+        cards = ", ".join(dict.fromkeys(device.device for device in outcome.picked or ()))
+        return f"fits: {cards}" if cards else "fits"
+    reason = outcome.refusal or "; ".join(outcome.troubles)
+    return reason or "has no device of the requested class"
+
+
+def _card_text(card: TriedCard) -> str:
+    """Return why a card is rejected, for each request if they differ."""
+    texts = {
+        request: _rejection_text(rejection) if rejection else "fits alone"
+        for request, rejection in card.rejections.items()
+    }
+    if card.note and not any(card.rejections.values()):
+        return f"fits alone, but with the pod's other cards: {streams.with_points(card.note)}"
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{request}: {text}" for request, text in texts.items())
+
+
+def _rejection_text(rejection: Rejection) -> str:
+    if rejection.cause not in (Cause.CAPACITY, Cause.AMOUNT):
+        return rejection.text
+    return streams.with_points(rejection.text)
+
+
+def _holders_text(card: TriedCard) -> str:
+    """Return the tenants of a card, if they are why it is rejected, with what they have of it."""
+    rejection = nearest(card)
+    if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
+        return ""
+    shares = []
+    for holder in (each for each in card.holders if not each.is_admin):
+        amount = (holder.amounts or {}).get(rejection.subject)
+        text = amounts(holder) if amount is None else streams.shown(amount)
+        shares.append(f"{holder.text} ({text})")
+    return printable.first(shares, _SHOWN_HOLDERS)

@@ -51,7 +51,7 @@ def run(flags: argparse.Namespace) -> int:
         raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")
     logging.configure(level="critical", form="console")
     try:
-        from tensorfusion_dra.app.why import diagnosis, text  # noqa: PLC0415 - the extra 'cel'
+        from tensorfusion_dra.app.why import answers, diagnosis  # noqa: PLC0415 - the extra 'cel'
     except ImportError as error:
         raise InputError(
             "why needs the extra 'cel', which the image has (in a checkout: pip install '.[cel]'): "
@@ -64,5 +64,5 @@ def run(flags: argparse.Namespace) -> int:
         target=flags.pod or "",
         file=flags.file,
     )
-    sys.stdout.write(streams.formatted(flags.form, text.document(found), text.lines(found)))
+    sys.stdout.write(streams.formatted(flags.form, answers.document(found), answers.lines(found)))
     return diagnosis.exit_code(found)

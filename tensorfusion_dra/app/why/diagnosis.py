@@ -1,67 +1,76 @@
-"""The steps of `why`: read, then diagnose. Loaded only with the extra `cel`."""
+"""The steps of `why`: read, find the pod's claims by the webhook's rules, and diagnose.
 
-from collections.abc import Mapping, Sequence
+Loaded only with the extra `cel`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, Final
 
+from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.why import answers
-from tensorfusion_dra.app.why import claims as resolving
 from tensorfusion_dra.app.why import observed as reading
-from tensorfusion_dra.app.why.claims import Resolved
+from tensorfusion_dra.app.why.answers import WEBHOOK, Diagnosis, PodState
 from tensorfusion_dra.app.why.observed import Observed, Workload
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.doctor import objects
-from tensorfusion_dra.core.doctor.finding import Finding, Level, problem
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.admission import pod_request
+from tensorfusion_dra.core.claims import device_status
+from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.doctor.finding import Finding, Level, note, problem, warning
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError, StatusError
-from tensorfusion_dra.core.kubernetes import resource_claims
-from tensorfusion_dra.core.kubernetes.untyped_json import as_map
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims, review
+from tensorfusion_dra.core.kubernetes.device_rules import GATE_CONSUMABLE_CAPACITY
+from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 from tensorfusion_dra.scheduling import allocation, placement
-from tensorfusion_dra.scheduling.placement import NodeClusters, NodeOutcome, Trial
+from tensorfusion_dra.scheduling.placement import NodeClusters, Trial
+from tensorfusion_dra.webhook.admission import AdmissionRules
 
 Document = Mapping[str, Any]
 
+_SCHEDULER: Final = "default-scheduler"
+_AMOUNTS: Final = (names.ANNOTATION_TFLOPS_REQUEST, names.ANNOTATION_VRAM_REQUEST)
+_SHOWN_POOLS: Final = 5
+_SAID_OF: Final = {
+    device_status.CONDITION_ENFORCED: "its limits are not enforced on",
+    device_status.CONDITION_READY: "it is not ready on",
+}
 _TRY_AGAIN: Final = "Correct what the message names; the controller tries again."
 _MAX_PODS: Final = 50
 """Diagnose at most this many pods of a workload of which none waits."""
-_CURED: Final = frozenset({Level.PROBLEM, Level.WARNING})
-"""Levels of findings about the pod itself whose cure is among what helps."""
+_REMEDIED: Final = frozenset({Level.PROBLEM, Level.WARNING})
+"""Levels of findings about the pod itself whose remedy is among what helps."""
 
 
-class PodState(StrEnum):
-    """The answer in one word."""
-
-    FITS = "fits"
-    """A node has what the pod requests; the scheduler places it at its next try."""
-    BOUND = "bound"
-    """The pod has a node already, or is done."""
-    WAITS = "waits"
-    """The pod cannot be scheduled now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """Everything that `why` tells of a pod.
+@dataclass(slots=True, kw_only=True)
+class Resolved:
+    """A pod as it will be scheduled.
 
     Attributes:
-        answer: One sentence.
-        helps: What would help, the quickest first.
-        findings: Faults that are not about free devices.
-        outcomes: The nodes; empty if the pod was not tried on them.
-        unchecked: What could not be read for want of a right.
-        release: Release of Kubernetes by whose rules devices were allocated, such as 1.37.
+        stored: Those of its claims that exist.
+        future: Its other claims, as they will be created.
+        is_complete: False if a claim is not known at all.
     """
 
-    pod: str
-    state: PodState
-    answer: str
-    helps: Sequence[str] = ()
-    findings: Sequence[Finding] = ()
-    outcomes: Sequence[NodeOutcome] = field(default=())
-    unchecked: Sequence[str] = ()
-    release: str = ""
+    pod: Document
+    stored: list[Document] = field(default_factory=list)
+    future: list[Document] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    is_complete: bool = True
+
+    @property
+    def claims(self) -> list[Document]:
+        """All of its claims."""
+        return [*self.stored, *self.future]
+
+    @property
+    def blocks(self) -> bool:
+        """Return True if a finding keeps the pod from being scheduled, whatever is free."""
+        return any(finding.level is Level.PROBLEM for finding in self.findings)
 
 
 def answer(api: Api, *, namespace: str, target: str, file: str | None) -> Diagnosis:
@@ -98,7 +107,7 @@ def _of_workload(found: Workload, cluster: Observed) -> Diagnosis:
     That is one that waits; if none can be created, the pod of the template; else one with a fault.
     """
     failed = [
-        problem(str(found), f"creates no more pods: {text}", expected="", cure=_TRY_AGAIN)
+        problem(str(found), f"creates no more pods: {text}", expected="", remedy=_TRY_AGAIN)
         for text in filter(None, [found.failure])
     ]
     if found.waiting:
@@ -148,7 +157,7 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     node = as_map(pod.get("spec")).get("nodeName")
     phase = as_map(pod.get("status")).get("phase")
     if is_created and (node or phase in ("Succeeded", "Failed")):
-        findings = list(resolving.of_bound(pod, observed))
+        findings = list(of_bound(pod, observed))
         events = observed.events_of(pod) if phase == "Pending" else ()
         trouble = reading.newest_failure(
             event
@@ -161,17 +170,17 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
             pod=_name(pod),
             state=PodState.BOUND,
             answer=answer,
-            helps=list(dict.fromkeys(finding.cure for finding in findings)),
+            helps=list(dict.fromkeys(finding.remedy for finding in findings)),
             findings=findings,
         )
-    resolved = resolving.resolve(pod, observed, is_created=is_created)
+    resolved = resolve(pod, observed, is_created=is_created)
     found = resolved.findings
-    found += resolving.halted(resolved.pod)
-    found += resolving.other_scheduler(resolved.pod)
+    found += halted(resolved.pod)
+    found += other_scheduler(resolved.pod)
     if not observed.missing:
         class_names = [str(each["metadata"]["name"]) for each in observed.classes]
-        found += resolving.missing_classes(resolved.claims, class_names)
-        found += resolving.unknown_resources(resolved.pod, observed.classes, observed.nodes)
+        found += missing_classes(resolved.claims, class_names)
+        found += unknown_resources(resolved.pod, observed.classes, observed.nodes)
     return _tried(resolved, observed)
 
 
@@ -199,8 +208,8 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         slices = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
         published = objects.published(slices)
         findings += [each for each in published if each.level is not Level.OK]
-    findings += resolving.pools(observed.pool_status)
-    helps = [each.cure for each in resolved.findings if each.cure and each.level in _CURED]
+    findings += pools(observed.pool_status)
+    helps = [each.remedy for each in resolved.findings if each.remedy and each.level in _REMEDIED]
     if resolved.blocks:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
         answer = answers.blocked(name, problems, trial, outcomes)
@@ -227,3 +236,447 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
 def _name(pod: Document) -> str:
     metadata = as_map(pod.get("metadata"))
     return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+def resolve(pod: Document, observed: Observed, *, is_created: bool) -> Resolved:
+    """Return the pod with its claims.
+
+    Args:
+        is_created: False for a pod from a file, to which the webhook will still add its claim.
+    """
+    found = Resolved(pod=pod)
+    annotations = review.annotations_of(pod)
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
+    requests_share = pod_request.requests_gpu(annotations) and not has_entry
+    verdict = _verdict(observed, pod) if requests_share or has_entry else PASSED
+    is_admitted = has_entry and is_created
+    _judge(found, verdict, annotations, is_created=is_created, is_admitted=is_admitted)
+    if requests_share and verdict.errors:
+        found.is_complete = False
+    elif requests_share and verdict.changed is not None:
+        found.pod = verdict.changed
+        if is_created:
+            found.findings.append(_no_claim(observed))
+        elif not _has_webhook(observed):
+            found.findings.append(
+                problem(
+                    WEBHOOK,
+                    "is not installed, so the pod's annotations would give it no claim",
+                    expected="a MutatingWebhookConfiguration of this driver",
+                    remedy="install the webhook before the pod is created",
+                )
+            )
+    elif requests_share:
+        found.findings.append(
+            warning(
+                "pod",
+                "its annotations request a GPU, but DRA is not enabled for it, so it gets no claim",
+                expected=f"{names.ANNOTATION_DRA_ENABLED}: true, or a GPUPool that enables DRA",
+                remedy=f"set the annotation {names.ANNOTATION_DRA_ENABLED}: true",
+            )
+        )
+    for entry in resource_claims.entries(found.pod):
+        name = resource_claims.stored_name(found.pod, entry)
+        if name:
+            _add_stored(found, observed, name)
+        elif name is not None:
+            _add_future(found, observed, entry, is_created=is_created)
+    extended = resource_claims.extended_name(found.pod)
+    if extended:
+        _add_stored(found, observed, extended)
+    elif claim := resource_claims.extended_claim(found.pod, observed.classes, observed.nodes):
+        found.future.append(claim)
+    return found
+
+
+def of_bound(pod: Document, observed: Observed) -> Iterator[Finding]:
+    """Yield the findings about a pod that has a node, and about its claims."""
+    yield from deleted(pod)
+    has_entry = any(name_of(entry) == names.POD_CLAIM for entry in resource_claims.entries(pod))
+    requests = pod_request.requests_gpu(review.annotations_of(pod))
+    verdict = _verdict(observed, pod) if requests and not has_entry else PASSED
+    if verdict.changed is not None or verdict.errors:
+        yield _no_claim(observed)
+    named = [resource_claims.stored_name(pod, entry) for entry in resource_claims.entries(pod)]
+    for name in filter(None, dict.fromkeys([*named, resource_claims.extended_name(pod)])):
+        claim = _stored(pod, observed, name)
+        if claim is not None:
+            yield from _unenforced(claim, str(pod["spec"].get("nodeName")))
+
+
+def _stored(pod: Document, observed: Observed, name: str) -> Document | None:
+    """Return the claim of this name in the pod's namespace; None if it does not exist."""
+    namespace = pod["metadata"].get("namespace")
+    for claim in observed.claims:
+        if (claim["metadata"].get("namespace"), claim["metadata"]["name"]) == (namespace, name):
+            return claim
+    return None
+
+
+def _has_webhook(observed: Observed) -> bool:
+    """Return True unless the configurations are known and none of them is of this driver."""
+    return observed.webhooks is None or bool(objects.webhooks(observed.webhooks))
+
+
+def _no_claim(observed: Observed) -> Finding:
+    """Return the finding about a pod that has our annotations and no claim."""
+    again = "then delete the pod and create it again: claims are added only to new pods"
+    if not _has_webhook(observed):
+        return problem(
+            WEBHOOK,
+            "is not installed, so the pod's annotations gave it no claim",
+            expected="a MutatingWebhookConfiguration of this driver",
+            remedy=f"install the webhook, {again}",
+        )
+    return problem(
+        WEBHOOK,
+        "the pod has annotations of this driver, but the webhook gave it no claim",
+        expected=f"an entry {names.POD_CLAIM} in spec.resourceClaims",
+        remedy="check that the webhook runs and that the namespace is not excluded "
+        "(tensorfusion-dra "
+        f"doctor, kubectl describe mutatingwebhookconfigurations); {again}",
+    )
+
+
+def _judge(
+    found: Resolved,
+    verdict: Verdict,
+    annotations: Mapping[str, str],
+    *,
+    is_created: bool,
+    is_admitted: bool,
+) -> None:
+    """Append a finding for each error and each unknown annotation that the webhook reports.
+
+    An error of a pod that was admitted, by an earlier release or before its annotations were
+    edited, does not keep it from being scheduled. An annotation that resembles a known one is a
+    warning, because its author meant that one.
+    """
+    again = ", and create the pod again" if is_created else ""
+    for error in verdict.errors:
+        subject = error.path or "pod"
+        remedy = f"correct {subject}{again}"
+        level = Level.WARNING if is_admitted else Level.PROBLEM
+        found.findings.append(
+            Finding(level=level, subject=subject, found=error.text, remedy=remedy)
+        )
+    for text in verdict.warnings:
+        subject, _, reason = text.partition(": ")
+        if subject in annotations and "unknown annotation" in reason:
+            is_typo = "did you mean" in reason
+            remedy = f"{'correct' if is_typo else 'correct or remove'} {subject}{again}"
+            level = Level.WARNING if is_typo else Level.NOTE
+            found.findings.append(
+                Finding(level=level, subject=subject, found=reason, remedy=remedy)
+            )
+
+
+def _add_stored(found: Resolved, observed: Observed, name: str) -> None:
+    """Add a claim that exists, with its faults."""
+    claim = _stored(found.pod, observed, name)
+    if claim is None:
+        missing = problem(
+            f"ResourceClaim {name}",
+            "not found",
+            expected="a claim of this name in the pod's namespace",
+            remedy=f"create the claim {name}, or correct spec.resourceClaims",
+        )
+        found.findings.append(missing)
+        found.is_complete = False
+        return
+    if "deletionTimestamp" in claim["metadata"]:
+        going = problem(
+            f"ResourceClaim {name}",
+            "is being deleted",
+            expected="a claim that stays",
+            remedy="wait until it is gone and create it again",
+        )
+        found.findings.append(going)
+    if not pod_request.parse(review.annotations_of(found.pod)).whole:
+        found.findings += dropped_amounts(found.pod, claim)
+    found.findings += _unbound(claim)
+    found.stored.append(claim)
+
+
+def _add_future(
+    found: Resolved, observed: Observed, entry: Mapping[str, object], *, is_created: bool
+) -> None:
+    """Add the claim that Kubernetes will create for an entry of the pod, with its faults."""
+    name = str(entry.get("resourceClaimTemplateName") or "")
+    template = observed.templates.get(name)
+    if template is None:
+        found.findings.append(_no_template(name, found.pod, observed))
+        found.is_complete = False
+        return
+    claim: Document = resource_claims.created(found.pod, name_of(entry), template)
+    verdict = _verdict(observed, found.pod, claim)
+    found.findings += [
+        problem(str(error.path or "claim"), error.text, expected="", remedy="")
+        for error in verdict.errors
+    ]
+    if is_created and not any(each.subject == WEBHOOK for each in found.findings):
+        reason = "FailedResourceClaimCreation"
+        events = observed.events_of(found.pod) or ()
+        failed = [event for event in events if event.get("reason") == reason]
+        failure = reading.newest_failure(failed).removeprefix(f"{reason}: ")
+        uncreated = problem(
+            f"claim from ResourceClaimTemplate {name}",
+            f"not created: {failure}" if failure else "not created yet",
+            expected="a claim that kube-controller-manager creates within seconds",
+            remedy="correct what the message names; the controller tries again"
+            if failure
+            else "check kube-controller-manager, and the pod's Events: kubectl describe pod",
+        )
+        found.findings.append(uncreated)
+    found.future.append(verdict.changed or claim)
+
+
+def _no_template(name: str, pod: Document, observed: Observed) -> Finding:
+    """Return the finding about a template that does not exist or could not be read."""
+    if not observed.has_templates:
+        return problem(
+            f"claim from ResourceClaimTemplate {name}",
+            "not created yet, and the template could not be read",
+            expected="the right to list ResourceClaimTemplates in the pod's namespace",
+            remedy="run this with that right",
+        )
+    remedy = f"create the template {name} in the pod's namespace"
+    if name == names.CLAIM_TEMPLATE:
+        namespace = pod["metadata"].get("namespace")
+        remedy = f"kubectl apply -n {namespace} -f daemonset/claim-template.yaml"
+    return problem(
+        f"ResourceClaimTemplate {name}",
+        "not found, so the pod's claim is not created",
+        expected="a template of this name in the pod's namespace",
+        remedy=remedy,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Objects read before; implements driver.ports.Objects and the readers of the admission."""
+
+    listed: Sequence[Document]
+
+    def items(self) -> Sequence[Document]:
+        return self.listed
+
+    def published(self, **_: float) -> Sequence[Document]:
+        return self.listed
+
+    def find(self, pod: PodRef, **_: float) -> Document:
+        """Return the only pod, the one in question."""
+        return self.listed[0]
+
+
+def _verdict(observed: Observed, pod: Document, claim: Document | None = None) -> Verdict:
+    """Return the webhook's verdict on the pod, or on a claim that was just created for it.
+
+    Its settings are not known here. A claim requests virtual amounts if the published devices have
+    them, and isolation `hard` is allowed: the node refuses it if its enforcer has none.
+    """
+    ours = [each for each in observed.slices if each["spec"]["driver"] == names.DRIVER]
+    admission = AdmissionRules(
+        pools=_Listed(observed.pools),
+        templates=_Listed(observed.pool_templates),
+        pods=_Listed([pod]),
+        slices=_Listed(ours),
+        scheduler="default-scheduler",
+        virtual=any(
+            names.CAPACITY_VIRTUAL_VRAM in (device.get("capacity") or {})
+            for each in ours
+            for device in each["spec"].get("devices") or ()
+        ),
+        enforces_hard=True,
+    )
+    if claim is None:
+        return admission.pod(_review("", "Pod", pod))
+    return admission.claim(_review(names.RESOURCE_GROUP, "ResourceClaim", claim))
+
+
+def _review(group: str, kind: str, document: Document) -> Review:
+    metadata = document.get("metadata") or {}
+    return Review(
+        uid="",
+        group=group,
+        version="v1",
+        kind=kind,
+        operation="CREATE",
+        subresource="",
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        document=dict(document),
+        old={},
+        wait_seconds=0.0,
+    )
+
+
+def deleted(pod: Document) -> Iterator[Finding]:
+    """Yield that the pod is in Terminating."""
+    metadata, spec = as_map(pod.get("metadata")), as_map(pod.get("spec"))
+    if "deletionTimestamp" in metadata:
+        node = spec.get("nodeName")
+        kubelet = f", or for the kubelet of {node}" if node else ""
+        yield problem(
+            "pod",
+            f"is being deleted, with the deadline {metadata['deletionTimestamp']}",
+            expected="a pod that is to run",
+            remedy="wait until it is gone; after the deadline it waits for its "
+            f"finalizers{kubelet}: "
+            f"{', '.join(map(str, as_list(metadata.get('finalizers')))) or 'it has no finalizers'}",
+        )
+
+
+def halted(pod: Document) -> Iterator[Finding]:
+    """Yield why no scheduler places this pod, whatever is free."""
+    spec = as_map(pod.get("spec"))
+    yield from deleted(pod)
+    gates = [name_of(gate) for gate in as_list(spec.get("schedulingGates"))]
+    if gates:
+        yield problem(
+            "spec.schedulingGates",
+            ", ".join(gates),
+            expected="none: schedulers ignore a pod with gates",
+            remedy="find the controller that has to remove the gates",
+        )
+    node = spec.get("nodeName")
+    if node and resource_claims.entries(pod):
+        yield problem(
+            "spec.nodeName",
+            f"{node}, so no scheduler allocates the pod's claims",
+            expected="none",
+            remedy=f"remove it, and select the node by nodeSelector kubernetes.io/hostname: {node}",
+        )
+
+
+def other_scheduler(pod: Document) -> Iterator[Finding]:
+    """Yield a note if a scheduler other than kube-scheduler has to place the pod.
+
+    It is a problem if that is Tensor Fusion's own, which allocates no claims.
+    """
+    scheduler = as_map(pod.get("spec")).get("schedulerName") or _SCHEDULER
+    if scheduler == names.TENSOR_FUSION_SCHEDULER:
+        yield problem(
+            "spec.schedulerName",
+            str(scheduler),
+            expected=f"{_SCHEDULER}, or another one that allocates claims",
+            remedy="remove the field, or set the webhook's scheduler-name",
+        )
+    elif scheduler != _SCHEDULER:
+        yield note("spec.schedulerName", f"{scheduler}: it has to run, and to allocate claims")
+
+
+def missing_classes(claims: Sequence[Document], classes: Sequence[str]) -> Iterator[Finding]:
+    """Yield each DeviceClass that the claims name and that does not exist."""
+    named = dict.fromkeys(
+        str(each.get("deviceClassName", ""))
+        for claim in claims
+        for each in resource_claims.requests(claim)
+    )
+    for name in named:
+        if name not in classes:
+            ours = name == names.DEVICE_CLASS
+            yield problem(
+                f"DeviceClass {name}",
+                "not found",
+                expected=", ".join(sorted(classes)) or "one DeviceClass at least",
+                remedy="install the driver's DeviceClass (docs/install.md)"
+                if ours
+                else "correct deviceClassName; the cluster has "
+                f"{printable.first(sorted(classes)) or 'none'}",
+            )
+
+
+def unknown_resources(
+    pod: Document, classes: Sequence[Document], nodes: Sequence[Document]
+) -> Iterator[Finding]:
+    """Yield each extended resource of the pod that neither a DeviceClass nor a node has."""
+    offered = resource_claims.class_of_resource(classes).keys() | resource_claims.of_device_plugins(
+        nodes
+    )
+    for name in dict.fromkeys(name for _, name, _ in resource_claims.extended_resources(pod)):
+        if name not in offered:
+            yield problem(
+                f"extended resource {name}",
+                "no DeviceClass has it as extendedResourceName, and no node has it",
+                expected="one of the two",
+                remedy=f"set extendedResourceName: {name} in the DeviceClass (the chart's "
+                "deviceClass.extendedResourceName), or correct resources.limits",
+            )
+
+
+def pools(status: Sequence[Document]) -> Iterator[Finding]:
+    """Yield what is free in the pools that have the most free memory, as KEP-5677 counts it."""
+    for pool in sorted(status, key=_free_memory, reverse=True)[:_SHOWN_POOLS]:
+        free = [
+            f"{each.get('name')} {each.get('available')} of {each.get('total')}"
+            for each in map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
+        ]
+        # Kubernetes counts the capacity of tainted cards as available.
+        amounts = f"; free, on these as well: {', '.join(free)}" if free else ""
+        yield note(
+            f"pool {pool['poolName']}",
+            f"{pool.get('totalDevices')} GPUs, {pool.get('allocatedDevices')} with claims, "
+            f"{pool.get('unavailableDevices')} unavailable{amounts}",
+        )
+
+
+def _free_memory(pool: Document) -> Quantity:
+    capacity = map(as_map, as_list(as_map(pool.get("shareableSummary")).get("capacity")))
+    free = (each.get("available") for each in capacity if each.get("name") == names.CAPACITY_VRAM)
+    return quantity.parse(next(free, "0"))
+
+
+def _unenforced(claim: Document, node: str) -> Iterator[Finding]:
+    """Yield each of our devices in the claim's status that is not ready, or whose limits fail."""
+    name = as_map(claim.get("metadata")).get("name")
+    for device in map(as_map, as_list(as_map(claim.get("status")).get("devices"))):
+        if device.get("driver") != names.DRIVER:
+            continue
+        for condition in map(as_map, as_list(device.get("conditions"))):
+            if condition.get("status") != "False" or condition.get("type") not in _SAID_OF:
+                continue
+            yield warning(
+                f"ResourceClaim {name}",
+                f"{_SAID_OF[str(condition['type'])]} {device.get('device')}: "
+                f"{condition.get('reason')}: {condition.get('message')}",
+                expected=f"the condition {condition['type']} True",
+                remedy=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+            )
+
+
+def _unbound(claim: Document) -> Iterator[Finding]:
+    """Yield each of our devices that the scheduler allocated and does not bind yet."""
+    for result in device_status.awaiting(claim):
+        if names.BINDING_READY not in device_status.true_conditions(claim, result):
+            node = devices.node_name(result["pool"])
+            yield problem(
+                f"ResourceClaim {claim['metadata']['name']}",
+                f"waits at the scheduler for the enforcer of {node}",
+                expected=f"the condition {names.BINDING_READY} True",
+                remedy=f"run tensorfusion-dra doctor in the node plugin's pod on {node}",
+            )
+
+
+def dropped_amounts(pod: Document, claim: Document) -> Iterator[Finding]:
+    """Yield a warning if the pod's annotations name amounts and its claim has none of them.
+
+    Such a claim takes whole cards. Claims of other classes, such as one for a network card, have
+    nothing to do with annotations.
+    """
+    annotations = as_map(as_map(pod.get("metadata")).get("annotations"))
+    named = [name for name in _AMOUNTS if annotations.get(name)]
+    asked = [
+        as_map(each.get("capacity")).get("requests")
+        for each in resource_claims.requests(claim)
+        if each.get("deviceClassName") == names.DEVICE_CLASS
+    ]
+    if named and asked and not any(asked):
+        yield warning(
+            f"ResourceClaim {as_map(claim.get('metadata')).get('name')}",
+            f"requests whole cards, although the pod has {named[0]}",
+            expected="capacity.requests, which the API server keeps with the feature gate "
+            f"{GATE_CONSUMABLE_CAPACITY}",
+            remedy=f"turn {GATE_CONSUMABLE_CAPACITY} on (Kubernetes 1.34 and 1.35), or see whether "
+            "the claim was filled by the webhook (tensorfusion-dra doctor)",
+        )

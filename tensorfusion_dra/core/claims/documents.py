@@ -7,7 +7,7 @@ from typing import Any, Final
 from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
 from tensorfusion_dra.core.devices.gpu import device_name
 
@@ -33,7 +33,23 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any]:
             uuid: limit.as_json()
             for uuid, limit in limits.by_uuid((s.gpu_uuid, s.limit) for s in claim.shares).items()
         },
-        "shares": [_limits_of_share(share) for share in claim.shares],
+        "shares": [
+            {
+                "gpuUUID": share.gpu_uuid,
+                "request": share.request,
+                "shareID": share.share_id,
+                "adminAccess": share.admin_access,
+                "isolation": share.isolation.value,
+                "qos": share.qos.value,
+                "consumed": {name: str(amount) for name, amount in share.consumed.items()},
+            }
+            | (
+                {"limits": share.limit.as_json() | {"clamped": share.clamped}}
+                if share.limit
+                else {}
+            )
+            for share in claim.shares
+        ],
     }
 
 
@@ -75,18 +91,3 @@ def remains(found: object) -> Remains | None:
         enforcer=enforcer,
         limits=given,
     )
-
-
-def _limits_of_share(share: PreparedShare) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "gpuUUID": share.gpu_uuid,
-        "request": share.request,
-        "shareID": share.share_id,
-        "adminAccess": share.admin_access,
-        "isolation": share.isolation.value,
-        "qos": share.qos.value,
-        "consumed": {name: str(amount) for name, amount in share.consumed.items()},
-    }
-    if share.limit is not None:
-        entry["limits"] = {**share.limit.as_json(), "clamped": share.clamped}
-    return entry

@@ -331,23 +331,19 @@ def reason_gone(recorded: PreparedClaim | ClaimRef, stored: Json) -> str:
     """
     ref = recorded.ref if isinstance(recorded, PreparedClaim) else recorded
     try:
-        return _reason_gone(recorded, ref, stored)
-    except (KeyError, TypeError, AttributeError) as error:
+        uid = (stored.get("metadata") or {}).get("uid")
+        allocation = (stored.get("status") or {}).get("allocation") or {}
+        results = (allocation.get("devices") or {}).get("results") or []
+        pools = {str(each.get("pool")) for each in results if each.get("driver") == names.DRIVER}
+    except (TypeError, AttributeError) as error:
         text = f"claim {ref}: found a malformed ResourceClaim: {error!r}"
         raise RetryableError(text[:500]) from error
-
-
-def _reason_gone(recorded: PreparedClaim | ClaimRef, ref: ClaimRef, stored: Json) -> str:
-    uid = (stored.get("metadata") or {}).get("uid")
     if not isinstance(uid, str):
         raise RetryableError(f"claim {ref}: found an answer without a UID")
     if uid != ref.uid:
         return f"replaced by UID {uid}"
-    allocation = (stored.get("status") or {}).get("allocation")
     if not allocation:
         return "not allocated"
-    results = (allocation.get("devices") or {}).get("results") or []
-    pools = {str(each.get("pool")) for each in results if each.get("driver") == names.DRIVER}
     if not pools:
         return "allocated without a device of this driver"
     if isinstance(recorded, PreparedClaim):

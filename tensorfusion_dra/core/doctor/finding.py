@@ -37,14 +37,14 @@ class Finding:
     Attributes:
         subject: What was examined: a path, an object, a right.
         expected: What was expected; "" if it equals what was found.
-        cure: What to do; "" for nothing.
+        remedy: What to do; "" for nothing.
     """
 
     level: Level
     subject: str
     found: str
     expected: str = ""
-    cure: str = ""
+    remedy: str = ""
 
     def as_json(self) -> dict[str, str]:
         """Return the finding for programs; every key is always present."""
@@ -53,7 +53,7 @@ class Finding:
             "lookedAt": self.subject,
             "found": self.found,
             "expected": self.expected,
-            "cure": self.cure,
+            "cure": self.remedy,
         }
 
 
@@ -62,24 +62,28 @@ def ok(subject: str, found: str) -> Finding:
     return Finding(level=Level.OK, subject=subject, found=found)
 
 
-def note(subject: str, found: str, *, expected: str = "", cure: str = "") -> Finding:
+def note(subject: str, found: str, *, expected: str = "", remedy: str = "") -> Finding:
     """Return a finding that is information only."""
-    return Finding(level=Level.NOTE, subject=subject, found=found, expected=expected, cure=cure)
+    return Finding(level=Level.NOTE, subject=subject, found=found, expected=expected, remedy=remedy)
 
 
-def warning(subject: str, found: str, *, expected: str, cure: str) -> Finding:
+def warning(subject: str, found: str, *, expected: str, remedy: str) -> Finding:
     """Return a finding of something that works with a disadvantage."""
-    return Finding(level=Level.WARNING, subject=subject, found=found, expected=expected, cure=cure)
+    return Finding(
+        level=Level.WARNING, subject=subject, found=found, expected=expected, remedy=remedy
+    )
 
 
-def not_checked(subject: str, found: str, *, cure: str = "") -> Finding:
+def not_checked(subject: str, found: str, *, remedy: str = "") -> Finding:
     """Return a finding of something that could not be examined; `found` gives the reason."""
-    return Finding(level=Level.COULD_NOT_LOOK, subject=subject, found=found, cure=cure)
+    return Finding(level=Level.COULD_NOT_LOOK, subject=subject, found=found, remedy=remedy)
 
 
-def problem(subject: str, found: str, *, expected: str, cure: str) -> Finding:
+def problem(subject: str, found: str, *, expected: str, remedy: str) -> Finding:
     """Return a finding of something that does not work."""
-    return Finding(level=Level.PROBLEM, subject=subject, found=found, expected=expected, cure=cure)
+    return Finding(
+        level=Level.PROBLEM, subject=subject, found=found, expected=expected, remedy=remedy
+    )
 
 
 def worst(findings: Iterable[Finding]) -> Level:

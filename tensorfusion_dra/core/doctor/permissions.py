@@ -1,5 +1,6 @@
 """The permissions of each process at the API server, and findings about missing ones."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -9,6 +10,12 @@ from tensorfusion_dra.core.doctor.finding import Finding, ok, problem, warning
 
 STATUS_PATCH: Final = "associated-node:patch"
 """Verb from 1.36 on: it covers only claims allocated on the node of the pod's token."""
+
+
+def minor_version(text: str) -> int | None:
+    """Return 36 for v1.36.2 and 1.36+; None if the text is not a version of Kubernetes 1."""
+    found = re.match(r"v?1\.([0-9]+)", text)
+    return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +230,7 @@ def findings(who: str, answers: Iterable[AccessAnswer]) -> Iterator[Finding]:
             f"right to {answer.permission}",
             f"{who} does not have it{reason}",
             expected=f"granted: {answer.permission.purpose}",
-            cure="apply the ClusterRole and its binding of this release again; it needs "
+            remedy="apply the ClusterRole and its binding of this release again; it needs "
             f'{{apiGroups: ["{answer.permission.group}"], '
             f"resources: [{answer.permission.resource}], "
             f'verbs: ["{answer.permission.verb}"]{of}}}',

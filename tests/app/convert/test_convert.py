@@ -57,43 +57,36 @@ def requests(converted: Converted) -> str:
         pytest.param(
             """
             - name: gpu   # the first
-              allocationMode: ExactCount   # as many
-              # how many
+              allocationMode: ExactCount # as many
               exactly:
-                # from here
                 deviceClassName: x
             """,
             """
             - name: gpu   # the first
-              # how many
               exactly:
-                allocationMode: ExactCount   # as many
-                # from here
+                allocationMode: ExactCount # as many
                 deviceClassName: x
             """,
             id="into a block that is there",
         ),
         pytest.param(
             """
-            - deviceClassName: x   # first
-              # the name
+            - deviceClassName: x # first
               name: gpu
               count: 2
 
               selectors:
               - cel:
-                  # which
                   expression: "true"
             """,
             """
             - exactly:
-                deviceClassName: x   # first
+                deviceClassName: x # first
                 count: 2
+
                 selectors:
                 - cel:
-                    # which
                     expression: "true"
-              # the name
               name: gpu
             """,
             id="into a block that is not there, from the dash of the list",
@@ -269,14 +262,14 @@ metadata: {labels: {tensor-fusion.ai/resource-claim-template: "true"}}
 spec:
   metadata: {}
 """
-    labels = text.replace("metadata: {}", "metadata:\n    labels:\n      # mine\n      a: b")
+    labels = text.replace("metadata: {}", "metadata:\n    labels:\n      a: b")
 
     converted = convert(text).text
     with_labels = convert(labels).text
 
     label = 'tensor-fusion.ai/resource-claim-template: "true"'
     assert converted == text.replace("metadata: {}", f"metadata:\n    labels:\n      {label}")
-    assert with_labels == labels.replace("labels:\n      #", f"labels:\n      {label}\n      #")
+    assert with_labels == labels.replace("labels:\n      a", f"labels:\n      {label}\n      a")
 
 
 def test_windows_line_breaks_are_kept() -> None:
@@ -525,13 +518,13 @@ spec:
       requests:
         - name: gpu-request
           exactly:
+            # (a comment)
             deviceClassName: tensor-fusion.ai
             allocationMode: ExactCount
-            # (a comment)
             count: 1
             selectors:
               - cel:
-                  # (another comment)
+                # (another comment)
                   expression: "true"
             capacity:
               requests: {}  # (a last comment)
@@ -583,20 +576,19 @@ spec:
   template:
     metadata:
       annotations:
+        # only these
         tensor-fusion.ai/dra-enabled: "true"
         tensor-fusion.ai/gpu-count: "2"
         tensor-fusion.ai/inject-container: "main"
         tensor-fusion.ai/dra-cel-filter: 'FILTER'
         tensor-fusion.ai/vram-request: "3000Mi"
         tensor-fusion.ai/compute-percent-request: "memory"
-        # only these
     spec:
       # one container
       containers:
       - name: main
         resources:
           limits:
-            # memory of each
             nvidia.com/gpumems: 4
           requests: {}
 """

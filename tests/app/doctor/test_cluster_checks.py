@@ -1,18 +1,27 @@
-"""Checks of rights, objects and the webhook, against canned answers of an API server."""
+"""Checks of Kubernetes, of objects, rights and the webhook, by answers of an API server."""
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import yaml
 
-from tensorfusion_dra.app.doctor import cluster
-from tensorfusion_dra.app.doctor.checks import Context, Place
+from dra_simulator.api import object_rules
+from tensorfusion_dra.app.doctor import kubernetes, objects
+from tensorfusion_dra.app.doctor.checks import CheckFunction, Context, Place
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.doctor.finding import Finding, Level
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor.finding import Level
 from tests.app.doctor.here import context
 from tests.support import findings
+from tests.support.builders.devices import NODE
+from tests.support.builders.devices import published_devices as devices
+from tests.support.builders.gpupools import gpupool_document
+from tests.support.builders.gpus import gpus
 from tests.support.canned_api import CannedApi, served
+from tests.support.findings import Expected
 
 SELF = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 OTHERS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -21,6 +30,8 @@ DEPLOYMENTS = "GET /apis/apps/v1/deployments"
 RESOURCE = "/apis/resource.k8s.io/v1"
 MUTATING = "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 PODS = "POST /api/v1/namespaces/default/pods"
+DRIVER = "tensor-fusion.ai.dra-driver"
+OK = (Level.OK, "")
 
 Here = Callable[..., Context]
 
@@ -58,7 +69,7 @@ def workload(account: str, **variables: str) -> dict[str, Any]:
 def test_in_a_pod_the_pods_own_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers[SELF] = allowed(refused="watch")
 
-    missing, granted = cluster.of_node_plugin(here(in_pod=True))
+    missing, granted = objects.of_node_plugin(here(in_pod=True))
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
     assert len(requests_to(canned, SELF)) == 11
@@ -70,7 +81,7 @@ def test_a_right_that_the_release_does_not_know_is_not_required(
 ) -> None:
     canned.answers |= {SELF: allowed(), "GET /version": {"gitVersion": version}}
 
-    (granted,) = cluster.of_node_plugin(here(in_pod=True))
+    (granted,) = objects.of_node_plugin(here(in_pod=True))
 
     assert (granted.level, granted.found) == (Level.OK, f"{count} granted")
 
@@ -78,7 +89,7 @@ def test_a_right_that_the_release_does_not_know_is_not_required(
 def test_outside_of_a_pod_the_daemonsets_rights_are_checked(canned: CannedApi, here: Here) -> None:
     canned.answers |= {DAEMONSETS: {"items": [workload("node-plugin")]}, OTHERS: allowed()}
 
-    (granted,) = cluster.of_node_plugin(here())
+    (granted,) = objects.of_node_plugin(here())
 
     assert granted.subject == "rights of service account gpu/node-plugin"
     assert requests_to(canned, OTHERS)[0]["spec"]["user"] == "system:serviceaccount:gpu:node-plugin"
@@ -100,7 +111,7 @@ def test_the_settings_of_the_daemonset_decide_about_its_rights(
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": [workload("a", **variables)]}, OTHERS: allowed()}
 
-    list(cluster.of_node_plugin(here()))
+    list(objects.of_node_plugin(here()))
 
     asked = [each["spec"]["resourceAttributes"] for each in requests_to(canned, OTHERS)]
     assert (right in [f"{each['verb']} {each['resource']}" for each in asked]) == is_asked
@@ -111,7 +122,7 @@ def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
 ) -> None:
     canned.answers |= {DAEMONSETS: {"items": []}, SELF: allowed()}
 
-    note, granted = cluster.of_node_plugin(here())
+    note, granted = objects.of_node_plugin(here())
 
     assert (note.level, granted.level) == (Level.NOTE, Level.OK)
 
@@ -119,21 +130,21 @@ def test_without_a_daemonset_the_callers_rights_are_checked_with_a_note(
 def test_the_webhooks_rights_are_checked_only_if_it_is_installed(
     canned: CannedApi, here: Here
 ) -> None:
-    assert list(cluster.of_webhook(here())) == []
+    assert list(objects.of_webhook(here())) == []
     items = [workload("webhook")]
     canned.answers |= {DEPLOYMENTS: {"items": items}, OTHERS: allowed(refused="get")}
 
-    missing, granted = cluster.of_webhook(here())
+    missing, granted = objects.of_webhook(here())
 
     assert (missing.level, granted.level) == (Level.PROBLEM, Level.OK)
     assert "get pods" in missing.subject
 
 
 def test_a_node_name_without_a_node_object_is_a_problem(here: Here) -> None:
-    (finding,) = cluster.nodes(here())
+    (finding,) = kubernetes.nodes(here())
 
     assert finding.level is Level.PROBLEM
-    assert "--node-name" in finding.cure
+    assert "--node-name" in finding.remedy
 
 
 def test_a_workstation_checks_the_nodes_that_publish_slices(canned: CannedApi, here: Here) -> None:
@@ -144,7 +155,7 @@ def test_a_workstation_checks_the_nodes_that_publish_slices(canned: CannedApi, h
         f"GET {RESOURCE}/resourceslices": {"items": [published]},
     }
 
-    found = cluster.checked_nodes(here(place=Place.WORKSTATION))
+    found = kubernetes.checked_nodes(here(place=Place.WORKSTATION))
 
     assert [node["metadata"]["name"] for node in found] == ["b"]
 
@@ -157,8 +168,8 @@ def test_slices_of_this_node_or_on_a_workstation_of_all_are_checked(
         f"GET {RESOURCE}/resourceslices": {"items": []},
     }
 
-    (of_node,) = cluster.published_slices(here())
-    (of_cluster,) = cluster.published_slices(here(place=Place.WORKSTATION))
+    (of_node,) = objects.published_slices(here())
+    (of_cluster,) = objects.published_slices(here(place=Place.WORKSTATION))
 
     assert (of_node.level, of_cluster.level) == (Level.PROBLEM, Level.PROBLEM)
     assert "node-01" in of_node.subject
@@ -173,99 +184,455 @@ def test_a_healthy_webhook_gives_the_dry_run_pod_a_claim(canned: CannedApi, here
         PODS: lambda pod: {**pod, "spec": {**pod["spec"], "resourceClaims": [{"name": "gpu"}]}},
     }
 
-    healthy = [each.level for each in cluster.reachable(here())]
-    canned.answers[PODS] = (500, 'failed calling webhook "pods.dra.tensor-fusion.ai"')
-    unreached = [each.level for each in cluster.reachable(here())]
-
-    assert (healthy, unreached) == ([Level.OK, Level.OK], [Level.OK, Level.PROBLEM])
+    findings.check(objects.reachable(here()), [OK, (Level.OK, "added the claim gpu")])
+    for answer, expected in (
+        ((500, 'failed calling webhook "pods.dra"'), (Level.PROBLEM, "port 9443")),
+        ((403, "exceeded quota"), (Level.WARNING, "exceeded quota")),
+        (lambda pod: pod, (Level.PROBLEM, "added no claim")),
+    ):
+        canned.answers[PODS] = answer
+        findings.check(objects.reachable(here()), [OK, expected])
     request, pod = next(each for each in canned.requests if each[0].startswith("POST"))
     assert "dryRun=All" in request
     assert pod["metadata"]["annotations"]["tensor-fusion.ai/vram-request"] == "1Gi"
 
 
 def test_without_a_webhook_no_pod_is_created_as_a_dry_run(canned: CannedApi, here: Here) -> None:
-    (finding,) = cluster.reachable(here())
+    (finding,) = objects.reachable(here())
 
     assert finding.level is Level.NOTE
     assert requests_to(canned, PODS) == []
 
 
-def test_multi_gpu_claims_and_templates_are_reported_on_an_old_cluster(
-    canned: CannedApi, here: Here
-) -> None:
-    exactly = {"deviceClassName": "large", "count": 2}
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
-    metadata = {"namespace": "a", "name": "train"}
-    selectors = [{"cel": {"expression": 'device.driver == "tensor-fusion.ai.dra-driver"'}}]
-    of_class = {"metadata": {"name": "large"}, "spec": {"selectors": selectors}}
-    canned.answers |= {
-        "GET /version": {"gitVersion": "v1.35.6"},
-        f"GET {RESOURCE}/deviceclasses": {"items": [of_class]},
-        f"GET {RESOURCE}/resourceclaims": {"items": [{"metadata": metadata, "spec": spec}]},
-        f"GET {RESOURCE}/resourceclaimtemplates": {
-            "items": [{"metadata": metadata, "spec": {"spec": spec}}]
-        },
+VERSION = "GET /version"
+GROUP = "GET /apis/resource.k8s.io"
+SLICES = f"GET {RESOURCE}/resourceslices"
+CLAIMS = f"GET {RESOURCE}/resourceclaims"
+TEMPLATES = f"GET {RESOURCE}/resourceclaimtemplates"
+CLASSES = f"GET {RESOURCE}/deviceclasses"
+CLASS = f"{CLASSES}/tensor-fusion.ai"
+POOLS = "GET /apis/tensor-fusion.ai/v1/gpupools"
+SCHEDULING_TEMPLATES = "GET /apis/tensor-fusion.ai/v1/schedulingconfigtemplates"
+V1 = (Level.OK, "v1 is used")
+READY = [{"type": "Ready", "status": "True"}]
+
+
+def of_version(version: str, *groups: str) -> dict[str, Any]:
+    served = {"versions": [{"version": version} for version in groups or ("v1",)]}
+    return {VERSION: {"gitVersion": version}, GROUP: served}
+
+
+def of_node(kubelet: str = "v1.36.0", conditions: list[dict[str, str]] = READY) -> dict[str, Any]:
+    status = {"nodeInfo": {"kubeletVersion": kubelet}, "conditions": conditions}
+    return {"GET /api/v1/nodes/node-01": {"metadata": {"name": "node-01"}, "status": status}}
+
+
+def claim_for_a_part(*results: dict[str, Any], asks: bool = True) -> dict[str, Any]:
+    exactly = {"capacity": {"requests": {"vram": "1Gi"}}} if asks else {}
+    return {
+        "metadata": {"namespace": "default", "name": "a"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        "status": {"allocation": {"devices": {"results": list(results)}}},
     }
 
-    (found,) = cluster.multi_gpu(here())
 
-    assert found.found.startswith("ResourceClaim a/train, ResourceClaimTemplate a/train: ")
+PARTS = [
+    claim_for_a_part({"driver": DRIVER, "consumedCapacity": {"vram": "1Gi"}}),
+    claim_for_a_part({"driver": DRIVER}, asks=False),
+    claim_for_a_part({"driver": "gpu.example.com"}),
+    claim_for_a_part({"driver": DRIVER, "adminAccess": True}),
+]
+
+
+def several(version: str, count: int, *, device_class: str = "large") -> dict[str, Any]:
+    """Return a cluster with a claim and a template for several GPUs of a class."""
+    exactly = {"deviceClassName": device_class, "count": count}
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    alternative = {"devices": {"requests": [{"firstAvailable": [exactly]}]}}
+    metadata = {"namespace": "a", "name": "train"}
+    selectors = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
+    of_class = {"metadata": {"name": "large"}, "spec": {"selectors": selectors}}
+    return {
+        VERSION: {"gitVersion": version},
+        CLASSES: {"items": [of_class]},
+        CLAIMS: {"items": [{"metadata": metadata, "spec": spec}]},
+        TEMPLATES: {"items": [{"metadata": metadata, "spec": {"spec": alternative}}]},
+    }
+
+
+def kept_without(*dropped: str, version: str = "v1.36.0") -> dict[str, Any]:
+    """Return an API server that stores a slice without these fields."""
+
+    def stored(sent: Any) -> Any:
+        (device,) = sent["spec"]["devices"]
+        for field in dropped:
+            holder = device["capacity"]["vram"] if field == "requestPolicy" else device
+            del holder[field]
+        return sent
+
+    return {**of_version(version), f"POST {RESOURCE}/resourceslices": stored}
+
+
+SHARING = ("allowMultipleAllocations", "requestPolicy")
+BINDING = ("bindingConditions", "bindingFailureConditions")
+SHARING_OFF = (Level.PROBLEM, "DRAConsumableCapacity is off")
+TAINTS_OFF = (Level.NOTE, "DRADeviceTaints is off")
 
 
 @pytest.mark.parametrize(
-    ("found", "level", "text"),
+    ("check", "answers", "expected"),
     [
-        (cluster.admitted(cluster.trial_pod("default")), Level.PROBLEM, "added no claim"),
-        (cluster.refused("500: failed calling webhook: refused"), Level.PROBLEM, "port 9443"),
-        (cluster.refused("403: exceeded quota"), Level.WARNING, "exceeded quota"),
+        (kubernetes.version, of_version("v1.33.9"), [(Level.PROBLEM, "Kubernetes v1.33.9"), V1]),
+        (kubernetes.version, of_version("v1.36.2-gke.100"), [OK, V1]),
+        (kubernetes.version, of_version("v1.34.0", "v1beta2"), [OK, (Level.PROBLEM, "v1beta2")]),
+        (kubernetes.version, {VERSION: {}}, [OK, (Level.PROBLEM, "not served")]),
+        (kubernetes.nodes, of_node("v1.33.4"), [OK, (Level.PROBLEM, "v1.34 or later")]),
+        (kubernetes.nodes, of_node("v1.34.1"), [OK, (Level.WARNING, "can stop calling")]),
+        (kubernetes.nodes, of_node("v1.34.2"), [OK, OK]),
+        (kubernetes.nodes, of_node(""), [OK, (Level.OK, "reports no version")]),
+        (
+            kubernetes.nodes,
+            of_node(conditions=[{"type": "Ready", "status": "False", "message": "no CNI"}]),
+            [(Level.PROBLEM, "Ready is False: no CNI"), OK],
+        ),
+        (kubernetes.nodes, of_node(conditions=[]), [(Level.PROBLEM, "Ready is Unknown"), OK]),
+        (
+            kubernetes.allocations,
+            {CLAIMS: {"items": [claim_for_a_part({"driver": DRIVER})]}},
+            [(Level.PROBLEM, "default/a got devices")],
+        ),
+        (kubernetes.allocations, {CLAIMS: {"items": PARTS}}, [OK]),
+        (kubernetes.allocations, {CLAIMS: {"items": PARTS[1:]}}, []),
+        (
+            kubernetes.multi_gpu,
+            several("v1.35.6", 4),
+            [(Level.WARNING, "ResourceClaim a/train, ResourceClaimTemplate a/train: one request")],
+        ),
+        (kubernetes.multi_gpu, several("v1.35.6", 1), []),
+        (kubernetes.multi_gpu, several("v1.35.6", 4, device_class="other"), []),
+        (kubernetes.multi_gpu, several("v1.36.2", 4), []),
+        (kubernetes.multi_gpu, several("", 4), []),
+        (kubernetes.slice_gates, kept_without(), [OK]),
+        (kubernetes.slice_gates, kept_without(*SHARING), [SHARING_OFF]),
+        (kubernetes.slice_gates, kept_without("taints"), [TAINTS_OFF]),
+        (kubernetes.slice_gates, kept_without("taints", *SHARING), [SHARING_OFF, TAINTS_OFF]),
+        (
+            kubernetes.slice_gates,
+            kept_without(*BINDING),
+            [(Level.WARNING, "DRADeviceBindingConditions is off")],
+        ),
+        (
+            kubernetes.slice_gates,
+            kept_without("attributes"),
+            [(Level.WARNING, "look for an admission webhook")],
+        ),
+        (
+            kubernetes.slice_gates,
+            kept_without(version="v1.34.8"),
+            [OK, (Level.WARNING, "only the first card")],
+        ),
     ],
 )
-def test_refused_or_unchanged_pod_is_reported(found: Finding, level: Level, text: str) -> None:
-    findings.check([found], [(level, text)])
-
-
-DAEMONSET: Any = {
-    "metadata": {"namespace": "gpu", "name": "node-plugin"},
-    "spec": {
-        "template": {
-            "spec": {
-                "runtimeClassName": "nvidia",
-                "nodeSelector": {"nvidia.com/gpu.present": "true"},
-                "containers": [
-                    {"env": [{"name": "TENSORFUSION_DRA_POOL_SOURCE", "value": "node-labels"}]}
-                ],
-            }
-        }
-    },
-    "status": {"desiredNumberScheduled": 0},
-}
-NODES: Any = {"items": [{"metadata": {"name": "node-01"}}]}
-
-
-def test_label_and_runtime_class_of_a_daemonset_without_pods_are_named(
-    canned: CannedApi, here: Here
+def test_versions_nodes_claims_and_feature_gates(
+    canned: CannedApi,
+    here: Here,
+    check: CheckFunction,
+    answers: dict[str, Any],
+    expected: list[Expected],
 ) -> None:
-    canned.answers |= {DAEMONSETS: {"items": [DAEMONSET]}, "GET /api/v1/nodes": NODES}
+    canned.answers |= answers
 
-    found = list(cluster.pods(here(place=Place.WORKSTATION)))
-
-    assert [each.level for each in found] == [Level.PROBLEM, Level.PROBLEM]
-    assert "RuntimeClass nvidia" in found[0].subject
-    assert "nvidia.com/gpu.present=true" in found[1].found
+    findings.check(check(here(enforcer_wait_seconds=60)), expected)
 
 
-@pytest.mark.parametrize("place", Place)
-def test_awaited_gpupool_is_named_in_place_of_the_missing_slices(
-    canned: CannedApi, here: Here, place: Place
+def test_trial_slice_is_valid() -> None:
+    for waits in (False, True):
+        trial = kubernetes.trial_slice("node-01", waits=waits)
+        assert object_rules.violations(trial["spec"]) == ()
+    assert len(kubernetes.trial_slice("n" * 253)["metadata"]["name"]) <= 253
+
+
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
+
+
+def definition(**spec: Any) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
+    return {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
+
+
+@pytest.mark.parametrize("name", objects.DEFINITIONS)
+def test_definition_keeps_the_field_that_turns_dra_on(
+    canned: CannedApi, here: Here, name: str
 ) -> None:
+    ours = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
+    lenient = definition(**{"x-kubernetes-preserve-unknown-fields": True})
+    others = definition(properties={"qosConfig": {}})
+    dropped = f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it"
+
+    assert ours["metadata"]["name"] == name
+    for stored, expected in ((ours, OK), (lenient, OK), (others, (Level.NOTE, dropped))):
+        canned.answers[f"GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"] = (
+            stored
+        )
+        findings.check(objects.crds(here()), [expected])
+
+
+PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}
+
+
+def selecting(value: str) -> dict[str, Any]:
+    requirement = {"key": "tier", "operator": "In", "values": [value]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+    return gpupool_document("prod", nodeManagerConfig={"nodeSelector": terms})
+
+
+@pytest.mark.parametrize(
+    ("source", "stored", "expected"),
+    [
+        ("settings", None, "the kubelet deletes those of a plugin"),
+        ("node-labels", None, "the API server has no GPUPools"),
+        ("node-labels", [], "node node-01: no GPUPool selects it"),
+        ("node-labels", [selecting("test")], "node node-01: no GPUPool selects it"),
+        ("node-labels", [selecting("prod")], "the kubelet deletes those of a plugin"),
+        ("object", [], "GPUPool prod: found none of this name"),
+        ("object", [selecting("test")], "the kubelet deletes those of a plugin"),
+    ],
+)
+def test_missing_pool_is_named_as_the_cause_why_nothing_is_published(
+    canned: CannedApi,
+    here: Here,
+    source: str,
+    stored: list[dict[str, Any]] | None,
+    expected: str,
+) -> None:
+    env = {"POOL_SOURCE": source, "GPUPOOL": "prod"}
     canned.answers |= {
-        DAEMONSETS: {"items": [DAEMONSET]},
-        "GET /api/v1/nodes": NODES,
-        "GET /api/v1/nodes/node-01": NODES["items"][0],
-        f"GET {RESOURCE}/resourceslices": {"items": []},
+        DAEMONSETS: {"items": [workload("a", **env)]},
+        "GET /api/v1/nodes": {"items": [PROD_NODE]},
+        "GET /api/v1/nodes/node-01": PROD_NODE,
+        SLICES: {"items": []},
+        POOLS: None if stored is None else {"items": stored},
     }
 
-    (found,) = cluster.published_slices(here(place=place, pool_source="node-labels"))
+    (on_node,) = objects.published_slices(here(pool_source=source, gpupool="prod"))
+    (elsewhere,) = objects.published_slices(here(place=Place.WORKSTATION))
 
-    assert found.subject == "GPUPool (pool-source=node-labels)"
-    assert found.found.startswith("the API server has no GPUPools")
+    assert expected in f"{on_node.found} {on_node.expected}"
+    assert (on_node == elsewhere) == ("GPUPool" in expected)
+
+
+def of_pools(published: str, *known: str, mode: str | None = None) -> dict[str, Any]:
+    """Return a cluster whose nodes publish a pool, beside GPUPools of which each has a mode."""
+    stored = {"spec": {"pool": {"name": f"{published}/node-01"}}}
+    template = {"metadata": {"name": "t"}, "spec": {"placement": {"mode": mode}}}
+    documents = [gpupool_document(name, schedulingConfigTemplate="t") for name in known]
+    return {
+        SLICES: {"items": [stored]},
+        POOLS: {"items": documents},
+        SCHEDULING_TEMPLATES: {"items": [template]},
+    }
+
+
+def class_with_selectors(*expressions: str, config: list[Any] | None = None) -> dict[str, Any]:
+    selectors = [{"cel": {"expression": text}} for text in expressions]
+    return {"spec": {"selectors": selectors, "config": config or []}}
+
+
+def template_for_class(namespace: str, class_name: str) -> dict[str, Any]:
+    exactly = {"deviceClassName": class_name}
+    devices = {"requests": [{"name": "gpu-request", "exactly": exactly}]}
+    metadata = {"namespace": namespace, "name": "tensor-fusion-gpu-template"}
+    return {"metadata": metadata, "spec": {"spec": {"devices": devices}}}
+
+
+SELECTS = f'device.driver == "{DRIVER}"'
+GOOD = {"apiVersion": "tensor-fusion.ai/v1alpha1", "kind": "GpuShare", "isolation": "hard"}
+CONFIG = [
+    {"opaque": {"driver": DRIVER, "parameters": GOOD}},
+    {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"any": 1}}},
+    {"opaque": {"driver": DRIVER, "parameters": {**GOOD, "isolation": "hardest"}}},
+]
+SUBREQUEST = {"firstAvailable": [{"name": "x", "deviceClassName": "tensor-fusion.ai"}]}
+OF_SUBREQUEST = {
+    "metadata": {"namespace": "a", "name": "tensor-fusion-gpu-template"},
+    "spec": {"spec": {"devices": {"requests": [SUBREQUEST]}}},
+}
+
+
+def stored(count: int = 1) -> list[Any]:
+    wanted = slices.wanted([each.as_api() for each in devices(*gpus(count))], NODE, node_uid="uid")
+    return [copy.deepcopy(dict(item)) for item in slices.plan(wanted, ()).create]
+
+
+def exclusive() -> list[Any]:
+    """A slice of two devices that cannot be shared."""
+    (item,) = stored(2)
+    for device in item["spec"]["devices"]:
+        del device["allowMultipleAllocations"]
+    return [item]
+
+
+@pytest.mark.parametrize(
+    ("check", "answers", "expected"),
+    [
+        (objects.known_pools, of_pools("default"), []),
+        (objects.known_pools, of_pools("prod", "prod"), []),
+        (
+            objects.known_pools,
+            of_pools("default", "prod"),
+            [(Level.WARNING, "nodes publish default, and the cluster's GPUPools are prod")],
+        ),
+        (
+            objects.known_pools,
+            of_pools("prod", "prod", mode="LowLoadFirst"),
+            [(Level.NOTE, "GPUPool prod: placement.mode LowLoadFirst has no effect")],
+        ),
+        (objects.device_class, {CLASS: class_with_selectors(SELECTS)}, [OK]),
+        (
+            objects.device_class,
+            {CLASS: class_with_selectors("true", f"device.driver=='{DRIVER}'")},
+            [OK],
+        ),
+        (
+            objects.device_class,
+            {CLASS: class_with_selectors('device.driver == "gpu.nvidia.com"')},
+            [(Level.WARNING, "do not name this driver")],
+        ),
+        (
+            objects.device_class,
+            {CLASS: class_with_selectors()},
+            [(Level.WARNING, "selectors none")],
+        ),
+        (objects.device_class, {}, [(Level.PROBLEM, "not found")]),
+        (
+            objects.device_class,
+            {CLASS: class_with_selectors(SELECTS, config=CONFIG)},
+            [OK, (Level.PROBLEM, "config[2]: isolation: found 'hardest'")],
+        ),
+        (
+            objects.templates,
+            {
+                TEMPLATES: {"items": [template_for_class("a", "x"), template_for_class("b", "y")]},
+                CLASSES: {"items": [{"metadata": {"name": "x"}}]},
+            },
+            [OK, (Level.PROBLEM, "names DeviceClass y, which does not exist")],
+        ),
+        (
+            objects.templates,
+            {TEMPLATES: {"items": [OF_SUBREQUEST]}},
+            [(Level.PROBLEM, "tensor-fusion.ai")],
+        ),
+        (objects.templates, {}, [(Level.NOTE, "in no namespace")]),
+        (objects.published_slices, {SLICES: {"items": stored(2)}}, [(Level.OK, "with 2 dev")]),
+        (objects.published_slices, {}, [(Level.PROBLEM, "of node node-01: none")]),
+        (objects.published_slices, {SLICES: {"items": stored(130)}}, [OK]),
+        (
+            objects.published_slices,
+            {SLICES: {"items": stored(130)[:1]}},
+            [(Level.WARNING, "the scheduler ignores an incomplete pool")],
+        ),
+        (
+            objects.published_slices,
+            {SLICES: {"items": exclusive()}},
+            [(Level.PROBLEM, "2 of 2 cannot be shared")],
+        ),
+    ],
+)
+def test_class_templates_pools_and_slices(
+    canned: CannedApi,
+    here: Here,
+    check: CheckFunction,
+    answers: dict[str, Any],
+    expected: list[Expected],
+) -> None:
+    canned.answers |= answers
+
+    findings.check(check(here()), expected)
+
+
+LABEL: Final = "nvidia.com/gpu.present"
+LINUX: Final = {"kubernetes.io/os": "linux"}
+
+
+def term(key: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": "In", "values": ["true"]}]}
+
+
+def installed(wanted: int = 0, there: int = 0, env: dict[str, str] | None = None) -> dict[str, Any]:
+    terms = [term(LABEL), term("feature.node.kubernetes.io/pci-10de.present")]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {
+        "metadata": {"namespace": "tensorfusion-dra", "name": "node-plugin"},
+        "spec": {
+            "template": {
+                "spec": {
+                    "runtimeClassName": "nvidia",
+                    "nodeSelector": LINUX,
+                    "affinity": {"nodeAffinity": required},
+                    "containers": [
+                        {
+                            "env": [
+                                {"name": name, "value": value}
+                                for name, value in (env or {}).items()
+                            ]
+                        }
+                    ],
+                }
+            }
+        },
+        "status": {"desiredNumberScheduled": wanted, "currentNumberScheduled": there},
+    }
+
+
+def labelled_node(**labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": "node-01", "labels": {**LINUX, **labels}}}
+
+
+PLUGIN = "DaemonSet tensorfusion-dra/node-plugin"
+
+
+@pytest.mark.parametrize(
+    ("daemonset", "labels", "runtime_class", "subjects"),
+    [
+        (installed(1, 1), {LABEL: "true"}, {}, [PLUGIN]),
+        (installed(), {}, {}, [PLUGIN]),
+        (installed(), {}, None, ["RuntimeClass nvidia", PLUGIN]),
+        (installed(1), {LABEL: "true"}, None, ["RuntimeClass nvidia"]),
+        (installed(1), {LABEL: "true"}, {}, [PLUGIN]),
+    ],
+)
+def test_daemonset_without_pods_is_a_problem_with_what_it_lacks(  # noqa: PLR0917
+    canned: CannedApi,
+    here: Here,
+    daemonset: dict[str, Any],
+    labels: dict[str, str],
+    runtime_class: dict[str, Any] | None,
+    subjects: list[str],
+) -> None:
+    canned.answers |= {
+        DAEMONSETS: {"items": [daemonset]},
+        "GET /api/v1/nodes": {"items": [labelled_node(**labels)]},
+        "GET /apis/node.k8s.io/v1/runtimeclasses/nvidia": runtime_class,
+    }
+
+    found = list(objects.pods(here()))
+
+    assert [each.subject for each in found] == subjects
+    assert {each.level for each in found} == {Level.PROBLEM if found[0].remedy else Level.OK}
+    if not labels:
+        assert found[-1].found == (
+            "no pods: none of 1 nodes has the labels kubernetes.io/os=linux and "
+            "(nvidia.com/gpu.present=true or feature.node.kubernetes.io/pci-10de.present=true)"
+        )
+
+
+def test_this_drivers_webhooks_are_recognized_by_their_domain() -> None:
+    names = ("vpod.kb.io", "pods.dra.tensor-fusion.ai", "mpod-v1.kb.io.tensor-fusion.ai")
+    others = {"webhooks": [{"name": name} for name in names]}
+    ours = {"webhooks": [{"name": "claims.dra.tensor-fusion.ai"}]}
+
+    assert objects.webhooks([others, {"webhooks": None}, ours]) == [
+        names[1],
+        ours["webhooks"][0]["name"],
+    ]

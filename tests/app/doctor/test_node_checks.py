@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tensorfusion_dra.app.doctor import folders, gpus, limits, records, runtime, sockets
-from tensorfusion_dra.app.doctor.folders import FolderState, Use
+from tensorfusion_dra.app.doctor import gpus, node, runtime
+from tensorfusion_dra.app.doctor.node import Use
 from tensorfusion_dra.app.doctor.runtime import Document
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.cluster.api import Api
@@ -47,9 +47,9 @@ def of(findings: list[Finding], text: str) -> Finding:
 def test_a_missing_registration_folder_is_a_problem_and_a_missing_data_folder_is_not(
     folder: Path,
 ) -> None:
-    without = list(folders.folders(context(folder)))
+    without = list(node.folders(context(folder)))
     (folder / "kubelet" / "plugins_registry").mkdir(parents=True)
-    with_it = list(folders.folders(context(folder)))
+    with_it = list(node.folders(context(folder)))
 
     assert of(without, "registration folder").level is Level.PROBLEM
     assert of(without, "data folder").level is Level.OK
@@ -62,7 +62,7 @@ def test_mode_and_kind_of_a_folder_are_read(folder: Path) -> None:
     (folder / "cdi").chmod(0o777)
     (folder / "tensor-fusion").write_text("")
 
-    found = list(folders.folders(context(folder)))
+    found = list(node.folders(context(folder)))
 
     assert "0777" in of(found, "CDI folder").found
     assert of(found, "hypervisor's folder").found == "not a folder"
@@ -74,12 +74,12 @@ def test_a_missing_spec_and_a_leftover_spec_of_a_prepared_claim_are_warnings(
     put_prepared_claim(folder)
 
     findings.check(
-        records.records(context(folder)),
+        node.records(context(folder)),
         [(Level.OK, "1 claims"), (Level.OK, "1 of this driver, 0 of others")],
     )
     (spec,) = (folder / "cdi").iterdir()
     spec.rename(spec.with_name("tensor-fusion.ai-vgpu_other.json"))
-    found = list(records.records(context(folder)))
+    found = list(node.records(context(folder)))
 
     assert [finding.level for finding in found] == [Level.OK, Level.WARNING, Level.WARNING]
     assert "default/a" in of(found[1:], "CDI specs").found
@@ -100,7 +100,7 @@ def test_a_spec_that_runtimes_do_not_load_is_a_warning_with_the_reason(
     (folder / "cdi").mkdir()
     (folder / "cdi" / name).write_text(text)
 
-    store, spec = records.records(context(folder))
+    store, spec = node.records(context(folder))
 
     assert (store.level, spec.level) == (Level.NOTE, Level.WARNING)
     assert expected in spec.found
@@ -124,12 +124,12 @@ def test_host_paths_in_a_spec_are_checked_under_the_host_root(
     cdi.mkdir(parents=True)
     (cdi / "nvidia.json").write_text(json.dumps(toolkit("/usr/lib/libcuda.so.550")))
 
-    _, stale = records.records(context(folder))
+    _, stale = node.records(context(folder))
     for path in ("usr/lib/libcuda.so.550", "dev/nvidia0"):
         file = folder / "host" / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("")
-    _, fresh = records.records(context(folder))
+    _, fresh = node.records(context(folder))
 
     assert stale.level is Level.WARNING
     assert "names 2 host paths" in stale.found
@@ -146,7 +146,7 @@ def test_only_our_registration_sockets_are_judged(folder: Path) -> None:
         served.listen()
         dead.bind(str(registry / "gpu.example.com-reg.sock"))
 
-        found = list(sockets.serving(here))
+        found = list(node.serving(here))
 
     findings.check(found, [(Level.OK, str(ours))])
 
@@ -160,7 +160,7 @@ def test_in_a_pod_registration_is_checked_by_readyz(folder: Path, trouble: str) 
     plugin = HealthEndpoint({"/readyz": ready}, host="127.0.0.1", port=0)
     plugin.start()
 
-    (found,) = sockets.registered(context(folder, in_pod=True, health_port=plugin.port))
+    (found,) = node.registered(context(folder, in_pod=True, health_port=plugin.port))
 
     plugin.stop()
     assert found.level is (Level.PROBLEM if trouble else Level.OK)
@@ -172,7 +172,7 @@ def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
         port = free.getsockname()[1]
 
     with pytest.raises(RetryableError, match=f"{port}/readyz"):
-        list(sockets.registered(context(folder, in_pod=True, health_port=port)))
+        list(node.registered(context(folder, in_pod=True, health_port=port)))
 
 
 DATA = Use(what="data folder")
@@ -197,7 +197,16 @@ TENANTS = Use(what="folder that containers write to", of_containers=True)
     ],
 )
 def test_faults_of_a_folder(use: Use, facts: dict[str, Any], expected: list[Expected]) -> None:
-    findings.check(folders.faults(FolderState(path="/r", **facts), use), expected)
+    sound = {
+        "mode": 0o755,
+        "is_mount": False,
+        "is_of_container": False,
+        "writable": True,
+        "read_only": False,
+        "free_bytes": 2**40,
+    }
+
+    findings.check(node.faults("/r", use, **{**sound, **facts}), expected)
 
 
 OURS = "/plugins_registry/tensor-fusion.ai.dra-driver-reg.sock"
@@ -219,7 +228,7 @@ OK = (Level.OK, "")
     ],
 )
 def test_sockets_by_life(listed: dict[str, bool | None], expected: list[Expected]) -> None:
-    findings.check(sockets.registrations(listed), expected)
+    findings.check(node.registrations(listed), expected)
 
 
 def leave_database(data: Path, _: Path) -> None:
@@ -254,17 +263,17 @@ def test_records_must_be_readable_and_of_a_known_format(
     (record,) = (data / "claims").iterdir()
     change(data, record)
 
-    findings.check(records.records(context(folder)), expected)
+    findings.check(node.records(context(folder)), expected)
 
 
 def test_broken_spec_of_this_driver_is_a_problem(folder: Path) -> None:
     (folder / "cdi").mkdir()
     (folder / "cdi" / "tensor-fusion.ai-vgpu_a.json").write_text("{")
 
-    _, spec, *_ = records.records(context(folder))
+    _, spec, *_ = node.records(context(folder))
 
     assert spec.level is Level.PROBLEM
-    assert "restart the node plugin" in spec.cure
+    assert "restart the node plugin" in spec.remedy
 
 
 NODE = "GET /api/v1/nodes/node-01"
@@ -364,9 +373,9 @@ def test_cure_names_the_section_of_the_release_and_the_file() -> None:
         judged("containerd://2.0.0", document(NEW + "enable_cdi = false\n")),
     )
 
-    assert 'plugins."io.containerd.grpc.v1.cri"' in old.cure
-    assert 'plugins."io.containerd.cri.v1.runtime"' in new.cure
-    assert MAIN in old.cure
+    assert 'plugins."io.containerd.grpc.v1.cri"' in old.remedy
+    assert 'plugins."io.containerd.cri.v1.runtime"' in new.remedy
+    assert MAIN in old.remedy
 
 
 def test_up_to_1_7_a_drop_in_replaces_the_whole_section() -> None:
@@ -416,7 +425,7 @@ def test_cdi_dir_outside_the_runtimes_default_folders_is_a_problem() -> None:
     found = judged("containerd://2.1.9", document("version = 3\n"), cdi_dir="/opt/cdi")
 
     assert worst(found) is Level.PROBLEM
-    assert "--cdi-dir" in found[-1].cure
+    assert "--cdi-dir" in found[-1].remedy
 
 
 CARD = gpu(0)
@@ -459,7 +468,7 @@ def test_cards_and_what_containers_get_of_them(
     findings.check(found, expected)
 
 
-def node(capacity: dict[str, str], **annotations: str) -> dict[str, Any]:
+def node_with(capacity: dict[str, str], **annotations: str) -> dict[str, Any]:
     metadata = {"name": "node-01", "annotations": annotations}
     return {"metadata": metadata, "status": {"capacity": capacity}}
 
@@ -467,17 +476,17 @@ def node(capacity: dict[str, str], **annotations: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("item", "text"),
     [
-        (node({"cpu": "8"}), ""),
-        (node({"nvidia.com/gpu": "0"}), ""),
-        (node({"nvidia.com/gpu": "8"}), "nvidia.com/gpu: 8: NVIDIA's device plugin"),
-        (node({"nvidia.com/mig-1g.10gb": "7"}), "NVIDIA's device plugin"),
+        (node_with({"cpu": "8"}), ""),
+        (node_with({"nvidia.com/gpu": "0"}), ""),
+        (node_with({"nvidia.com/gpu": "8"}), "nvidia.com/gpu: 8: NVIDIA's device plugin"),
+        (node_with({"nvidia.com/mig-1g.10gb": "7"}), "NVIDIA's device plugin"),
         (
-            node({"nvidia.com/gpu": "80"}, **{"hami.io/node-nvidia-register": "[]"}),
+            node_with({"nvidia.com/gpu": "80"}, **{"hami.io/node-nvidia-register": "[]"}),
             "nvidia.com/gpu: 80: HAMi's device plugin allocates cards of this node",
         ),
-        (node({"volcano.sh/vgpu-number": "10"}), "Volcano's"),
-        (node({"aliyun.com/gpu-mem": "80"}), "the GPU share device plugin"),
-        (node({"tensor-fusion.ai/index_0": "8"}), ""),
+        (node_with({"volcano.sh/vgpu-number": "10"}), "Volcano's"),
+        (node_with({"aliyun.com/gpu-mem": "80"}), "the GPU share device plugin"),
+        (node_with({"tensor-fusion.ai/index_0": "8"}), ""),
     ],
 )
 def test_device_plugin_that_allocates_cards_is_found_by_the_nodes_capacity(
@@ -509,7 +518,7 @@ def worker_pod(phase: str, annotations: dict[str, str] | None = None) -> dict[st
 def test_tensor_fusions_scheduler_is_found_by_its_worker_pods(
     capacity: str, workers: list[dict[str, Any]] | None, levels: list[Level]
 ) -> None:
-    found = gpus.tensor_fusion_workers(node({capacity: "8"}), workers)
+    found = gpus.tensor_fusion_workers(node_with({capacity: "8"}), workers)
 
     assert [finding.level for finding in found] == levels
 
@@ -521,33 +530,6 @@ def put_limiter(folder: Path) -> Path:
     return file
 
 
-def test_the_limiters_library_is_required_only_for_real_cards(folder: Path) -> None:
-    here = context(folder, simulated_gpus="")
-
-    (missing,) = limits.files(here)
-    limiter_file = put_limiter(folder)
-    limiter_file.chmod(0o644)
-    (there,) = limits.files(here)
-    limiter_file.chmod(0o700)
-    (unloadable,) = limits.files(here)
-    limiter_file.unlink()
-    limiter_file.parent.rmdir()
-    limiter_file.parent.touch()
-    (unreadable,) = limits.files(here)
-    (simulated,) = limits.files(context(folder))
-
-    assert [each.level for each in (missing, there, unloadable, unreadable, simulated)] == [
-        *(Level.PROBLEM, Level.NOTE, Level.WARNING, Level.COULD_NOT_LOOK, Level.OK),
-    ]
-    assert str(limiter_file) in missing.subject
-
-
-def test_enforcer_without_files_is_only_noted(folder: Path) -> None:
-    (finding,) = limits.files(context(folder, simulated_gpus="", isolation="shared"))
-
-    assert finding.level is Level.NOTE
-
-
 def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> None:
     here = context(
         folder, simulated_gpus="", enforcer="mps", mps_pipes=str(folder), mps_shm=str(folder)
@@ -555,12 +537,11 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.bind(str(folder / "control"))
         daemon.listen()
-        running = [finding.level for finding in (*limits.files(here), *limits.alive(here))]
-    dead = [*limits.files(here), *limits.alive(here)]
+        (running,) = gpus.alive(here)
+    (dead,) = gpus.alive(here)
 
-    assert running == [Level.NOTE, Level.OK, Level.OK]
-    assert [finding.level for finding in dead] == [Level.NOTE, Level.PROBLEM, Level.PROBLEM]
-    assert "ended process" in dead[1].found
+    assert (running.level, dead.level) == (Level.OK, Level.PROBLEM)
+    assert "ended process" in dead.found
 
 
 def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,12 +554,12 @@ def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyP
     for namespace in ("pid:[4026531836]", "pid:[4026532221]"):
         link.unlink(missing_ok=True)
         link.symlink_to(namespace)
-        found += limits.use(own)
+        found += gpus.use(own)
 
     assert [each.level for each in found] == [Level.OK, Level.PROBLEM]
     assert "found pid:[4026532221]" in found[1].found
-    assert [*limits.use(context(folder, simulated_gpus=""))] == []
-    assert [*limits.use(context(folder, observe_use=True))] == []
+    assert [*gpus.use(context(folder, simulated_gpus=""))] == []
+    assert [*gpus.use(context(folder, observe_use=True))] == []
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
@@ -592,13 +573,13 @@ def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:
     }
     here = context(folder, hypervisor_sockets=str(plugin.parent), **address)
 
-    (without,) = limits.alive(here)
+    (without,) = gpus.alive(here)
     with socket.socket(socket.AF_UNIX) as hypervisor:
         hypervisor.bind(str(plugin))
         hypervisor.listen()
-        (alive,) = limits.alive(here)
-    (dead,) = limits.alive(here)
-    (required,) = limits.alive(context(folder, require_enforcement=True, **address))
+        (alive,) = gpus.alive(here)
+    (dead,) = gpus.alive(here)
+    (required,) = gpus.alive(context(folder, require_enforcement=True, **address))
 
     assert [without.level, alive.level, dead.level, required.level] == [
         *(Level.WARNING, Level.OK, Level.WARNING, Level.PROBLEM),
@@ -611,8 +592,8 @@ def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(fold
     put_limiter(folder)
     address: dict[str, Any] = {"hypervisor_ip": "127.0.0.1", "hypervisor_port": 1}
 
-    (without,) = limits.alive(context(folder, simulated_gpus="", **address))
-    (bridge,) = limits.alive(
+    (without,) = gpus.alive(context(folder, simulated_gpus="", **address))
+    (bridge,) = gpus.alive(
         context(folder, simulated_gpus="", hypervisor_sockets=str(folder), **address)
     )
 
@@ -621,7 +602,7 @@ def test_address_at_which_a_pod_could_answer_is_not_asked_where_sockets_are(fold
 
 
 def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> None:
-    (_, unset) = limits.alive(context(folder, simulated_gpus=""))
+    (_, unset) = gpus.alive(context(folder, simulated_gpus=""))
 
     assert (unset.level, "ends every process" in unset.found) == (Level.WARNING, True)
     for others in (
@@ -630,7 +611,7 @@ def test_containers_have_to_be_told_where_the_hypervisor_is(folder: Path) -> Non
         {"simulated_gpus": "", "enforcer": "mps"},
     ):
         assert not any(
-            "hypervisor-ip" in each.subject for each in limits.alive(context(folder, **others))
+            "hypervisor-ip" in each.subject for each in gpus.alive(context(folder, **others))
         )
 
 
@@ -650,9 +631,7 @@ def test_node_without_an_enforcer_says_so_once(
 ) -> None:
     here = context(folder, simulated_gpus="", **settings)
 
-    found = [*limits.files(here), *limits.alive(here)]
-
-    findings.check(found, [expected])
+    findings.check(gpus.alive(here), [expected])
 
 
 def test_chosen_enforcer_is_the_one_that_is_examined(folder: Path) -> None:
@@ -661,17 +640,14 @@ def test_chosen_enforcer_is_the_one_that_is_examined(folder: Path) -> None:
     library.parent.mkdir()
     library.write_bytes(b"\x7fELF...")
 
-    findings.check(
-        [*limits.files(here), *limits.alive(here)],
-        [(Level.NOTE, "a file alone enforces nothing"), (Level.NOTE, "the library is there")],
-    )
+    findings.check(gpus.alive(here), [(Level.NOTE, "the library is there")])
 
 
 def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
     put_prepared_claim(folder, has_real_cards=True)
     here = context(folder, simulated_gpus="")
 
-    findings.check(limits.claims(here), [(Level.WARNING, "SharedMemoryMissing")])
+    findings.check(gpus.claims(here), [(Level.WARNING, "SharedMemoryMissing")])
     for shared, expected in (
         (limit(100, 80), (Level.WARNING, "LimitsDiffer")),
         (limit(33, 16), (Level.OK, "shares that are Enforced: 1")),
@@ -681,7 +657,7 @@ def test_limits_of_prepared_claims_are_judged(folder: Path) -> None:
         )
         shm = folder / "tensor-fusion" / "shm" / "default" / "a" / "shm"
         enforcer_files.write_shared_memory(shm, content)
-        findings.check(limits.claims(here), [expected])
+        findings.check(gpus.claims(here), [expected])
 
 
 def test_a_card_that_a_device_plugin_gives_away_as_well_is_a_warning() -> None:

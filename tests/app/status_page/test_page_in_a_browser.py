@@ -12,7 +12,7 @@ from tensorfusion_dra.app.simulate.cluster import port_of_no_client
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.operation import OperationKind, Stage
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
-from tensorfusion_dra.core.observed.node_view import LedgerView, NodeView
+from tensorfusion_dra.core.observed import NodeView, StoreView
 from tests.app.status_page.watched_page import (
     DESKTOP,
     PHONE,
@@ -100,7 +100,7 @@ def test_what_needs_attention_is_sorted_and_leads_to_its_place(pages: Pages) -> 
         assert set(kinds) == {True, False}
         expect(page.locator("#issues")).to_contain_text("2 records of claims damaged")
 
-        node.view = replace(scenes.quiet(), ledger=LedgerView(restored=5))
+        node.view = replace(scenes.quiet(), store=StoreView(restored=5))
         refresh(page)
 
         expect(page.locator("#issues")).to_contain_text(
@@ -296,9 +296,9 @@ def test_node_without_its_enforcer_says_so_before_the_first_pod(pages: Pages) ->
 
 def test_simulated_cards_are_marked(pages: Pages) -> None:
     real, other = scenes.quiet().cards
-    with serving.served(
-        replace(scenes.quiet(), cards=(real, replace(other, is_simulated=True)))
-    ) as node:
+    device = replace(other.device, gpu=replace(other.device.gpu, simulated=True))
+    cards = (real, replace(other, device=device))
+    with serving.served(replace(scenes.quiet(), cards=cards)) as node:
         page = pages.open(node)
 
         titles = page.locator(".card h3").all_inner_texts()

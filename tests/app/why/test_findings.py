@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.app.why import claims, observed
+from tensorfusion_dra.app.why import diagnosis, observed
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names
@@ -23,12 +23,12 @@ def test_claim_without_the_amounts_of_its_pod() -> None:
     kept = claim(exactly(deviceClassName=names.DEVICE_CLASS, capacity={"vram": "1Gi"}))
     network_card = claim(exactly(deviceClassName="nic.example.com"))
 
-    (found,) = claims.dropped_amounts(annotated, claim(OURS))
+    (found,) = diagnosis.dropped_amounts(annotated, claim(OURS))
 
     assert "DRAConsumableCapacity" in found.expected
-    assert list(claims.dropped_amounts(annotated, kept)) == []
-    assert list(claims.dropped_amounts(pod(), claim(OURS))) == []
-    assert list(claims.dropped_amounts(annotated, network_card)) == []
+    assert list(diagnosis.dropped_amounts(annotated, kept)) == []
+    assert list(diagnosis.dropped_amounts(pod(), claim(OURS))) == []
+    assert list(diagnosis.dropped_amounts(annotated, network_card)) == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_extended_resource_needs_a_class_or_a_device_plugin(
     classes = [{"metadata": {"name": "gpus"}, "spec": class_spec}]
     nodes = [{"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}]
 
-    found = claims.unknown_resources(asking, classes, nodes)
+    found = diagnosis.unknown_resources(asking, classes, nodes)
 
     assert [each.subject for each in found] == expected
 
@@ -74,7 +74,7 @@ def test_schedulers(name: str, levels: list[Level]) -> None:
     document = pod()
     document["spec"]["schedulerName"] = name
 
-    assert [found.level for found in claims.other_scheduler(document)] == levels
+    assert [found.level for found in diagnosis.other_scheduler(document)] == levels
 
 
 def test_pod_that_is_being_deleted() -> None:
@@ -83,23 +83,23 @@ def test_pod_that_is_being_deleted() -> None:
 
     document["metadata"]["finalizers"] = ["example.com/job"]
 
-    (found,) = claims.halted(document)
+    (found,) = diagnosis.halted(document)
 
     assert found.found == "is being deleted, with the deadline 2026-01-01T00:00:00Z"
-    assert found.cure.endswith("it waits for its finalizers: example.com/job")
-    assert list(claims.halted(pod())) == []
+    assert found.remedy.endswith("it waits for its finalizers: example.com/job")
+    assert list(diagnosis.halted(pod())) == []
 
 
 def test_pod_with_a_node_and_a_claim_that_no_scheduler_allocates() -> None:
     with_claim, without = pod(claim_name="a"), pod()
     with_claim["spec"]["nodeName"] = without["spec"]["nodeName"] = "node-01"
 
-    (found,) = claims.halted(with_claim)
+    (found,) = diagnosis.halted(with_claim)
 
     assert found.subject == "spec.nodeName"
     assert found.found == "node-01, so no scheduler allocates the pod's claims"
-    assert "kubernetes.io/hostname: node-01" in found.cure
-    assert list(claims.halted(without)) == []
+    assert "kubernetes.io/hostname: node-01" in found.remedy
+    assert list(diagnosis.halted(without)) == []
 
 
 def test_the_newest_event_of_a_failure_is_quoted() -> None:
@@ -125,9 +125,9 @@ def test_the_newest_event_of_a_failure_is_quoted() -> None:
 def test_a_missing_class_is_listed_with_those_that_exist(classes: list[str], listed: str) -> None:
     absent = claim(exactly(deviceClassName="absent"))
 
-    (found,) = claims.missing_classes([absent], classes)
+    (found,) = diagnosis.missing_classes([absent], classes)
 
-    assert found.cure == f"correct deviceClassName; the cluster has {listed}"
+    assert found.remedy == f"correct deviceClassName; the cluster has {listed}"
 
 
 GROUP = "/apis/resource.k8s.io"
@@ -202,7 +202,7 @@ def test_pools_are_counted_by_kubernetes_for_whom_claims_are_not_listed(
 
         found = observed.read(lists, "default")
 
-    notes = list(claims.pools(found.pool_status))
+    notes = list(diagnosis.pools(found.pool_status))
     assert [each.subject for each in notes] == shown
     if notes:
         assert notes[0].found == (

@@ -7,15 +7,16 @@ from typing import Final
 from uuid import NAMESPACE_DNS, uuid5
 
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
-from tensorfusion_dra.core.devices.gpu import Isolation, Qos
+from tensorfusion_dra.core.devices.device import Device
+from tensorfusion_dra.core.devices.gpu import Qos
 from tensorfusion_dra.core.devices.health import Unhealthy
-from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
-from tensorfusion_dra.core.observed.node_view import (
+from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
+from tensorfusion_dra.core.observed import (
     Amounts,
     ApiServerView,
     CardView,
@@ -27,6 +28,9 @@ from tensorfusion_dra.core.observed.node_view import (
     ShareView,
     XidCount,
 )
+from tests.support.builders.devices import published_devices
+from tests.support.builders.gpus import gpu
+from tests.support.builders.prepared_claims import prepared_claim, prepared_share
 
 NOW: Final = datetime(2026, 3, 14, 3, 12, 44, tzinfo=UTC)
 NODE: Final = "gpu-node-07.example"
@@ -114,7 +118,7 @@ def node(*cards: Card, **changes: object) -> NodeView:
             written_at=ago(minutes=44),
         ),
         cards=tuple(_card(card, index) for index, card in enumerate(cards)),
-        shares=tuple(sorted(shares, key=lambda each: str(each.claim))),
+        shares=tuple(sorted(shares, key=lambda each: str(each.claim.ref))),
     )
     return replace(view, **changes)  # type: ignore[arg-type]
 
@@ -123,34 +127,51 @@ def share(tenant: Tenant, card: int) -> ShareView:
     """Return the share of a tenant on the nth card."""
     namespace, _, pod = tenant.name.partition("/")
     percent = tenant.percent or min(100, -(-int(tenant.tflops * 100) // 312))
-    limit = Limit(sm_percent=percent, vram_bytes=(tenant.limit_gib or tenant.gib) * GIB)
-    found = tenant.found
-    return ShareView(
-        claim=ClaimRef(
-            namespace=namespace, name=f"{pod}-gpu", uid=claim_uid(f"{namespace}/{pod}-gpu")
-        ),
-        pods=(pod,),
-        request="gpu",
+    share = prepared_share(
+        limit=Limit(sm_percent=percent, vram_bytes=(tenant.limit_gib or tenant.gib) * GIB),
+        wanted_sm_percent=percent,
         share_id=f"5a5a5a5a-0000-4000-8000-{card:012x}",
         device=uuid(card).lower(),
         gpu_uuid=uuid(card),
-        requested=WHOLE
-        if tenant.exclusive
-        else Amounts(nano_tflops=round(tenant.tflops * NANO), vram_bytes=tenant.gib * GIB),
-        limit=limit,
-        limit_nano_tflops=312 * NANO * percent // 100,
-        wanted=limit,
-        isolation=Isolation.SOFT,
+        consumed={
+            "tflops": Quantity(round(tenant.tflops * NANO)),
+            "vram": Quantity.whole(tenant.gib * GIB),
+        },
         qos=tenant.qos,
-        enforcer="tensor-fusion",
-        is_exclusive=tenant.exclusive,
-        is_admin=False,
+        exclusive=tenant.exclusive,
+    )
+    name = f"{pod}-gpu"
+    ref = ClaimRef(namespace=namespace, name=name, uid=claim_uid(f"{namespace}/{name}"))
+    return ShareView(
+        claim=prepared_claim(
+            share,
+            ref=ref,
+            pods=(PodRef(namespace=namespace, name=pod, uid=pod),),
+            enforcer="tensor-fusion",
+        ),
+        share=share,
+        device=device(card),
         enforcement=None
-        if found is None
-        else CurrentVerdict(verdict=found, since=ago(minutes=tenant.minutes)),
+        if tenant.found is None
+        else CurrentVerdict(verdict=tenant.found, since=ago(minutes=tenant.minutes)),
         used=None
         if tenant.used is None
         else Used(vram_bytes=int(tenant.used[0] * GIB), sm_percent=tenant.used[1], processes=2),
+    )
+
+
+def device(index: int, product_name: str = "NVIDIA A100-SXM4-80GB") -> Device:
+    """Return the nth card as it is published."""
+    (found,) = published_devices(
+        gpu(
+            index,
+            uuid=uuid(index),
+            driver_version="580.65.06",
+            pci_bus_id=f"0000:{16 * index + 7:02x}:00.0",
+        )
+    )
+    return replace(
+        found, name=uuid(index).lower(), gpu=replace(found.gpu, product_name=product_name)
     )
 
 
@@ -181,20 +202,11 @@ def _card(card: Card, index: int) -> CardView:
     for tenant in card.tenants:
         consumed += share(tenant, index).requested
     return CardView(
-        device=uuid(index).lower(),
-        uuid=uuid(index),
-        index=index,
-        product_name=card.product_name,
-        model="A100",
-        driver_version="580.65.06",
-        pci_bus_id=f"0000:{16 * index + 7:02x}:00.0",
-        is_simulated=False,
+        device=device(index, card.product_name),
         physical=card.physical,
-        total_vram_bytes=80 * GIB,
         capacity=card.capacity,
         is_virtual=card.capacity != card.physical,
         consumed=consumed,
-        free=consumed.left_of(card.capacity),
         unhealthy=card.unhealthy,
         is_absent=False,
         xids=card.xids,

@@ -9,15 +9,15 @@ from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices.gpu import LeftOut, Qos
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO, Quantity
-from tensorfusion_dra.core.observed.node_view import (
+from tensorfusion_dra.core.observed import (
     Amounts,
     ApiServerView,
-    LedgerView,
     NodeView,
     OtherCapacity,
     PublishingView,
     RegistrationState,
     RegistrationView,
+    StoreView,
     XidCount,
 )
 from tensorfusion_dra.enforcers import choice
@@ -90,11 +90,11 @@ def small() -> NodeView:
     """Return a node with a card, a share and an operation of each kind in typical()."""
     view = typical()
     cards = view.cards[1:4:2]
-    on_them = {card.device for card in cards}
+    on_them = {card.device.name for card in cards}
     return replace(
         view,
         cards=cards,
-        shares=tuple(share for share in view.shares if share.device in on_them)[1:],
+        shares=tuple(share for share in view.shares if share.share.device in on_them)[1:],
         operations=view.operations[1:3],
         left_out=(LeftOut(subject="0000:41:00.0", reason="MIG is enabled, expected it disabled"),),
     )
@@ -146,7 +146,7 @@ def broken() -> NodeView:
         left_out=(LeftOut(subject="0000:41:00.0", reason="MIG is enabled, expected it disabled"),),
         shares=(share(Tenant(name="speech/asr-train-0", tflops=120, gib=32, found=None), 3),),
         shares_error="ledger: busy for 5 s",
-        ledger=LedgerView(restored=5, damaged=2),
+        store=StoreView(restored=5, damaged=2),
         enforcer=CurrentVerdict(
             verdict=verdicts.not_enforced(
                 verdicts.LIMITER_MISSING,

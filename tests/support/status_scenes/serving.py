@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tensorfusion_dra.app.node_plugin import status_page
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.app.shared.node_settings import LOOPBACK
-from tensorfusion_dra.core.observed.node_view import NodeView
+from tensorfusion_dra.core.observed import NodeView
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tensorfusion_dra.core import observed
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
@@ -17,8 +18,7 @@ from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
-from tensorfusion_dra.core.observed import document, node_view
-from tensorfusion_dra.core.observed.node_view import (
+from tensorfusion_dra.core.observed import (
     Amounts,
     ApiServerView,
     CardView,
@@ -66,7 +66,7 @@ def share_of(device: Device, tflops: str = "100", vram: str = "16Gi", **more: An
 def viewed(
     devices: Sequence[Device], *claims: PreparedClaim, unhealthy: dict[str, Unhealthy] | None = None
 ) -> tuple[CardView, ...]:
-    return node_view.cards(
+    return observed.cards(
         devices, claims, unhealthy=unhealthy or {}, absent=frozenset(), xids={}, foreign={}
     )
 
@@ -74,7 +74,9 @@ def viewed(
 def shares_of(
     device: Device, claim: PreparedClaim, *current: CurrentVerdict
 ) -> tuple[ShareView, ...]:
-    return node_view.shares(claim, {device.name: device}, current)
+    return observed.shares(
+        [claim], {device.name: device}, verdicts={claim.ref.uid: current}, used={}
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,6 @@ def test_card_shows_what_is_taken_of_it(
     found = [card.physical, card.capacity, card.consumed, card.free]
     assert found == [amounts(*each) for each in shown]
     assert card.is_virtual == (device is OVERSOLD_CARD)
-    assert card.total_vram_bytes == 80 * GIB
     assert card.unhealthy is None
 
 
@@ -125,7 +126,7 @@ def test_admin_access_takes_nothing() -> None:
     (share,) = shares_of(device, claim)
 
     assert card.free == card.capacity
-    assert share.is_admin
+    assert share.share.admin_access
     assert (share.requested, share.limit, share.limit_nano_tflops) == (Amounts(), None, None)
 
 
@@ -172,7 +173,6 @@ def test_limit_is_shown_in_tflops_of_its_card() -> None:
     assert share.limit == limit(50, 20)
     assert share.limit_nano_tflops == 156 * NANO
     assert share.requested == amounts(100, 16)
-    assert (share.pods, share.enforcer) == (("trainer-0",), "tensor-fusion")
 
 
 def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limit() -> None:
@@ -180,7 +180,7 @@ def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limi
 
     (share,) = shares_of(device, prepared_claim(share_of(gone)))
 
-    assert share.gpu_uuid == gone.gpu.uuid
+    assert share.share.gpu_uuid == gone.gpu.uuid
     assert (share.limit, share.limit_nano_tflops) == (limit(50, 20), None)
 
 
@@ -197,7 +197,7 @@ def test_each_share_has_its_own_verdict() -> None:
 
     found = shares_of(device, two, *current_verdicts)
 
-    assert [each.request for each in found] == ["gpu", "second"]
+    assert [each.share.request for each in found] == ["gpu", "second"]
     assert tuple(each.enforcement for each in found) == current_verdicts
 
 
@@ -214,11 +214,13 @@ def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> Non
 def test_document_has_every_card_and_share_of_the_view() -> None:
     view = scenes.typical()
 
-    found = document.as_json(view)
+    found = observed.as_json(view)
 
-    assert [card["uuid"] for card in found["cards"]] == [card.uuid for card in view.cards]
+    assert [card["uuid"] for card in found["cards"]] == [
+        card.device.gpu.uuid for card in view.cards
+    ]
     assert [(share["namespace"], share["claim"]) for share in found["shares"]] == [
-        (share.claim.namespace, share.claim.name) for share in view.shares
+        (share.claim.ref.namespace, share.claim.ref.name) for share in view.shares
     ]
     assert len(found["operations"]) == len(view.operations)
     assert found["node"] == {
@@ -230,7 +232,7 @@ def test_document_has_every_card_and_share_of_the_view() -> None:
 
 
 def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
-    _, card, *_ = document.as_json(scenes.typical())["cards"]
+    _, card, *_ = observed.as_json(scenes.typical())["cards"]
 
     xid = {
         "xid": 31,
@@ -253,14 +255,14 @@ def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
 
 
 def test_damage_of_the_ledger_is_counted() -> None:
-    damaged = document.as_json(scenes.broken())["ledger"]
+    damaged = observed.as_json(scenes.broken())["ledger"]
 
     assert damaged == {"restored": 5, "damaged": 2}
-    assert not any(document.as_json(scenes.quiet())["ledger"].values())
+    assert not any(observed.as_json(scenes.quiet())["ledger"].values())
 
 
 def test_sick_card_shows_its_reason_and_since_when() -> None:
-    *_, card = document.as_json(scenes.typical())["cards"]
+    *_, card = observed.as_json(scenes.typical())["cards"]
 
     assert card["health"] == {
         "healthy": False,
@@ -272,7 +274,7 @@ def test_sick_card_shows_its_reason_and_since_when() -> None:
 
 
 def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
-    shares = {share["claim"]: share for share in document.as_json(scenes.typical())["shares"]}
+    shares = {share["claim"]: share for share in observed.as_json(scenes.typical())["shares"]}
 
     assert shares["jun-gpu"] == {
         "namespace": "notebooks",
@@ -311,7 +313,7 @@ def test_share_shows_who_what_and_whether_its_limit_holds() -> None:
 
 
 def test_failed_prepare_shows_its_stages_in_order_and_where_it_failed() -> None:
-    failed = document.as_json(scenes.typical())["operations"][2]
+    failed = observed.as_json(scenes.typical())["operations"][2]
 
     assert failed["result"] == "claim_error"
     assert failed["lastStage"] == "admit"
@@ -321,7 +323,7 @@ def test_failed_prepare_shows_its_stages_in_order_and_where_it_failed() -> None:
 
 
 def test_what_is_not_known_is_null_or_empty() -> None:
-    found = document.as_json(
+    found = observed.as_json(
         NodeView(
             node="n",
             pool="",
@@ -343,8 +345,8 @@ def test_what_is_not_known_is_null_or_empty() -> None:
 def test_control_characters_are_escaped_and_long_texts_cut() -> None:
     view = scenes.hostile()
 
-    (card,) = document.as_json(view)["cards"]
-    shares = document.as_json(view)["shares"]
+    (card,) = observed.as_json(view)["cards"]
+    shares = observed.as_json(view)["shares"]
 
     assert len(card["health"]["message"]) == 1000
     assert "\\n" in card["health"]["message"]
@@ -354,8 +356,8 @@ def test_control_characters_are_escaped_and_long_texts_cut() -> None:
 
 def test_share_of_an_unknown_card_has_no_compute_limit_in_tflops() -> None:
     view = scenes.quiet()
-    unknown = replace(view.shares[0], limit_nano_tflops=None)
+    unknown = replace(view.shares[0], device=None)
 
-    (share,) = document.as_json(replace(view, shares=(unknown,)))["shares"]
+    (share,) = observed.as_json(replace(view, shares=(unknown,)))["shares"]
 
     assert share["limit"] == {"computePercent": 39, "vramBytes": 32 * GIB, "tflops": None}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tensorfusion_dra.core.admission import pool
+from tensorfusion_dra.webhook import admission
 from tests.support.admission import Json
 from tests.support.builders.gpupools import gpupool_document
 
@@ -41,7 +41,10 @@ def scheduling_template(name: str, **dra: Any) -> Json:
 def test_pools_own_setting_overrides_its_template(
     spec: Json, templates: list[Json], *, enabled: bool
 ) -> None:
-    assert pool.choose([gpupool_document("prod", **spec)], templates, "prod").enabled is enabled
+    assert (
+        admission.choose_pool([gpupool_document("prod", **spec)], templates, "prod").enabled
+        is enabled
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,14 +69,17 @@ def test_pools_own_setting_overrides_its_template(
 def test_claim_template_is_the_pools_or_the_default_one(
     spec: Json, templates: list[Json], name: str
 ) -> None:
-    assert pool.choose([gpupool_document("prod", **spec)], templates, "prod").template == name
+    assert (
+        admission.choose_pool([gpupool_document("prod", **spec)], templates, "prod").template
+        == name
+    )
 
 
 def test_pool_is_chosen_by_name_or_else_the_default_one() -> None:
     pools = [gpupool_document("a"), gpupool_document("b", default=True)]
 
-    assert pool.choose(pools, (), "a").document is pools[0]
-    assert pool.choose(pools, (), "").document is pools[1]
+    assert admission.choose_pool(pools, (), "a").document is pools[0]
+    assert admission.choose_pool(pools, (), "").document is pools[1]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,7 @@ def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
 ) -> None:
     pools = [gpupool_document("a"), gpupool_document("b")]
 
-    assert pool.is_by_settings(name, pools, published) is is_by_settings
+    assert admission.is_by_settings(name, pools, published) is is_by_settings
 
 
 @pytest.mark.parametrize(
@@ -113,4 +119,4 @@ def test_pools_that_nodes_publish_count_beside_gpupools_of_other_names(
     ],
 )
 def test_ambiguous_or_unknown_pool_is_refused(pools: list[Json], name: str, error: str) -> None:
-    assert pool.choose(pools, (), name).unknown.startswith(error)
+    assert admission.choose_pool(pools, (), name).unknown.startswith(error)

@@ -1,24 +1,26 @@
 """The node as an administrator sees it at one moment: cards, shares, and how the driver fares.
 
 cards() and shares() build the views of cards and shares from devices and the records of prepared
-claims; count_xid() counts what the NVIDIA driver reports.
-
-The status page, its JSON and the metrics are made of this view. It repeats no rule: each value
-follows from the catalog, the records of claims, the verdicts about limits, or the state of a loop.
+claims; count_xid() counts what the NVIDIA driver reports. The status page, its JSON and the metrics
+are made of this view. It repeats no rule: each value follows from the catalog, the records of
+claims, the verdicts about limits, or the state of a loop.
 
 Amounts are exact: compute in billionths of a TFLOPS (the resolution of a Kubernetes quantity),
 memory in bytes, time as timezone-aware moments or in seconds.
+
+as_json() returns the view as JSON: /status.json, which docs/status-page.md documents. Within one
+format, fields are added but neither removed nor changed in their meaning. There compute is in
+TFLOPS, memory in bytes, durations in seconds, moments in RFC 3339 with a time zone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.claim import ClaimRef
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import EndedOperation
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
@@ -28,10 +30,19 @@ from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import xids as xid_descriptions
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Isolation, LeftOut, Qos
+from tensorfusion_dra.core.devices.gpu import LeftOut
 from tensorfusion_dra.core.devices.health import CardEvent, EventKind, HealthRules, Unhealthy
 from tensorfusion_dra.core.devices.slices import WriteReason
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
+
+Json = dict[str, Any]
+
+FORMAT: Final = 1
+NO_ANSWER: Final = "none"
+"""In place of the status of a request without a complete answer."""
+_MAX_TEXT: Final = 1000
+_PERCENT_OF_MILLI: Final = 10_000
+"""Billionths of a TFLOPS in one percent of a thousandth of a TFLOPS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +66,6 @@ class Amounts:
         return Amounts(
             nano_tflops=self.nano_tflops + other.nano_tflops,
             vram_bytes=self.vram_bytes + other.vram_bytes,
-        )
-
-    def left_of(self, total: "Amounts") -> "Amounts":
-        """Return what is left of a total; 0 where more is taken than there is."""
-        return Amounts(
-            nano_tflops=max(0, total.nano_tflops - self.nano_tflops),
-            vram_bytes=max(0, total.vram_bytes - self.vram_bytes),
         )
 
 
@@ -102,39 +106,36 @@ class CardView:
     """One card that is published, with what is taken of it.
 
     Attributes:
-        device: The device's name in the slice.
-        uuid: In NVML's casing.
+        device: As it is published.
         physical: What containers can allocate of the card itself.
-        total_vram_bytes: Memory as NVML reports it, with what driver and firmware reserve.
         capacity: What its tenants divide: more than `physical` if the pool oversubscribes.
         is_virtual: True if `capacity` is that of an oversubscribed pool.
-        consumed: What the shares count against `capacity`.
-        free: What is left of `capacity`; nothing if a share has the card exclusively.
+        consumed: What the shares count against `capacity`; all of it if one has the card
+            exclusively.
         unhealthy: None while the card is healthy.
         is_absent: True if the last reading did not find the card, or found it lost.
         others: Capacities that other packages give, in the order of their names.
         foreign: What processes outside of all shares use; None if there are none, or not known.
     """
 
-    device: str
-    uuid: str
-    index: int
-    product_name: str
-    model: str
-    driver_version: str
-    pci_bus_id: str
-    is_simulated: bool
+    device: Device
     physical: Amounts
-    total_vram_bytes: int
     capacity: Amounts
     is_virtual: bool
     consumed: Amounts
-    free: Amounts
     unhealthy: Unhealthy | None
     is_absent: bool
     xids: tuple[XidCount, ...] = ()
     others: tuple[OtherCapacity, ...] = ()
     foreign: Used | None = None
+
+    @property
+    def free(self) -> Amounts:
+        """What is left of `capacity`; 0 where more is taken than there is."""
+        return Amounts(
+            nano_tflops=max(0, self.capacity.nano_tflops - self.consumed.nano_tflops),
+            vram_bytes=max(0, self.capacity.vram_bytes - self.consumed.vram_bytes),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,39 +143,38 @@ class ShareView:
     """One share of a prepared claim.
 
     Attributes:
-        pods: Names of the pods that the claim was reserved for when it was prepared; they are in
-            the claim's namespace.
-        request: The claim's request that the share serves.
-        gpu_uuid: In NVML's casing.
-        requested: What the scheduler reserved; it counts against the card's capacity.
-        limit: What the container may use; None if it has no limit.
-        limit_nano_tflops: The compute limit in billionths of a TFLOPS; None without a limit, or if
-            the card is not known.
-        wanted: The limit that the share wants; None without a limit.
-        enforcer: Name of what keeps the limit.
-        is_exclusive: True if the share has the whole card.
-        is_admin: True for admin access, which consumes nothing.
+        device: As it is published; None if it is not.
         enforcement: Whether the limit holds; None before the first check.
         used: What its processes use; None if it is not known.
     """
 
-    claim: ClaimRef
-    pods: tuple[str, ...]
-    request: str
-    share_id: str | None
-    device: str
-    gpu_uuid: str
-    requested: Amounts
-    limit: Limit | None
-    limit_nano_tflops: int | None
-    wanted: Limit | None
-    isolation: Isolation
-    qos: Qos
-    enforcer: str
-    is_exclusive: bool
-    is_admin: bool
+    claim: PreparedClaim
+    share: PreparedShare
+    device: Device | None
     enforcement: CurrentVerdict | None
     used: Used | None = None
+
+    @property
+    def requested(self) -> Amounts:
+        """What the scheduler reserved; it counts against the card's capacity."""
+        if not self.share.consumed:
+            return Amounts()
+        return _amounts(
+            capacity.consumed_amount(self.share.consumed, names.CAPACITY_TFLOPS),
+            capacity.consumed_amount(self.share.consumed, names.CAPACITY_VRAM),
+        )
+
+    @property
+    def limit(self) -> Limit | None:
+        """What the container may use; None if it has no limit."""
+        return None if self.share.admin_access else self.share.limit
+
+    @property
+    def limit_nano_tflops(self) -> int | None:
+        """The compute limit; None without a limit, or if the card is not known."""
+        if self.limit is None or self.device is None:
+            return None
+        return self.device.gpu.milli_tflops * self.limit.sm_percent * _PERCENT_OF_MILLI
 
 
 class RegistrationState(StrEnum):
@@ -207,11 +207,13 @@ class ApiServerView:
         last_success_at: Time of the last answer or watch event; None before the first one.
         last_error_at: Time of the last failed request; None if none has failed.
         last_error: Text of that error, without credentials.
+        requests: Numbers by Kubernetes' verb, resource and code: the HTTP status or NO_ANSWER.
     """
 
     last_success_at: datetime | None = None
     last_error_at: datetime | None = None
     last_error: str = ""
+    requests: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
 
     @property
     def is_failing(self) -> bool:
@@ -251,7 +253,7 @@ class PublishingView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerView:
+class StoreView:
     """Damage to the records of prepared claims.
 
     Attributes:
@@ -290,7 +292,7 @@ class NodeView:
     registration: RegistrationView
     api_server: ApiServerView
     publishing: PublishingView
-    ledger: LedgerView = LedgerView()
+    store: StoreView = StoreView()
     enforcer: CurrentVerdict | None = None
     cards: tuple[CardView, ...] = ()
     cards_missing: str = ""
@@ -303,7 +305,7 @@ class NodeView:
     @property
     def claims(self) -> int:
         """Number of prepared claims with shares."""
-        return len({share.claim.uid for share in self.shares})
+        return len({share.claim.ref.uid for share in self.shares})
 
 
 XidCounts = Mapping[str, tuple[XidCount, ...]]
@@ -325,10 +327,6 @@ def count_xid(known: XidCounts, event: CardEvent, rules: HealthRules, at: dateti
     before = of_card.get(event.code, new)
     of_card[event.code] = replace(before, count=before.count + 1, last_at=at)
     return {**known, event.gpu_uuid: tuple(of_card[code] for code in sorted(of_card))}
-
-
-_PERCENT_OF_MILLI: Final = 10_000
-"""Billionths of a TFLOPS in one percent of a thousandth of a TFLOPS."""
 
 
 def cards(
@@ -368,26 +366,41 @@ def cards(
 
 
 def shares(
-    claim: PreparedClaim,
+    claims: Iterable[PreparedClaim],
     devices: Mapping[str, Device],
-    current: Sequence[CurrentVerdict],
-    used: Sequence[Used | None] = (),
+    *,
+    verdicts: Mapping[str, Sequence[CurrentVerdict]],
+    used: Mapping[str, Sequence[Used | None]],
 ) -> tuple[ShareView, ...]:
-    """Return a view of each share of a claim, in their order.
+    """Return a view of each share, sorted by claim and then in the claim's order.
 
     Args:
-        claim: As it is prepared.
-        devices: By name; a share of another device is shown without its limit in TFLOPS.
-        current: The verdict about each share; of another number before the first check of the
+        claims: As they are prepared.
+        devices: By name.
+        verdicts: About each share, by claim UID; of another number before the first check of the
             claim's present limits.
-        used: What each share uses; of another number before the claim was observed.
+        used: What each share uses, by claim UID; of another number before the claim was observed.
     """
-    verdicts = current if len(current) == len(claim.shares) else [None] * len(claim.shares)
-    uses = used if len(used) == len(claim.shares) else [None] * len(claim.shares)
-    return tuple(
-        _share(claim, share, devices.get(share.device), verdict, use)
-        for share, verdict, use in zip(claim.shares, verdicts, uses, strict=True)
-    )
+    found = []
+    for claim in sorted(claims, key=lambda each: (str(each.ref), each.ref.uid)):
+        unknown = [None] * len(claim.shares)
+        of_claim, uses = verdicts.get(claim.ref.uid, ()), used.get(claim.ref.uid, ())
+        found += [
+            ShareView(
+                claim=claim,
+                share=share,
+                device=devices.get(share.device),
+                enforcement=verdict,
+                used=use,
+            )
+            for share, verdict, use in zip(
+                claim.shares,
+                of_claim if len(of_claim) == len(unknown) else unknown,
+                uses if len(uses) == len(unknown) else unknown,
+                strict=True,
+            )
+        ]
+    return tuple(found)
 
 
 def _card(
@@ -399,29 +412,18 @@ def _card(
     xids: tuple[XidCount, ...],
     foreign: Used | None,
 ) -> CardView:
-    gpu = device.gpu
     total = _amounts(
         capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value,
         capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value,
     )
-    consumed = _consumed(device, held, total)
     return CardView(
-        device=device.name,
-        uuid=gpu.uuid,
-        index=gpu.index,
-        product_name=gpu.product_name,
-        model=gpu.model,
-        driver_version=gpu.driver_version,
-        pci_bus_id=gpu.pci_bus_id or "",
-        is_simulated=gpu.simulated,
+        device=device,
         physical=_amounts(
             device.capacity[names.CAPACITY_TFLOPS].value, device.capacity[names.CAPACITY_VRAM].value
         ),
-        total_vram_bytes=gpu.vram_bytes,
         capacity=total,
         is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
-        consumed=consumed,
-        free=consumed.left_of(total),
+        consumed=_consumed(device, held, total),
         unhealthy=unhealthy,
         is_absent=is_absent,
         xids=xids,
@@ -466,45 +468,190 @@ def _consumed(device: Device, held: Iterable[PreparedShare], total: Amounts) -> 
     )
 
 
-def _share(
-    claim: PreparedClaim,
-    share: PreparedShare,
-    device: Device | None,
-    current: CurrentVerdict | None,
-    used: Used | None,
-) -> ShareView:
-    limit = None if share.admin_access else share.limit
-    requested = Amounts()
-    if share.consumed:
-        requested = _amounts(
-            capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS),
-            capacity.consumed_amount(share.consumed, names.CAPACITY_VRAM),
-        )
-    compute = None
-    if limit is not None and device is not None:
-        compute = device.gpu.milli_tflops * limit.sm_percent * _PERCENT_OF_MILLI
-    return ShareView(
-        claim=claim.ref,
-        pods=tuple(pod.name for pod in claim.pods),
-        request=share.request,
-        share_id=share.share_id,
-        device=share.device,
-        gpu_uuid=share.gpu_uuid,
-        requested=requested,
-        limit=limit,
-        limit_nano_tflops=compute,
-        wanted=None
-        if limit is None
-        else Limit(sm_percent=share.wanted_sm_percent, vram_bytes=share.wanted_vram_bytes),
-        isolation=share.isolation,
-        qos=share.qos,
-        enforcer=claim.enforcer,
-        is_exclusive=share.exclusive,
-        is_admin=share.admin_access,
-        enforcement=current,
-        used=used,
-    )
-
-
 def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:
     return Amounts(nano_tflops=tflops.nano, vram_bytes=vram.ceil())
+
+
+def as_json(view: NodeView) -> Json:
+    """Return the view as JSON."""
+    return {
+        "format": FORMAT,
+        "observedAt": _moment(view.observed_at),
+        "node": {
+            "name": _text(view.node),
+            "pool": _text(view.pool),
+            "version": view.version,
+            "startedAt": _moment(view.started_at),
+        },
+        "registration": {
+            "state": view.registration.state.value,
+            "since": _moment(view.registration.since),
+            "error": _text(view.registration.error),
+        },
+        "apiServer": {
+            "failing": view.api_server.is_failing,
+            "lastSuccessAt": _moment(view.api_server.last_success_at),
+            "lastErrorAt": _moment(view.api_server.last_error_at),
+            "lastError": _text(view.api_server.last_error),
+        },
+        "publishing": {
+            "publishes": view.publishing.holds_lease,
+            "generation": view.publishing.generation,
+            "slices": view.publishing.slices,
+            "devices": view.publishing.devices,
+            "confirmedAt": _moment(view.publishing.confirmed_at),
+            "writtenAt": _moment(view.publishing.written_at),
+            "droppedGates": list(view.publishing.dropped_gates),
+            "error": _text(view.publishing.error),
+            "errorSince": _moment(view.publishing.error_since),
+        },
+        "ledger": {
+            "restored": view.store.restored,
+            "damaged": view.store.damaged,
+        },
+        "enforcer": _enforcement(view.enforcer),
+        "cards": [_card_json(card) for card in view.cards],
+        "cardsMissing": _text(view.cards_missing),
+        "leftOut": [
+            {"subject": _text(each.subject), "reason": _text(each.reason)} for each in view.left_out
+        ],
+        "shares": [_share_json(share) for share in view.shares],
+        "sharesError": _text(view.shares_error),
+        "useError": _text(view.use_error),
+        "operations": [
+            {
+                "operation": each.kind.value,
+                "namespace": _text(each.claim.namespace),
+                "claim": _text(each.claim.name),
+                "claimUID": _text(each.claim.uid),
+                "endedAt": _moment(each.ended_at),
+                "seconds": round(each.seconds, 6),
+                "stages": [
+                    {"stage": stage.value, "seconds": round(seconds, 6)}
+                    for stage, seconds in each.seconds_by_stage.items()
+                ],
+                "result": each.result.value,
+                "lastStage": each.last_stage.value,
+                "error": _text(each.error),
+                "fromRecord": each.from_record,
+            }
+            for each in view.operations
+        ],
+    }
+
+
+def _card_json(card: CardView) -> Json:
+    gpu = card.device.gpu
+    return {
+        "device": _text(card.device.name),
+        "uuid": _text(gpu.uuid),
+        "index": gpu.index,
+        "productName": _text(gpu.product_name),
+        "model": _text(gpu.model),
+        "driverVersion": _text(gpu.driver_version),
+        "pciBusID": _text(gpu.pci_bus_id or ""),
+        "simulated": gpu.simulated,
+        "physical": _amounts_json(card.physical),
+        "totalVramBytes": gpu.vram_bytes,
+        "capacity": _amounts_json(card.capacity),
+        "oversubscribed": card.is_virtual,
+        "consumed": _amounts_json(card.consumed),
+        "free": _amounts_json(card.free),
+        "health": {
+            "healthy": card.unhealthy is None,
+            "absent": card.is_absent,
+            "reason": _text(card.unhealthy.worst.reason) if card.unhealthy else "",
+            "message": _text(card.unhealthy.worst.text) if card.unhealthy else "",
+            "since": _moment(card.unhealthy.since) if card.unhealthy else None,
+        },
+        "xids": [
+            {
+                "xid": each.code,
+                "message": _text(each.text),
+                "marksCard": each.marks_card,
+                "count": each.count,
+                "lastAt": _moment(each.last_at),
+            }
+            for each in card.xids
+        ],
+        "foreign": None
+        if card.foreign is None
+        else {"vramBytes": card.foreign.vram_bytes, "processes": card.foreign.processes},
+        "otherCapacities": [
+            {
+                "name": _text(each.name),
+                "quantity": str(each.quantity),
+                "consumed": str(each.consumed),
+            }
+            for each in card.others
+        ],
+    }
+
+
+def _share_json(view: ShareView) -> Json:
+    claim, share = view.claim, view.share
+    limit = wanted = None
+    if view.limit is not None:
+        compute = view.limit_nano_tflops
+        limit = {
+            "computePercent": view.limit.sm_percent,
+            "vramBytes": view.limit.vram_bytes,
+            "tflops": None if compute is None else compute / NANO,
+        }
+        wanted = {
+            "computePercent": share.wanted_sm_percent,
+            "vramBytes": share.wanted_vram_bytes,
+        }
+    return {
+        "namespace": _text(claim.ref.namespace),
+        "claim": _text(claim.ref.name),
+        "claimUID": _text(claim.ref.uid),
+        "pods": [_text(pod.name) for pod in claim.pods],
+        "request": _text(share.request),
+        "shareID": share.share_id,
+        "device": _text(share.device),
+        "uuid": _text(share.gpu_uuid),
+        "requested": _amounts_json(view.requested),
+        "limit": limit,
+        "wanted": wanted,
+        "isolation": share.isolation.value,
+        "qos": share.qos.value,
+        "enforcer": _text(claim.enforcer),
+        "exclusive": share.exclusive,
+        "adminAccess": share.admin_access,
+        "enforcement": _enforcement(view.enforcement),
+        "used": None
+        if view.used is None
+        else {
+            "vramBytes": view.used.vram_bytes,
+            "computePercent": view.used.sm_percent,
+            "processes": view.used.processes,
+            "nearLimit": view.used.is_near(view.limit),
+        },
+    }
+
+
+def _enforcement(current: CurrentVerdict | None) -> Json | None:
+    if current is None:
+        return None
+    return {
+        "state": current.verdict.state.value,
+        "reason": _text(current.verdict.reason),
+        "message": _text(current.verdict.text),
+        "limits": current.verdict.limits_json(),
+        "since": _moment(current.since),
+    }
+
+
+def _amounts_json(amounts: Amounts) -> Json:
+    return {"tflops": amounts.tflops, "vramBytes": amounts.vram_bytes}
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _text(text: str) -> str:
+    """Return external text on one line and of bounded length."""
+    line = printable.one_line(text)
+    return line if len(line) <= _MAX_TEXT else f"{line[: _MAX_TEXT - 1]}…"

@@ -1,0 +1,289 @@
+"""Checks of Kubernetes: versions, APIs, feature gates, nodes and allocations."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tensorfusion_dra.app.doctor.checks import Context, Place
+from tensorfusion_dra.cluster.api import RESOURCE_VERSION, resource_path, segment
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
+from tensorfusion_dra.core.doctor.permissions import minor_version
+from tensorfusion_dra.core.errors import StatusError
+from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes.device_rules import (
+    GATE_BINDING_CONDITIONS,
+    GATE_CONSUMABLE_CAPACITY,
+    GATE_DEVICE_TAINTS,
+    normal,
+)
+
+_MIN_MINOR: Final = 34
+_SHARES_BY_DEFAULT_MINOR: Final = 36
+"""The first minor version whose feature gate DRAConsumableCapacity is on by default."""
+_DEADLOCKING_KUBELETS: Final = ("v1.34.0", "v1.34.1")
+"""These deadlock after a plugin was idle for 30 minutes (Kubernetes' CHANGELOG-1.34)."""
+_FIRST_CARD_MINOR: Final = 34
+"""Its allocator looks up devices by the wrong index (kubernetes/kubernetes#133705)."""
+_POLICY: Final = {"default": "1Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}
+_DEVICE: Final[Mapping[str, Any]] = {
+    "name": "doctor",
+    "attributes": {"uuid": {"string": "GPU-of-the-doctor"}},
+    "capacity": {"vram": {"value": "1Gi", "requestPolicy": _POLICY}},
+    "allowMultipleAllocations": True,
+    "taints": [{"key": f"{names.DRIVER}/doctor", "effect": "NoSchedule"}],
+}
+_BINDING: Final = {
+    "bindingConditions": [names.BINDING_READY],
+    "bindingFailureConditions": [names.BINDING_FAILED],
+}
+
+
+def version(context: Context) -> Iterator[Finding]:
+    """Check Kubernetes' version, and that the API group resource.k8s.io is served."""
+    reported, minor = _version(context)
+    if minor is not None and minor < _MIN_MINOR:
+        yield problem(
+            "API server",
+            f"Kubernetes {reported}",
+            expected=f"1.{_MIN_MINOR} or later, which serves resource.k8s.io/v1",
+            remedy=f"upgrade the cluster to 1.{_MIN_MINOR}, or to 1.{_SHARES_BY_DEFAULT_MINOR}, "
+            "which needs no feature gates",
+        )
+    else:
+        yield ok("API server", f"Kubernetes {reported}")
+    group = context.cluster.find("/apis/resource.k8s.io") or {}
+    versions = [str(item.get("version")) for item in group.get("versions") or []]
+    subject = "API group resource.k8s.io"
+    if "v1" in versions:
+        yield ok(subject, f"{', '.join(versions)}; v1 is used")
+    else:
+        yield problem(
+            subject,
+            ", ".join(versions) or "not served",
+            expected="v1",
+            remedy="upgrade the cluster, or start kube-apiserver without "
+            "--runtime-config=resource.k8s.io/v1=false",
+        )
+
+
+def _version(context: Context) -> tuple[str, int | None]:
+    """Return the API server's version, and its minor version."""
+    reported = str((context.cluster.find("/version") or {}).get("gitVersion", ""))
+    return reported, minor_version(reported)
+
+
+def slice_gates(context: Context) -> Iterator[Finding]:
+    """Check which fields the API server keeps of a ResourceSlice in a dry run.
+
+    If it keeps those of consumable capacity, check as well that the scheduler can share devices.
+    """
+    subject = "dry run of a ResourceSlice"
+    sent = trial_slice(context.settings.node_name, waits=context.settings.enforcer_wait_seconds > 0)
+    body = {"apiVersion": RESOURCE_VERSION, "kind": "ResourceSlice", **sent}
+    try:
+        stored = context.cluster.dry_run(resource_path("resourceslices"), body)
+    except StatusError as error:
+        remedy = "run this with the right to create ResourceSlices of this node"
+        yield not_checked(subject, str(error), remedy=remedy)
+        return
+    dropped = slices.dropped_gates(sent, stored)
+    if GATE_CONSUMABLE_CAPACITY in dropped:
+        yield problem(
+            subject,
+            f"allowMultipleAllocations and requestPolicy dropped: {GATE_CONSUMABLE_CAPACITY} "
+            "is off",
+            expected="every field kept, so that pods can share a GPU",
+            remedy=f"turn the feature gate {GATE_CONSUMABLE_CAPACITY} on in kube-apiserver, "
+            "kube-scheduler, kube-controller-manager and the kubelets (Kubernetes 1.34 and 1.35), "
+            "or upgrade to 1.36, where it is on",
+        )
+    if GATE_DEVICE_TAINTS in dropped:
+        yield note(
+            subject,
+            f"taints dropped: {GATE_DEVICE_TAINTS} is off, so only its attribute "
+            f"{names.ATTR_PHASE} marks an unhealthy GPU",
+            expected="taints kept, which keep new pods away from an unhealthy GPU",
+            # The scheduler of 1.34 schedules nothing before it has listed the DeviceTaintRules.
+            remedy=f"turn the feature gate {GATE_DEVICE_TAINTS} on if you want taints; on "
+            "Kubernetes 1.34 set --runtime-config=resource.k8s.io/v1alpha3=true of kube-apiserver "
+            "as well, otherwise no pod is scheduled any more",
+        )
+    if GATE_BINDING_CONDITIONS in dropped:
+        yield warning(
+            subject,
+            f"bindingConditions dropped: {GATE_BINDING_CONDITIONS} is off, so pods are bound to a "
+            "node whose enforcer is missing, and wait there",
+            expected="bindingConditions kept, as enforcer-wait-seconds needs them",
+            remedy=f"turn the feature gate {GATE_BINDING_CONDITIONS} on in kube-apiserver and "
+            "kube-scheduler (on by default from Kubernetes 1.36 on), or set "
+            "enforcer-wait-seconds=0",
+        )
+    is_kept = normal(sent["spec"]["devices"]) == normal(stored["spec"].get("devices") or [])
+    if not dropped and is_kept:
+        yield ok(subject, "every field kept")
+    elif not dropped:
+        yield warning(
+            subject,
+            "stored differently than it was sent, which no feature gate explains",
+            expected="every field kept",
+            remedy="look for an admission webhook or policy that changes ResourceSlices: "
+            "kubectl get mutatingwebhookconfigurations,mutatingadmissionpolicies",
+        )
+    # A scheduler has the API server's version or an older one.
+    reported, minor = _version(context)
+    if GATE_CONSUMABLE_CAPACITY not in dropped and minor == _FIRST_CARD_MINOR:
+        yield warning(
+            "kube-scheduler",
+            f"Kubernetes {reported} with DRAConsumableCapacity: it allocates shares of only the "
+            "first card of each node, and crashes on a claim for more cards than a node has",
+            expected="1.35 or later",
+            remedy="upgrade the control plane; until then turn DRAConsumableCapacity off, so that "
+            "claims get whole cards, or use only nodes with one card and claims for one card",
+        )
+
+
+def trial_slice(node_name: str, *, waits: bool = False) -> Mapping[str, Any]:
+    """Return a ResourceSlice for a dry run, with every field that a feature gate may drop.
+
+    Args:
+        waits: True if devices carry binding conditions while the enforcer is missing.
+    """
+    return {
+        "metadata": {"name": f"tensorfusion-dra-doctor-{node_name}"[:253].rstrip("-.")},
+        "spec": {
+            "driver": names.DRIVER,
+            "nodeName": node_name,
+            "pool": {"name": f"doctor/{node_name}", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{**_DEVICE, **(_BINDING if waits else {})}],
+        },
+    }
+
+
+def allocations(context: Context) -> Iterator[Finding]:
+    """Check that the scheduler allocates parts of devices to claims that request parts.
+
+    If the feature gate is on in the API server and off in the scheduler, claims get whole devices.
+    """
+    found, whole = 0, []
+    for claim in context.cluster.claims():
+        ours = [
+            each
+            for each in resource_claims.results(claim)
+            if each.get("driver") == names.DRIVER and not each.get("adminAccess")
+        ]
+        asked = resource_claims.requests(claim)
+        if ours and any((each.get("capacity") or {}).get("requests") for each in asked):
+            found += 1
+            if not any(each.get("consumedCapacity") for each in ours):
+                whole.append(f"{claim['metadata']['namespace']}/{claim['metadata']['name']}")
+    subject = f"{found} allocated claims that request a part of a GPU"
+    if whole:
+        yield problem(
+            subject,
+            f"{printable.first(whole)} got devices without consumedCapacity",
+            expected="consumedCapacity in every result",
+            remedy="turn the feature gate DRAConsumableCapacity on in kube-scheduler, too; then "
+            "delete these pods and claims, whose allocation never changes",
+        )
+    elif found:
+        yield ok(subject, "all of them got a part")
+
+
+def multi_gpu(context: Context) -> Iterator[Finding]:
+    """Check for requests for several GPUs, which can be allocated the same GPU several times.
+
+    For each device of a request, the schedulers of 1.34 and 1.35 search again from the first
+    device, which may have capacity for another share (kubernetes/kubernetes#140438).
+    """
+    cluster = context.cluster
+    reported, minor = _version(context)
+    if minor is None or minor >= _SHARES_BY_DEFAULT_MINOR:
+        return
+    classes = {
+        item["metadata"]["name"]
+        for item in cluster.items(resource_path("deviceclasses"))
+        if names.DRIVER in json.dumps(item.get("spec"))
+    }
+    found = [
+        f"{kind} {item['metadata']['namespace']}/{item['metadata']['name']}"
+        for kind in ("ResourceClaim", "ResourceClaimTemplate")
+        for item in cluster.items(resource_path(f"{kind.lower()}s"))
+        if any(
+            request.get("deviceClassName") in classes and int(request.get("count") or 1) > 1
+            for request in resource_claims.requests(item)
+        )
+    ]
+    if found:
+        yield warning(
+            "requests for several GPUs",
+            f"{printable.first(found)}: one request has a "
+            f"count above 1, and the scheduler of Kubernetes {reported} may allocate the same GPU "
+            "to it several times, despite a distinctAttribute",
+            expected="one request for each GPU, with one distinctAttribute "
+            f"{names.DRIVER}/{names.ATTR_UUID} over all of them",
+            remedy="write the claim as hack/examples/four-gpus.yaml does, or use the annotation "
+            f"{names.ANNOTATION_GPU_COUNT}; or upgrade to 1.{_SHARES_BY_DEFAULT_MINOR}",
+        )
+
+
+def nodes(context: Context) -> Iterator[Finding]:
+    """Check that the nodes that this driver runs on are Ready, and their kubelets' versions."""
+    found = checked_nodes(context)
+    for node in found:
+        name, state = node["metadata"]["name"], node.get("status") or {}
+        conditions = {each.get("type"): each for each in state.get("conditions") or []}
+        ready = conditions.get("Ready", {})
+        if ready.get("status") == "True":
+            yield ok(f"node {name}", "Ready")
+        else:
+            text = f"Ready is {ready.get('status', 'Unknown')}: {ready.get('message', '')}"
+            yield problem(
+                f"node {name}",
+                text.rstrip(": "),
+                expected="a node that is Ready",
+                remedy=f"kubectl describe node {name}",
+            )
+        reported = str((state.get("nodeInfo") or {}).get("kubeletVersion", ""))
+        minor = minor_version(reported)
+        if minor is not None and minor < _MIN_MINOR:
+            yield problem(
+                f"kubelet of {name}",
+                reported,
+                expected=f"v1.{_MIN_MINOR} or later, which calls DRA plugins by v1",
+                remedy="upgrade the kubelet of this node",
+            )
+        elif reported in _DEADLOCKING_KUBELETS:
+            yield warning(
+                f"kubelet of {name}",
+                reported,
+                expected="v1.34.2 or later: this one can stop calling a plugin that was idle for "
+                "30 minutes",
+                remedy="upgrade the kubelet; until then restart it when pods hang in "
+                "ContainerCreating",
+            )
+        else:
+            yield ok(f"kubelet of {name}", reported or "reports no version")
+    if context.place is Place.NODE and not found:
+        yield problem(
+            f"node {context.settings.node_name}",
+            "the API server has no Node of this name",
+            expected="the name by which the kubelet registered this node",
+            remedy="set --node-name; in the DaemonSet, NODE_NAME from spec.nodeName",
+        )
+
+
+def checked_nodes(context: Context) -> list[dict[str, Any]]:
+    """Return the Node objects that the checks cover.
+
+    That is this node. On a workstation it is the nodes with slices of this driver, or all nodes if
+    none has slices.
+    """
+    if context.place is Place.NODE:
+        path = f"/api/v1/nodes/{segment(context.settings.node_name)}"
+        return list(filter(None, [context.cluster.find(path)]))
+    every = context.cluster.items("/api/v1/nodes")
+    slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    publishing = {item["spec"].get("nodeName") for item in slices}
+    return [node for node in every if node["metadata"]["name"] in publishing] or every

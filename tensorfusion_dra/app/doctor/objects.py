@@ -1,0 +1,536 @@
+"""Checks of this driver's objects at the API server, its permissions and its webhook."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from tensorfusion_dra.app.doctor.checks import Context, Place
+from tensorfusion_dra.app.doctor.kubernetes import checked_nodes
+from tensorfusion_dra.cluster.api import resource_path, segment
+from tensorfusion_dra.cluster.watch import GPUPOOLS, TEMPLATES
+from tensorfusion_dra.core import names, printable
+from tensorfusion_dra.core.claims import share_policy
+from tensorfusion_dra.core.claims.share_policy import ParameterError
+from tensorfusion_dra.core.devices import device as devices
+from tensorfusion_dra.core.devices import gpupool
+from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.doctor import permissions
+from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
+from tensorfusion_dra.core.doctor.permissions import AccessAnswer, Permission
+from tensorfusion_dra.core.errors import InputError, StatusError
+from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
+from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
+from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
+
+_COMPONENT: Final = "app.kubernetes.io/name=tensorfusion-dra,app.kubernetes.io/component="
+_SETTING: Final = "TENSORFUSION_DRA_"
+"""Begin of the environment variables of the node plugin's settings."""
+_DECISIVE: Final = frozenset(
+    {
+        *("pool_source", "read_pods", "hypervisor_sockets", "enforcer_wait_seconds"),
+        *("release_driver", "simulated_gpus"),
+    }
+)
+"""Settings on which permissions depend."""
+CONFIGURATIONS: Final = tuple(
+    f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+    for kind in ("mutating", "validating")
+)
+"""Paths of the webhook configurations."""
+_WEBHOOK_DOMAIN: Final = "dra.tensor-fusion.ai"
+"""Domain of this driver's webhooks; the end of each of their names."""
+_TRIAL_ANNOTATIONS: Final = {
+    # Set, because otherwise the webhook ignores pods of a pool without DRA.
+    names.ANNOTATION_DRA_ENABLED: "true",
+    names.ANNOTATION_TFLOPS_REQUEST: "1",
+    names.ANNOTATION_VRAM_REQUEST: "1Gi",
+}
+_SEE: Final = "see docs/install.md, Your nodes"
+DEFINITIONS: Final = {
+    f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
+    f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
+}
+"""The field of spec that turns DRA on, by CRD name. Tensor Fusion's own CRDs lack it."""
+
+
+def _installed(context: Context) -> Sequence[dict[str, Any]]:
+    """Return the DaemonSets of the node plugin, of all namespaces."""
+    selector = f"{_COMPONENT}node-plugin"
+    return context.cluster.items("/apis/apps/v1/daemonsets", labelSelector=selector)
+
+
+def pods(context: Context) -> Iterator[Finding]:
+    """Check that the DaemonSet has pods, and name the label or RuntimeClass that it lacks."""
+    for daemonset in _installed(context):
+        metadata, status = as_map(daemonset.get("metadata")), as_map(daemonset.get("status"))
+        subject = f"DaemonSet {metadata.get('namespace')}/{metadata.get('name')}"
+        wanted, there = status.get("desiredNumberScheduled"), status.get("currentNumberScheduled")
+        name = str(_pod_spec(daemonset).get("runtimeClassName") or "")
+        path = f"/apis/node.k8s.io/v1/runtimeclasses/{segment(name)}"
+        has_class = not name or context.cluster.find(path) is not None
+        if not has_class:
+            yield problem(
+                f"RuntimeClass {name}",
+                f"not found: no pod of {subject} can be created",
+                expected=f"RuntimeClass {name}, which NVIDIA's GPU operator creates",
+                remedy="create it for the container toolkit's runtime, or set nvidia.runtimeClass "
+                f"or nvidia.privileged of the chart; {_SEE}",
+            )
+        nodes = context.cluster.items("/api/v1/nodes")
+        matching = [node for node in nodes if _selects(daemonset, NodeLabels.of(node))]
+        if not wanted and not matching:
+            yield problem(
+                subject,
+                f"no pods: none of {len(nodes)} nodes has the labels {_labels(daemonset)}",
+                expected="a node with these labels, which GPU or Node Feature Discovery set",
+                remedy="kubectl label node NODE KEY=VALUE, or set nodePlugin.affinity of the "
+                f"chart; {_SEE}",
+            )
+        elif wanted and there:
+            yield ok(subject, f"pods on {there} of {wanted} nodes")
+        elif has_class:
+            yield problem(
+                subject,
+                "no pods, although nodes match" if matching else "no pods",
+                expected=f"pods on {wanted or len(matching)} nodes",
+                remedy=f"kubectl -n {metadata.get('namespace')} describe daemonset "
+                f"{metadata.get('name')} says why none can be created",
+            )
+
+
+def _environment(workload: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that a workload sets in the containers of its pods."""
+    return {
+        str(as_map(each).get("name")): str(as_map(each).get("value", ""))
+        for container in as_list(_pod_spec(workload).get("containers"))
+        for each in as_list(as_map(container).get("env"))
+    }
+
+
+def _pod_spec(daemonset: Mapping[str, Any]) -> Mapping[str, Any]:
+    template = as_map(as_map(daemonset.get("spec")).get("template"))
+    return as_map(template.get("spec"))
+
+
+def _affinity(spec: Mapping[str, Any]) -> object:
+    node = as_map(as_map(spec.get("affinity")).get("nodeAffinity"))
+    return node.get("requiredDuringSchedulingIgnoredDuringExecution")
+
+
+def _selects(daemonset: Mapping[str, Any], node: NodeLabels) -> bool:
+    spec = _pod_spec(daemonset)
+    if not as_map(spec.get("nodeSelector")).items() <= node.labels.items():
+        return False
+    required = _affinity(spec)
+    try:
+        return required is None or node_fit.selects(required, node)
+    except InputError:
+        return False
+
+
+def _labels(daemonset: Mapping[str, Any]) -> str:
+    """Return the labels that a node needs, such as ``kubernetes.io/os=linux and (a=1 or b=2)``."""
+    spec = _pod_spec(daemonset)
+    own = [f"{key}={value}" for key, value in as_map(spec.get("nodeSelector")).items()]
+    terms = [
+        " and ".join(_shown(as_map(each)) for each in as_list(as_map(term).get("matchExpressions")))
+        for term in as_list(as_map(_affinity(spec)).get("nodeSelectorTerms"))
+    ]
+    terms = [term for term in terms if term]
+    if terms:
+        own.append(terms[0] if len(terms) == 1 else f"({' or '.join(terms)})")
+    return " and ".join(own) or "that it selects"
+
+
+def _shown(requirement: Mapping[str, Any]) -> str:
+    key, values = requirement.get("key"), as_list(requirement.get("values"))
+    if requirement.get("operator") == "In" and values:
+        return f"{key}={values[0]}"
+    return " ".join(map(str, filter(None, (key, requirement.get("operator"), *values))))
+
+
+def published_slices(context: Context) -> Iterator[Finding]:
+    """Check that the scheduler can use the slices of this node, or on a workstation of all."""
+    settings, selector, node_name = context.settings, f"spec.driver={names.DRIVER}", ""
+    if context.place is Place.NODE:
+        node_name = settings.node_name
+        selector += f",spec.nodeName={node_name}"
+    found = context.cluster.slices(fieldSelector=selector)
+    sources = [(settings.pool_source, settings.gpupool)]
+    if not node_name:
+        variables = map(_environment, _installed(context))
+        sources = [
+            (
+                each.get(f"{_SETTING}POOL_SOURCE") or "settings",
+                each.get(f"{_SETTING}GPUPOOL") or "default",
+            )
+            for each in variables
+        ]
+    awaited = next(filter(None, (_awaited(context, *each) for each in sources)), None)
+    yield from [awaited] if awaited and not found else published(found, node_name=node_name)
+
+
+def _awaited(context: Context, source: str, name: str) -> Finding | None:
+    """Return the finding for nodes that all publish nothing because they wait for a GPUPool.
+
+    Args:
+        source: Value of pool-source.
+        name: Value of gpupool.
+    """
+    if source == "settings":
+        return None
+    pools, reason = context.cluster.items_if_served(GPUPOOLS), ""
+    is_node = context.place is Place.NODE
+    nodes = checked_nodes(context) if is_node else context.cluster.items("/api/v1/nodes")
+    if pools is None:
+        reason = "the API server has no GPUPools: their CustomResourceDefinition is missing"
+    for node in nodes if pools is not None else ():
+        try:
+            if source == "object":
+                gpupool.parse(gpupool.named(pools or (), name))
+            else:
+                gpupool.parse(gpupool.choose(pools or (), NodeLabels.of(node)))
+        except InputError as error:
+            reason = reason or str(error)
+        else:
+            return None
+    if not reason:
+        return None
+    return problem(
+        f"GPUPool (pool-source={source})",
+        f"{reason}: the node plugin waits for it and publishes nothing",
+        expected="a GPUPool of the node",
+        remedy=gpupool.REMEDY,
+    )
+
+
+def published(slices: Sequence[Slice], *, node_name: str = "") -> Iterator[Finding]:
+    """Yield the faults of this driver's slices, or that there are none.
+
+    Args:
+        slices: Those of one node, or of all nodes.
+        node_name: The node; "" for all.
+    """
+    if not slices and node_name:
+        yield problem(
+            f"ResourceSlices of node {node_name}",
+            "none",
+            expected="at least one: the kubelet deletes those of a plugin that is gone for 30 s",
+            remedy="check the node plugin's log for publish_retried, and whether the kubelet "
+            "registered it",
+        )
+    elif not slices:
+        yield problem(
+            "ResourceSlices of this driver",
+            "none on any node",
+            expected="at least one on each node with GPUs",
+            remedy="install the DaemonSet; if it is there: kubectl get pods -A -l "
+            "app.kubernetes.io/name=tensorfusion-dra, and run tensorfusion-dra doctor on a node",
+        )
+    else:
+        count = sum(len(item["spec"].get("devices") or []) for item in slices)
+        found_on = {item["spec"].get("nodeName") for item in slices}
+        yield from [*_incomplete(slices), *_exclusive(slices)] or [
+            ok(
+                "ResourceSlices of this driver",
+                f"{len(slices)} on {len(found_on)} nodes, with {count} devices",
+            )
+        ]
+
+
+def _incomplete(slices: Sequence[Slice]) -> Iterator[Finding]:
+    pools: dict[str, list[Slice]] = {}
+    for item in slices:
+        pools.setdefault(str(item["spec"]["pool"]["name"]), []).append(item)
+    for name, items in sorted(pools.items()):
+        generation = max(int(item["spec"]["pool"]["generation"]) for item in items)
+        current = [i for i in items if i["spec"]["pool"]["generation"] == generation]
+        wanted = current[0]["spec"]["pool"]["resourceSliceCount"]
+        if len(current) != wanted:
+            yield warning(
+                f"pool {name}",
+                f"{len(current)} slices of generation {generation}",
+                expected=f"{wanted}: the scheduler ignores an incomplete pool",
+                remedy="wait a moment; if it persists, restart the node plugin of this node",
+            )
+
+
+def _exclusive(slices: Sequence[Slice]) -> Iterator[Finding]:
+    every = [device for item in slices for device in item["spec"].get("devices") or []]
+    whole = [device["name"] for device in every if not device.get("allowMultipleAllocations")]
+    if whole:
+        yield problem(
+            "devices of this driver",
+            f"{len(whole)} of {len(every)} cannot be shared: {printable.first(whole)}",
+            expected="allowMultipleAllocations on each, which the API server keeps with the "
+            "feature gate DRAConsumableCapacity",
+            remedy="turn the feature gate on; the node plugins then publish again by themselves",
+        )
+
+
+def device_class(context: Context) -> Iterator[Finding]:
+    """Check the DeviceClass by which claims select this driver's GPUs."""
+    subject = f"DeviceClass {names.DEVICE_CLASS}"
+    stored = context.cluster.find(resource_path("deviceclasses", name=names.DEVICE_CLASS))
+    if stored is None:
+        yield problem(
+            subject,
+            "not found",
+            expected="the DeviceClass; until then pods whose claims name it stay Pending",
+            remedy="install the driver's DeviceClass (docs/install.md)",
+        )
+        return
+    spec = as_map(stored.get("spec"))
+    expressions = [
+        str(as_map(as_map(selector).get("cel")).get("expression", ""))
+        for selector in as_list(spec.get("selectors"))
+    ]
+    if any(f'"{names.DRIVER}"' in text or f"'{names.DRIVER}'" in text for text in expressions):
+        yield ok(subject, f"selects by {' and '.join(expressions)}")
+    else:
+        yield warning(
+            subject,
+            f"selectors {expressions or 'none'} do not name this driver",
+            expected=f'device.driver == "{names.DRIVER}"',
+            remedy="install the driver's DeviceClass (docs/install.md)",
+        )
+    for index, config in enumerate(as_list(spec.get("config"))):
+        opaque = as_map(as_map(config).get("opaque"))
+        if opaque.get("driver") != names.DRIVER:
+            continue
+        try:
+            share_policy.parse(opaque.get("parameters"), trusted=True)
+        except ParameterError as error:
+            yield problem(
+                f"{subject}, config[{index}]",
+                str(error),
+                expected="parameters that the node plugin accepts; until then every claim of the "
+                "class fails",
+                remedy=f"kubectl edit deviceclass {names.DEVICE_CLASS}",
+            )
+
+
+def templates(context: Context) -> Iterator[Finding]:
+    """Check the ResourceClaimTemplates that the webhook puts into pods."""
+    subject = f"ResourceClaimTemplate {names.CLAIM_TEMPLATE}"
+    every = context.cluster.items(resource_path("resourceclaimtemplates"))
+    stored = [item for item in every if item["metadata"]["name"] == names.CLAIM_TEMPLATE]
+    classes = context.cluster.items(resource_path("deviceclasses"))
+    known = {item["metadata"]["name"] for item in classes}
+    if not stored:
+        yield note(
+            subject,
+            "in no namespace",
+            expected="in each namespace whose pods request GPUs by annotations, if the webhook is "
+            "used",
+            remedy="kubectl apply -n NAMESPACE -f daemonset/claim-template.yaml",
+        )
+    for template in stored:
+        namespace = template["metadata"].get("namespace", "")
+        wanted = {
+            str(each.get("deviceClassName", "")) for each in resource_claims.requests(template)
+        }
+        if named := sorted(wanted - known):
+            yield problem(
+                f"{subject} in {namespace}",
+                f"names DeviceClass {', '.join(named)}, which does not exist",
+                expected=f"deviceClassName: {names.DEVICE_CLASS}",
+                remedy=f"kubectl delete -n {namespace} resourceclaimtemplate "
+                f"{names.CLAIM_TEMPLATE}, and apply daemonset/claim-template.yaml there",
+            )
+        else:
+            yield ok(f"{subject} in {namespace}", "names existing classes")
+
+
+def known_pools(context: Context) -> Iterator[Finding]:
+    """Check that nodes publish pools that are GPUPools, and how these want pods to be placed.
+
+    Nodes can be in pools by their settings, beside GPUPools of other names. kube-scheduler takes a
+    node's first card with room, whatever the mode of placement, and does not weigh GPUs when it
+    chooses the node (docs/adr/0053).
+    """
+    slices = context.cluster.slices(fieldSelector=f"spec.driver={names.DRIVER}")
+    pools = context.cluster.items(GPUPOOLS)
+    known = {str(pool["metadata"]["name"]) for pool in pools}
+    by_settings = devices.gpupools(slices) - known
+    if known and by_settings:
+        yield warning(
+            "GPUPools of the nodes",
+            f"nodes publish {', '.join(sorted(by_settings))}, and the cluster's GPUPools are "
+            f"{', '.join(sorted(known))}",
+            expected="the same names: a pod that names a GPUPool which no node publishes waits",
+            remedy="set pool-source=node-labels or object on the node plugins, so that their nodes "
+            "are in these GPUPools; or have pods name what the nodes publish",
+        )
+    modes = {
+        str(each["metadata"]["name"]): as_map(as_map(each.get("spec")).get("placement")).get("mode")
+        for each in (context.cluster.items(TEMPLATES) if pools else ())
+    }
+    for pool in pools:
+        if mode := modes.get(str(as_map(pool.get("spec")).get("schedulingConfigTemplate"))):
+            yield note(
+                f"GPUPool {pool['metadata']['name']}",
+                f"placement.mode {mode} has no effect: kube-scheduler fills a node's cards one "
+                "after the other, and chooses the node by CPU and memory",
+                remedy="place pods by their affinity or topologySpreadConstraints "
+                "(docs/concepts.md, Which card a pod gets)",
+            )
+
+
+def crds(context: Context) -> Iterator[Finding]:
+    """Check that Tensor Fusion's CRDs keep the fields that turn DRA on for the pods of a pool."""
+    root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for name, field in DEFINITIONS.items():
+        stored = context.cluster.find(f"{root}/{name}")
+        if stored is None:
+            continue
+        subject, is_kept = f"CustomResourceDefinition {name}", True
+        for found in map(as_map, as_list(as_map(stored.get("spec")).get("versions"))):
+            for key in ("schema", "openAPIV3Schema", "properties", "spec"):
+                found = as_map(found.get(key))  # noqa: PLW2901
+            keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
+            is_kept &= keeps_unknown or field in as_map(found.get("properties"))
+        if is_kept:
+            yield ok(subject, f"keeps spec.{field}")
+        else:
+            yield note(
+                subject,
+                f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by "
+                "it",
+                expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
+                remedy="annotate the pods, or replace Tensor Fusion's own definition by "
+                f"daemonset/chart/tensor-fusion-crds/{name.partition('.')[0]}.yaml",
+            )
+
+
+def of_node_plugin(context: Context) -> Iterator[Finding]:
+    """Check each permission that a node plugin with these settings uses.
+
+    The account is the pod's own, else that of the DaemonSet, else the user of the kubeconfig. With
+    the DaemonSet's account its settings count, too.
+    """
+    settings = {name: str(getattr(context.settings, name)).lower() for name in _DECISIVE}
+    account = None
+    if not context.in_pod:
+        for workload in _installed(context)[:1]:
+            account = _account(workload)
+            variables = _environment(workload)
+            settings |= {
+                name: variables[variable]
+                for name in _DECISIVE
+                if (variable := f"{_SETTING}{name.upper()}") in variables
+            }
+    if account is not None:
+        subject = f"service account {'/'.join(account)}"
+    elif context.in_pod:
+        subject = "this pod's service account"
+    else:
+        subject = "the user of this kubeconfig"
+        yield note(
+            "rights",
+            "found no DaemonSet of this driver; those of the kubeconfig's user are checked",
+            remedy="install the DaemonSet, or run this in a pod with the node plugin's account",
+        )
+    wanted = permissions.of_node_plugin(
+        pool_source=settings["pool_source"],
+        read_pods=settings["read_pods"] == "true",
+        marks_pods=bool(settings["hypervisor_sockets"]),
+        lists_claims=settings["enforcer_wait_seconds"].strip("0.") != "",
+        releases_driver=settings["release_driver"] == "true" and not settings["simulated_gpus"],
+    )
+    yield from permissions.findings(subject, _answers(context, wanted, account))
+
+
+def of_webhook(context: Context) -> Iterator[Finding]:
+    """Check each permission that the webhook uses, if it is installed."""
+    selector = f"{_COMPONENT}webhook"
+    found = context.cluster.items("/apis/apps/v1/deployments", labelSelector=selector)
+    for workload in found[:1]:
+        account = _account(workload)
+        answers = _answers(context, permissions.of_webhook(), account)
+        yield from permissions.findings(f"service account {'/'.join(account)}", answers)
+
+
+def _answers(
+    context: Context, wanted: Iterable[Permission], account: tuple[str, str] | None
+) -> list[AccessAnswer]:
+    minor = context.cluster.minor_version
+    return [
+        context.cluster.review_access(permission, service_account=account)
+        for permission in wanted
+        if minor is None or minor >= permission.since_minor
+    ]
+
+
+def _account(workload: Mapping[str, Any]) -> tuple[str, str]:
+    """Return namespace and name of the service account of a workload's pods."""
+    name = workload["spec"]["template"]["spec"].get("serviceAccountName") or "default"
+    return workload["metadata"]["namespace"], name
+
+
+def reachable(context: Context) -> Iterator[Finding]:
+    """Check that the webhook is configured, and that a dry run of a pod gets a claim from it.
+
+    The API server's error in the dry run names what is wrong on the way: the CA, the certificate,
+    the Service without endpoints.
+    """
+    subject = "webhook configuration"
+    found = [name for path in CONFIGURATIONS for name in webhooks(context.cluster.items(path))]
+    if not found:
+        yield note(
+            subject,
+            f"none whose name ends with .{_WEBHOOK_DOMAIN}",
+            remedy="install the webhook (docs/install.md) if pods are to request GPUs by "
+            "annotations; pods with claims of their own do not need it",
+        )
+        return
+    yield ok(subject, ", ".join(found))
+    subject, path = "dry run of a pod", f"/api/v1/namespaces/{segment(context.namespace)}/pods"
+    try:
+        admitted = context.cluster.dry_run(path, trial_pod(context.namespace))
+    except StatusError as error:
+        if "calling webhook" in str(error):
+            yield problem(
+                subject,
+                str(error),
+                expected="an answer of the webhook to kube-apiserver",
+                remedy="check its endpoints, its certificate and the network from kube-apiserver "
+                "to pods (port 9443)",
+            )
+        else:
+            yield warning(
+                subject,
+                str(error),
+                expected="an accepted pod",
+                remedy="try it in another namespace with --namespace",
+            )
+        return
+    if claims := as_list(as_map(admitted.get("spec")).get("resourceClaims")):
+        yield ok(subject, f"the webhook added the claim {', '.join(map(name_of, claims))}")
+    else:
+        yield problem(
+            subject,
+            "the webhook added no claim: the pod would run without a GPU",
+            expected="spec.resourceClaims and resources.claims",
+            remedy="check the namespaceSelector and matchConditions of the webhook configuration, "
+            "and the webhook's log",
+        )
+
+
+def trial_pod(namespace: str) -> Mapping[str, Any]:
+    """Return a pod for a dry run, which requests a share by annotations."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "tensorfusion-dra-doctor",
+            "namespace": namespace,
+            "annotations": _TRIAL_ANNOTATIONS,
+        },
+        "spec": {"containers": [{"name": "app", "image": "busybox"}]},
+    }
+
+
+def webhooks(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of this driver's webhooks among all configured ones."""
+    every = [each for found in configurations for each in as_list(found.get("webhooks"))]
+    return [name for name in map(name_of, every) if name.endswith(f".{_WEBHOOK_DOMAIN}")]
