@@ -46,7 +46,7 @@ class Events:
         node_name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store the arguments; nothing is written yet.
+        """Store the arguments.
 
         Args:
             clock: In seconds. It measures the time in which an event is not repeated.

@@ -185,7 +185,7 @@ class WorkerPods:
 
 
 class Nodes:
-    """Reader of one Node; implements ports.Nodes and ports.NodeReadiness."""
+    """Reader of one Node; implements ports.Nodes."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api

@@ -73,7 +73,7 @@ class Watch:
         on_absent: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store the arguments; no request is sent yet.
+        """Store the arguments.
 
         Args:
             path: That of the collection.

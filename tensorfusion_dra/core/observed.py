@@ -445,21 +445,20 @@ def _card(
     )
 
 
-def _consumed(device: Device, held: Iterable[PreparedShare], total: Amounts) -> Amounts:
+def _consumed(device: Device, held: Sequence[PreparedShare], total: Amounts) -> Amounts:
     """Return what the shares count against the device; an exclusive one counts as all of it."""
-    consumed, is_whole = Amounts(), False
     tflops, vram = (
         VIRTUAL_OF[name] if VIRTUAL_OF[name] in device.capacity else name
         for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
     )
+    consumed = Amounts()
     for share in held:
-        is_whole = is_whole or (share.exclusive and not share.admin_access)
         if share.consumed:
             consumed += _amounts(
                 capacity.counted_amount(share.consumed, tflops, device.capacity),
                 capacity.counted_amount(share.consumed, vram, device.capacity),
             )
-    if not is_whole:
+    if not any(share.exclusive and not share.admin_access for share in held):
         return consumed
     # Under another pool's ratios the same card had other amounts.
     return Amounts(

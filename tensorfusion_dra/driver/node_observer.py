@@ -63,14 +63,11 @@ class NodeObserver:
     operations: Callable[[], Sequence[EndedOperation]] = tuple
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
-    _started_at: datetime = field(init=False)
+    started_at: datetime = field(default_factory=utc_now)
     _lock: Lock = field(init=False, default_factory=Lock)  # guards all below
     _view: NodeView | None = field(init=False, default=None)
     _built: float = field(init=False, default=-math.inf)
     _claims: Sequence[PreparedClaim] = field(init=False, default=())
-
-    def __post_init__(self) -> None:
-        self._started_at = self.now()
 
     def view(self) -> NodeView:
         """Return the node as it was at most a second ago."""
@@ -87,7 +84,7 @@ class NodeObserver:
                 node=self.node,
                 pool=catalog.node.pool if catalog else "",
                 version=self.version,
-                started_at=self._started_at,
+                started_at=self.started_at,
                 observed_at=self.now(),
                 registration=self.registration(),
                 api_server=self.api_server(),

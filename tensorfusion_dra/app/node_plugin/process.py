@@ -57,7 +57,7 @@ from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers, Registration
-from tensorfusion_dra.metrics.node_metrics import NodeMetrics
+from tensorfusion_dra.metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.runtime.supervisor import Supervisor
