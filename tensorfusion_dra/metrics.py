@@ -9,27 +9,21 @@ and cut to a length that no legal name has.
 """
 
 import platform
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from prometheus_client import Counter, Histogram, disable_created_metrics
-from prometheus_client.exposition import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    choose_encoder,
-    generate_latest,
-)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.openmetrics.exposition import ALLOWUTF8
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.process_collector import ProcessCollector
 
 from tensorfusion_dra.core import printable
@@ -65,7 +59,6 @@ STAGE_SECONDS: Final = (
 """Bounds for parts of calls, some of which take less than a millisecond."""
 _MAX_CHARACTERS: Final = 300
 """The longest names in Kubernetes have 253."""
-_CONTENT_TYPE: Final = re.compile(r"[A-Za-z0-9/;=., _-]+")
 NODE_PLUGIN: Final = (
     ("get", "groups"),
     *((verb, "resourceslices") for verb in ("list", "watch", "create", "update", "delete")),
@@ -193,16 +186,12 @@ def exposition(metrics: Iterable[Metric], *, accept: str) -> tuple[str, bytes]:
         accept: The Accept header of the request. OpenMetrics is written if it names that, else
             Prometheus' text format.
     """
-    content_type = CONTENT_TYPE_PLAIN_0_0_4
-    encode: Callable[..., bytes] = generate_latest
-    with suppress(TypeError, ValueError):  # the client's version may be no version
-        encode, content_type = choose_encoder(accept)
-    # The library repeats the client's version in the content type.
-    if _CONTENT_TYPE.fullmatch(content_type) is None:
-        encode, content_type = generate_latest, CONTENT_TYPE_PLAIN_0_0_4
+    is_open = "application/openmetrics-text" in accept
+    encode: Callable[..., bytes] = openmetrics.generate_latest if is_open else generate_latest
     # All our names are legal in every escaping scheme, so the text is the same with each. Only with
     # this one does the library not go through each name character by character.
-    return content_type, encode(SimpleNamespace(collect=lambda: metrics), escaping=ALLOWUTF8)
+    text = encode(SimpleNamespace(collect=lambda: metrics), escaping=openmetrics.ALLOWUTF8)
+    return openmetrics.CONTENT_TYPE_LATEST if is_open else CONTENT_TYPE_PLAIN_0_0_4, text
 
 
 def of_process(version: str) -> Iterator[Metric]:

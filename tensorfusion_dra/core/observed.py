@@ -352,17 +352,44 @@ def cards(
     for claim in claims:
         for share in claim.shares:
             held.setdefault(share.device, []).append(share)
-    return tuple(
-        _card(
-            device,
-            held.get(device.name, ()),
-            unhealthy=unhealthy.get(device.name),
-            is_absent=device.name in absent,
-            xids=tuple(xids.get(device.gpu.uuid, ())),
-            foreign=foreign.get(device.gpu.uuid),
+    found = []
+    for device in devices:
+        shares = held.get(device.name, ())
+        total = _amounts(
+            capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value,
+            capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value,
         )
-        for device in devices
-    )
+        found.append(
+            CardView(
+                device=device,
+                physical=_amounts(
+                    device.capacity[names.CAPACITY_TFLOPS].value,
+                    device.capacity[names.CAPACITY_VRAM].value,
+                ),
+                capacity=total,
+                is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
+                consumed=_consumed(device, shares, total),
+                unhealthy=unhealthy.get(device.name),
+                is_absent=device.name in absent,
+                xids=tuple(xids.get(device.gpu.uuid, ())),
+                others=tuple(
+                    OtherCapacity(
+                        name=name,
+                        quantity=device.capacity[name].value,
+                        consumed=sum(
+                            (
+                                capacity.counted_amount(each.consumed, name, device.capacity)
+                                for each in shares
+                            ),
+                            start=Quantity(0, device.capacity[name].value.family),
+                        ),
+                    )
+                    for name in sorted(device.capacity.keys() - names.CAPACITIES)
+                ),
+                foreign=foreign.get(device.gpu.uuid),
+            )
+        )
+    return tuple(found)
 
 
 def shares(
@@ -401,48 +428,6 @@ def shares(
             )
         ]
     return tuple(found)
-
-
-def _card(
-    device: Device,
-    held: Sequence[PreparedShare],
-    *,
-    unhealthy: Unhealthy | None,
-    is_absent: bool,
-    xids: tuple[XidCount, ...],
-    foreign: Used | None,
-) -> CardView:
-    total = _amounts(
-        capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value,
-        capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value,
-    )
-    return CardView(
-        device=device,
-        physical=_amounts(
-            device.capacity[names.CAPACITY_TFLOPS].value, device.capacity[names.CAPACITY_VRAM].value
-        ),
-        capacity=total,
-        is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
-        consumed=_consumed(device, held, total),
-        unhealthy=unhealthy,
-        is_absent=is_absent,
-        xids=xids,
-        others=tuple(
-            OtherCapacity(
-                name=name,
-                quantity=device.capacity[name].value,
-                consumed=sum(
-                    (
-                        capacity.counted_amount(each.consumed, name, device.capacity)
-                        for each in held
-                    ),
-                    start=Quantity(0, device.capacity[name].value.family),
-                ),
-            )
-            for name in sorted(device.capacity.keys() - names.CAPACITIES)
-        ),
-        foreign=foreign,
-    )
 
 
 def _consumed(device: Device, held: Sequence[PreparedShare], total: Amounts) -> Amounts:

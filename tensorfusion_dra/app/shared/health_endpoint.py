@@ -141,16 +141,14 @@ class HealthEndpoint:
         if not self._room.acquire(blocking=False):
             text = "too many pages are being read"
             return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
-        return replace(self._page(request), on_sent=self._room.release)
-
-    def _page(self, request: Request) -> Response:
         try:
-            return self._pages[request.path](request)
+            found = self._pages[request.path](request)
         except Exception as error:
             # A fault of a page must end neither the process nor the probes.
             log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log"
-            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            found = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+        return replace(found, on_sent=self._room.release)
 
 
 def metrics_page(
