@@ -447,21 +447,19 @@ def _of_cards(cards: Sequence[CardView]) -> list[Metric]:
             "card_xids",
             "XIDs that the NVIDIA driver reported about the card.",
             ("uuid", "xid"),
-            (count for card in cards for count in _xids(card)),
+            (
+                ((*_uuid(card), str(code)), counts.get(code, 0))
+                for card in cards
+                for counts in ({each.code: each.count for each in card.xids},)
+                # Those that NVIDIA describes exist at 0.
+                for code in {**xids.DESCRIPTIONS, **counts}
+            ),
         ),
     ]
 
 
 def _uuid(card: CardView) -> LabelValues:
     return (label(card.device.gpu.uuid),)
-
-
-def _xids(card: CardView) -> Iterable[tuple[LabelValues, int]]:
-    """Yield the number of each XID; those that NVIDIA describes as marking a card exist at 0."""
-    numbers = dict.fromkeys(xids.DESCRIPTIONS, 0)
-    numbers.update((each.code, each.count) for each in card.xids)
-    for code, number in numbers.items():
-        yield (*_uuid(card), str(code)), number
 
 
 def _of_shares(shares: Sequence[ShareView], *, most: int) -> list[Metric]:

@@ -62,12 +62,6 @@ class Amounts:
         """The compute in TFLOPS, for display."""
         return self.nano_tflops / NANO
 
-    def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(
-            nano_tflops=self.nano_tflops + other.nano_tflops,
-            vram_bytes=self.vram_bytes + other.vram_bytes,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCapacity:
@@ -436,20 +430,14 @@ def _consumed(device: Device, held: Sequence[PreparedShare], total: Amounts) -> 
         VIRTUAL_OF[name] if VIRTUAL_OF[name] in device.capacity else name
         for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
     )
-    consumed = Amounts()
-    for share in held:
-        if share.consumed:
-            consumed += _amounts(
-                capacity.counted_amount(share.consumed, tflops, device.capacity),
-                capacity.counted_amount(share.consumed, vram, device.capacity),
-            )
-    if not any(share.exclusive and not share.admin_access for share in held):
-        return consumed
-    # Under another pool's ratios the same card had other amounts.
-    return Amounts(
-        nano_tflops=max(consumed.nano_tflops, total.nano_tflops),
-        vram_bytes=max(consumed.vram_bytes, total.vram_bytes),
-    )
+    counted = [share.consumed for share in held if share.consumed]
+    nano_tflops = sum(capacity.counted_amount(c, tflops, device.capacity).nano for c in counted)
+    vram_bytes = sum(capacity.counted_amount(c, vram, device.capacity).ceil() for c in counted)
+    if any(share.exclusive and not share.admin_access for share in held):
+        # Under another pool's ratios the same card had other amounts.
+        nano_tflops = max(nano_tflops, total.nano_tflops)
+        vram_bytes = max(vram_bytes, total.vram_bytes)
+    return Amounts(nano_tflops=nano_tflops, vram_bytes=vram_bytes)
 
 
 def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:
