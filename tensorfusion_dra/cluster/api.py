@@ -206,7 +206,7 @@ class Api:
         """
         with self._reading.slot(subject):
             deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
-            backoff = Backoff(first_seconds=0.2, longest_seconds=2)
+            backoff: Backoff | None = None
             answer: RetryableError | None = None  # the last one of the API server
             while True:
                 seconds = min(_TRY_SECONDS, deadline - time.monotonic())
@@ -225,6 +225,7 @@ class Api:
                         kind, name = (error.details.get(key) for key in ("kind", "name"))
                         if error.status == 404 and path.endswith(f"/{kind}/{segment(str(name))}"):
                             return {}
+                    backoff = backoff or Backoff(first_seconds=0.2, longest_seconds=2)
                     delay = backoff.failed(at_least=error.after_seconds)
                     if is_lasting or time.monotonic() + delay >= deadline:
                         # An answer says more than the silence of a last try without time.

@@ -7,9 +7,8 @@ library takes 20 MB of memory and a fifth of a second to load. The image does wi
 
 import os
 import ssl
-import stat
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -22,8 +21,6 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 _PORTS: Final = {"http": 80, "https": 443}
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes mounts it into each container."""
-_MAX_KUBECONFIG_BYTES: Final = 4 * 2**20
-"""One cluster with its certificates takes 10 KB."""
 
 
 class Login:
@@ -117,7 +114,6 @@ def log_in(kubeconfig: Path | None) -> Login:
     """
     if kubeconfig is None:
         return of_service_account()
-    list(kubeconfig_texts(kubeconfig))  # finds a file that is too large
     # Imported here, because a login in a pod does without them.
     try:
         import kubernetes  # noqa: PLC0415
@@ -222,26 +218,15 @@ def _tls_context(
     return context
 
 
-def kubeconfig_texts(kubeconfig: Path) -> Iterator[bytes]:
-    """Yield the text of each file; a file that cannot be opened is left out.
+def namespace(kubeconfig: Path) -> str:
+    """Return the namespace of the current context; ``default`` if it has none.
 
-    Args:
-        kubeconfig: One path or, as in $KUBECONFIG, several with colons in between.
-
-    Raises:
-        InputError: A file has no end, like a device, or is too large.
+    A kubeconfig that cannot be read has none: the first request reports its error.
     """
-    for part in filter(None, str(kubeconfig).split(os.pathsep)):
-        try:
-            file = Path(part).expanduser()
-            if not stat.S_ISREG(file.stat().st_mode):
-                text = "found no regular file, expected a kubeconfig"
-                raise InputError(f"kubeconfig {file}: {text}")
-            with file.open("rb") as opened:
-                found = opened.read(_MAX_KUBECONFIG_BYTES + 1)
-        except (OSError, RuntimeError):
-            continue
-        if len(found) > _MAX_KUBECONFIG_BYTES:
-            text = f"found more than {_MAX_KUBECONFIG_BYTES} bytes, expected a kubeconfig"
-            raise InputError(f"kubeconfig {file}: {text}")
-        yield found
+    try:
+        import kubernetes  # noqa: PLC0415 - as in log_in()
+
+        _, active = kubernetes.config.list_kube_config_contexts(str(kubeconfig))  # type: ignore[no-untyped-call]
+        return str(active["context"].get("namespace") or "default")
+    except Exception:  # noqa: BLE001 - on a damaged file the library raises any error
+        return "default"

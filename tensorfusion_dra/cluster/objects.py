@@ -1,7 +1,12 @@
-"""Single objects at the API server: ResourceClaims and their status, Pods, and the Node."""
+"""Objects at the API server: ResourceClaims and their status, Pods, the Node, and Events."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
+
+import structlog
 
 from tensorfusion_dra.cluster.api import (
     APPLY,
@@ -12,16 +17,20 @@ from tensorfusion_dra.cluster.api import (
     resource_path,
 )
 from tensorfusion_dra.cluster.watch import Watch
-from tensorfusion_dra.core import names
+from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import (
     ClaimError,
+    DriverError,
     MissingPermissionError,
     RetryableError,
     StatusError,
 )
 from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.runtime.loops import LogThrottle
+
+log = structlog.get_logger()
 
 _WAIT_SECONDS: Final = 10.0
 _PERMISSION_STATUS: Final = "patch on resourceclaims/status"
@@ -34,6 +43,17 @@ _PERMISSION_TOKEN: Final = "a token bound to a pod on the one node that the clai
 # node of the token.
 _DRIVER_RESOURCE: Final = "resourceclaims/driver"
 _ASSOCIATED: Final = "associated-node:"
+_NODES_NAMESPACE: Final = "default"
+"""Events about cluster-scoped objects are in the namespace `default`."""
+_ACTION: Final = "ServeGPUs"
+"""The event's action: what this driver does with the object. The reason gives the outcome."""
+_TERMINATING: Final = "being terminated"
+"""Part of the text by which the API server refuses objects in a namespace that is deleted."""
+_PERMISSION_EVENTS: Final = "create on events in all namespaces"
+_QUIET_SECONDS: Final = 600.0
+_EVENT_WAIT_SECONDS: Final = 5.0
+_MAX_NOTE_BYTES: Final = 1024
+_MAX_INSTANCE_BYTES: Final = 128
 
 
 class Claims:
@@ -185,7 +205,7 @@ class WorkerPods:
 
 
 class Nodes:
-    """Reader of one Node; implements ports.Nodes and ports.NodeReadiness."""
+    """Reader of one Node; implements ports.Nodes."""
 
     def __init__(self, api: Api, *, node_name: str) -> None:
         self._api = api
@@ -210,3 +230,106 @@ class Nodes:
         return self._api.call(
             "GET", resource_path("nodes", name=self._node_name, root=CORE), query=query
         )
+
+
+class Events:
+    """Writer of Events; implements ports.Events. Use it from one thread."""
+
+    def __init__(
+        self,
+        api: Api,
+        nodes: Nodes,
+        *,
+        node_name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            clock: In seconds. It measures the time in which an event is not repeated.
+        """
+        self._api = api
+        self._nodes = nodes
+        self._node_name = node_name
+        self._clock = clock
+        self._written: dict[tuple[str, str, PodRef | None], float] = {}
+        self._paused_until = -math.inf
+        self._may_name_pods = True
+        self._throttle = LogThrottle(clock=clock)
+
+    def warn(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
+        return self._write("Warning", reason, message, pod)
+
+    def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
+        return self._write("Normal", reason, message, pod)
+
+    def _write(self, kind: str, reason: str, message: str, pod: PodRef | None) -> bool:
+        now = self._clock()
+        self._written = {
+            event: at for event, at in self._written.items() if now - at < _QUIET_SECONDS
+        }
+        if (reason, message, pod) in self._written:
+            return True
+        if now < self._paused_until:
+            return False
+        try:
+            self._send(kind, reason, message, pod)
+        except DriverError as error:
+            if isinstance(error, RetryableError):
+                self._paused_until = self._clock() + error.after_seconds
+            if self._throttle.is_new(str(error)):
+                log.warning("event_write_failed", reason=reason, error=str(error))
+            return False
+        self._throttle.over()
+        self._written[reason, message, pod] = now
+        return True
+
+    def _send(self, kind: str, reason: str, message: str, pod: PodRef | None) -> None:
+        """Create the Event; about the Node if this driver may not write any about pods."""
+        if pod is not None and self._may_name_pods:
+            regarding = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            }
+            try:
+                self._create(pod.namespace, kind, reason, message, regarding)
+            except StatusError as error:
+                if error.status == 404 or _TERMINATING in str(error):
+                    return  # the namespace goes, and the pod with it
+                if error.status != 403:
+                    raise
+                self._may_name_pods = False
+                log.warning("pod_events_forbidden", error=f"expected {_PERMISSION_EVENTS}: {error}")
+            else:
+                return
+        regarding = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node_name,
+            "uid": self._nodes.uid(),
+        }
+        text = message if pod is None else f"pod {pod}: {message}"
+        self._create(_NODES_NAMESPACE, kind, reason, text, regarding)
+
+    def _create(
+        self, namespace: str, kind: str, reason: str, message: str, regarding: Mapping[str, str]
+    ) -> None:
+        note = printable.one_line(message)
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{names.DRIVER}-", "namespace": namespace},
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "reportingController": names.DRIVER,
+            "reportingInstance": self._node_name[:_MAX_INSTANCE_BYTES],
+            "action": _ACTION,
+            "reason": reason,
+            "type": kind,
+            "regarding": regarding,
+            "note": note.encode()[:_MAX_NOTE_BYTES].decode(errors="ignore"),
+        }
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        self._api.call("POST", path, body=event, wait_seconds=_EVENT_WAIT_SECONDS)

@@ -73,7 +73,7 @@ class Watch:
         on_absent: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store the arguments; no request is sent yet.
+        """Store the arguments.
 
         Args:
             path: That of the collection.
@@ -136,20 +136,16 @@ class Watch:
                 self._backoff.succeeded()
                 if error is None:
                     self._throttle.over()
-            self._stop.wait(self._delay(error))
-
-    def _delay(self, error: RetryableError | None) -> float:
-        """Return the seconds to wait after a watch has ended; report the error that ended it."""
-        delay = self._backoff.failed(at_least=error.after_seconds if error else 0.0)
-        status = error.status if isinstance(error, StatusError) else None
-        if self._is_open and self._ended_early and status is None:
-            delay = max(delay, random.uniform(0, _RETURN_SECONDS))  # noqa: S311 - spreads load
-        if status == 404 and self._on_absent:
-            self._on_absent()
-        elif error is not None and not self._stop.is_set() and self._throttle.is_new(str(error)):
-            event = "watch_forbidden" if status == 403 else "watch_retried"
-            log.warning(event, seconds=round(delay, 1), error=str(error))
-        return delay
+            delay = self._backoff.failed(at_least=error.after_seconds if error else 0.0)
+            status = error.status if isinstance(error, StatusError) else None
+            if self._is_open and self._ended_early and status is None:
+                delay = max(delay, random.uniform(0, _RETURN_SECONDS))  # noqa: S311 - spreads load
+            if status == 404 and self._on_absent:
+                self._on_absent()
+            elif error and not self._stop.is_set() and self._throttle.is_new(str(error)):
+                event = "watch_forbidden" if status == 403 else "watch_retried"
+                log.warning(event, seconds=round(delay, 1), error=str(error))
+            self._stop.wait(delay)
 
     def _list(self) -> None:
         path, query = self._path, {**self._selector, "resourceVersion": self._reached}

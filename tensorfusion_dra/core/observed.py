@@ -62,12 +62,6 @@ class Amounts:
         """The compute in TFLOPS, for display."""
         return self.nano_tflops / NANO
 
-    def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(
-            nano_tflops=self.nano_tflops + other.nano_tflops,
-            vram_bytes=self.vram_bytes + other.vram_bytes,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherCapacity:
@@ -352,17 +346,44 @@ def cards(
     for claim in claims:
         for share in claim.shares:
             held.setdefault(share.device, []).append(share)
-    return tuple(
-        _card(
-            device,
-            held.get(device.name, ()),
-            unhealthy=unhealthy.get(device.name),
-            is_absent=device.name in absent,
-            xids=tuple(xids.get(device.gpu.uuid, ())),
-            foreign=foreign.get(device.gpu.uuid),
+    found = []
+    for device in devices:
+        shares = held.get(device.name, ())
+        total = _amounts(
+            capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value,
+            capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value,
         )
-        for device in devices
-    )
+        found.append(
+            CardView(
+                device=device,
+                physical=_amounts(
+                    device.capacity[names.CAPACITY_TFLOPS].value,
+                    device.capacity[names.CAPACITY_VRAM].value,
+                ),
+                capacity=total,
+                is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
+                consumed=_consumed(device, shares, total),
+                unhealthy=unhealthy.get(device.name),
+                is_absent=device.name in absent,
+                xids=tuple(xids.get(device.gpu.uuid, ())),
+                others=tuple(
+                    OtherCapacity(
+                        name=name,
+                        quantity=device.capacity[name].value,
+                        consumed=sum(
+                            (
+                                capacity.counted_amount(each.consumed, name, device.capacity)
+                                for each in shares
+                            ),
+                            start=Quantity(0, device.capacity[name].value.family),
+                        ),
+                    )
+                    for name in sorted(device.capacity.keys() - names.CAPACITIES)
+                ),
+                foreign=foreign.get(device.gpu.uuid),
+            )
+        )
+    return tuple(found)
 
 
 def shares(
@@ -403,69 +424,20 @@ def shares(
     return tuple(found)
 
 
-def _card(
-    device: Device,
-    held: Sequence[PreparedShare],
-    *,
-    unhealthy: Unhealthy | None,
-    is_absent: bool,
-    xids: tuple[XidCount, ...],
-    foreign: Used | None,
-) -> CardView:
-    total = _amounts(
-        capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value,
-        capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value,
-    )
-    return CardView(
-        device=device,
-        physical=_amounts(
-            device.capacity[names.CAPACITY_TFLOPS].value, device.capacity[names.CAPACITY_VRAM].value
-        ),
-        capacity=total,
-        is_virtual=any(virtual in device.capacity for virtual in VIRTUAL_OF.values()),
-        consumed=_consumed(device, held, total),
-        unhealthy=unhealthy,
-        is_absent=is_absent,
-        xids=xids,
-        others=tuple(
-            OtherCapacity(
-                name=name,
-                quantity=device.capacity[name].value,
-                consumed=sum(
-                    (
-                        capacity.counted_amount(each.consumed, name, device.capacity)
-                        for each in held
-                    ),
-                    start=Quantity(0, device.capacity[name].value.family),
-                ),
-            )
-            for name in sorted(device.capacity.keys() - names.CAPACITIES)
-        ),
-        foreign=foreign,
-    )
-
-
-def _consumed(device: Device, held: Iterable[PreparedShare], total: Amounts) -> Amounts:
+def _consumed(device: Device, held: Sequence[PreparedShare], total: Amounts) -> Amounts:
     """Return what the shares count against the device; an exclusive one counts as all of it."""
-    consumed, is_whole = Amounts(), False
     tflops, vram = (
         VIRTUAL_OF[name] if VIRTUAL_OF[name] in device.capacity else name
         for name in (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
     )
-    for share in held:
-        is_whole = is_whole or (share.exclusive and not share.admin_access)
-        if share.consumed:
-            consumed += _amounts(
-                capacity.counted_amount(share.consumed, tflops, device.capacity),
-                capacity.counted_amount(share.consumed, vram, device.capacity),
-            )
-    if not is_whole:
-        return consumed
-    # Under another pool's ratios the same card had other amounts.
-    return Amounts(
-        nano_tflops=max(consumed.nano_tflops, total.nano_tflops),
-        vram_bytes=max(consumed.vram_bytes, total.vram_bytes),
-    )
+    counted = [share.consumed for share in held if share.consumed]
+    nano_tflops = sum(capacity.counted_amount(c, tflops, device.capacity).nano for c in counted)
+    vram_bytes = sum(capacity.counted_amount(c, vram, device.capacity).ceil() for c in counted)
+    if any(share.exclusive and not share.admin_access for share in held):
+        # Under another pool's ratios the same card had other amounts.
+        nano_tflops = max(nano_tflops, total.nano_tflops)
+        vram_bytes = max(vram_bytes, total.vram_bytes)
+    return Amounts(nano_tflops=nano_tflops, vram_bytes=vram_bytes)
 
 
 def _amounts(tflops: Quantity, vram: Quantity) -> Amounts:

@@ -1,16 +1,11 @@
 """Observer of this node: builds the view that the status page, its JSON and the metrics show.
 
-It reads what the loops have found, and asks neither the API server nor the NVIDIA driver. Whoever
-asks within a second of the last view gets that one, so that frequent readers cost no work.
+It reads what the loops have found, and asks neither the API server nor the NVIDIA driver.
 """
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from threading import Lock
-from typing import Final
 
 from tensorfusion_dra.core import observed
 from tensorfusion_dra.core.claims import use
@@ -29,8 +24,6 @@ from tensorfusion_dra.core.observed import (
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.status import utc_now
 
-_REUSED_SECONDS: Final = 1.0
-
 
 @dataclass(slots=True, kw_only=True)
 class NodeObserver:
@@ -46,7 +39,6 @@ class NodeObserver:
         enforcer: The verdict about the node's enforcer; None if there is none.
         operations: Finished prepares and unprepares, the newest first.
         now: Returns the wall clock's time.
-        clock: In seconds, for the age of the last view.
     """
 
     node: str
@@ -62,59 +54,47 @@ class NodeObserver:
     store: Callable[[], StoreView] = StoreView
     operations: Callable[[], Sequence[EndedOperation]] = tuple
     now: Callable[[], datetime] = utc_now
-    clock: Callable[[], float] = time.monotonic
-    _started_at: datetime = field(init=False)
-    _lock: Lock = field(init=False, default_factory=Lock)  # guards all below
-    _view: NodeView | None = field(init=False, default=None)
-    _built: float = field(init=False, default=-math.inf)
+    started_at: datetime = field(default_factory=utc_now)
     _claims: Sequence[PreparedClaim] = field(init=False, default=())
 
-    def __post_init__(self) -> None:
-        self._started_at = self.now()
-
     def view(self) -> NodeView:
-        """Return the node as it was at most a second ago."""
-        with self._lock:
-            if self._view is not None and self.clock() - self._built <= _REUSED_SECONDS:
-                return self._view
-            shares_error = ""
-            try:
-                self._claims = self.claims()
-            except DriverError as error:
-                shares_error = str(error)
-            catalog, used, verdicts = self.catalog.current(), self.use(), self.current_verdicts()
-            self._view = NodeView(
-                node=self.node,
-                pool=catalog.node.pool if catalog else "",
-                version=self.version,
-                started_at=self._started_at,
-                observed_at=self.now(),
-                registration=self.registration(),
-                api_server=self.api_server(),
-                publishing=self.publishing(),
-                store=self.store(),
-                enforcer=self.enforcer(),
-                cards=()
-                if catalog is None
-                else observed.cards(
-                    catalog.devices,
-                    self._claims,
-                    unhealthy=catalog.unhealthy,
-                    absent=catalog.absent,
-                    xids=self.catalog.xids,
-                    foreign=used.foreign,
-                ),
-                cards_missing="" if catalog else self.catalog.reason_missing(),
-                left_out=catalog.left_out if catalog else (),
-                shares=observed.shares(
-                    self._claims,
-                    catalog.by_name() if catalog else {},
-                    verdicts=verdicts,
-                    used=used.shares,
-                ),
-                shares_error=shares_error,
-                use_error=used.trouble,
-                operations=tuple(self.operations()),
-            )
-            self._built = self.clock()
-            return self._view
+        """Return the node as it is now; after an error of the store, with the last known shares."""
+        shares_error = ""
+        try:
+            self._claims = self.claims()
+        except DriverError as error:
+            shares_error = str(error)
+        catalog, used, verdicts = self.catalog.current(), self.use(), self.current_verdicts()
+        return NodeView(
+            node=self.node,
+            pool=catalog.node.pool if catalog else "",
+            version=self.version,
+            started_at=self.started_at,
+            observed_at=self.now(),
+            registration=self.registration(),
+            api_server=self.api_server(),
+            publishing=self.publishing(),
+            store=self.store(),
+            enforcer=self.enforcer(),
+            cards=()
+            if catalog is None
+            else observed.cards(
+                catalog.devices,
+                self._claims,
+                unhealthy=catalog.unhealthy,
+                absent=catalog.absent,
+                xids=self.catalog.xids,
+                foreign=used.foreign,
+            ),
+            cards_missing="" if catalog else self.catalog.reason_missing(),
+            left_out=catalog.left_out if catalog else (),
+            shares=observed.shares(
+                self._claims,
+                catalog.by_name() if catalog else {},
+                verdicts=verdicts,
+                used=used.shares,
+            ),
+            shares_error=shares_error,
+            use_error=used.trouble,
+            operations=tuple(self.operations()),
+        )

@@ -99,10 +99,6 @@ class Nodes(Protocol):
         """
         ...
 
-
-class NodeReadiness(Protocol):
-    """Reader of this node's condition Ready."""
-
     def is_ready(self) -> bool:
         """Return True if the Node is Ready: its kubelet has sent heartbeats within the last minute.
 
@@ -156,45 +152,13 @@ class Events(Protocol):
         Args:
             reason: In CamelCase, for programs.
             message: For people.
-            pod: The pod that it is about; None for the Node. Without the right to write Events
+            pod: The pod that it is about; None for the Node. Without permission to write Events
                 about pods, it is written about the Node.
         """
         ...
 
     def note(self, reason: str, message: str, *, pod: PodRef | None = None) -> bool:
         """Write an Event of type Normal; otherwise like warn()."""
-        ...
-
-
-class Exchanges(Protocol):
-    """Observer of the requests to the API server; each method returns at once, from any thread.
-
-    A request is noted once, when it is over; a watch when it begins, and again if it breaks.
-    """
-
-    def answered(self, method: str, status: int, error: str, *, path: str) -> None:
-        """Take note of an answer.
-
-        Args:
-            method: Such as GET, or WATCH for the beginning of a watch.
-            status: The HTTP status.
-            error: Text of the error, without credentials; "" below status 400.
-            path: Of the request, without its query.
-        """
-        ...
-
-    def unanswered(self, method: str, error: str, *, path: str) -> None:
-        """Take note of a request without a complete answer, or of a watch that broke.
-
-        Args:
-            method: As in answered().
-            error: Its text, without credentials.
-            path: As in answered().
-        """
-        ...
-
-    def watch_event(self) -> None:
-        """Take note of an event of a watch, such as a bookmark."""
         ...
 
 

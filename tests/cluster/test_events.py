@@ -9,8 +9,7 @@ from dra_simulator.api.faults import Refuse
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import EVENTS, NODES, Client, Json, Resource
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.events import Events
-from tensorfusion_dra.cluster.objects import Nodes
+from tensorfusion_dra.cluster.objects import Events, Nodes
 from tests.support.builders.prepared_claims import POD
 
 NAMESPACES = Resource(api_version="v1", plural="namespaces", kind="Namespace", namespaced=False)

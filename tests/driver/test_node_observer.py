@@ -34,9 +34,7 @@ class Observed:
 
     def __init__(self, folder: Path) -> None:
         self.node = Setup(folder)
-        self.readings = 0
         self.reason = ""
-        self.seconds = 0.0
         self.observer = self.observing(self.node.catalog)
 
     def observing(self, catalog: DeviceCatalog, **sources: Any) -> NodeObserver:
@@ -47,11 +45,9 @@ class Observed:
             node="node-01",
             version="1.2.3",
             now=lambda: NOW,
-            clock=lambda: self.seconds,
         )
 
     def claims(self) -> Sequence[PreparedClaim]:
-        self.readings += 1
         if self.reason:
             raise RetryableError(self.reason)
         return self.node.ledger.claims()
@@ -83,18 +79,6 @@ def test_view_has_cards_and_shares(observed: Observed) -> None:
     assert (view.claims, view.shares_error, view.cards_missing) == (2, "", "")
 
 
-def test_view_of_the_last_second_is_reused(observed: Observed) -> None:
-    first = observed.observer.view()
-    observed.prepare("a")
-    observed.seconds = 1.0
-
-    assert observed.observer.view() is first
-    assert observed.readings == 1
-
-    observed.seconds = 1.1
-    assert observed.observer.view().claims == 1
-
-
 def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     observed.prepare("a")
     current = CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=NOW)
@@ -104,12 +88,10 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
     )
     (unseen,) = observer.view().shares
     current_verdicts[unseen.claim.ref.uid] = (current,)
-    observed.seconds = 2.0
     (seen,) = observer.view().shares
 
     cards = simulated_inventory().gpus
     observed.node.use_cards(*(replace(gpu, milli_tflops=624_000) for gpu in cards))
-    observed.seconds = 4.0
     (on_another,) = observer.view().shares
 
     assert [unseen.enforcement, seen.enforcement] == [None, current]
@@ -120,7 +102,7 @@ def test_new_verdict_and_new_catalog_are_shown(observed: Observed) -> None:
 def test_after_an_error_of_the_ledger_the_last_known_shares_are_shown(observed: Observed) -> None:
     observed.prepare("a")
     observed.observer.view()
-    observed.seconds, observed.reason = 2.0, "ledger: busy"
+    observed.reason = "ledger: busy"
 
     view = observed.observer.view()
 

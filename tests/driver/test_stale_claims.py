@@ -14,7 +14,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.stale_claims import StaleClaimCollector
-from tests.support.ports import ClaimsInMemory, Readiness
+from tests.support.ports import ClaimsInMemory, OneNode
 from tests.support.prepared_node import GPU_1, Setup, put_claim, share_result
 
 GONE_SECONDS = 600.0
@@ -39,7 +39,7 @@ class Node(Setup):
     def __init__(self, folder: Path) -> None:
         self.claims_at_server = PartlyUnreadableClaims()
         super().__init__(folder, self.claims_at_server)
-        self.readiness = Readiness()
+        self.readiness = OneNode()
         self.now = 0.0
         self.check_every(60)
 

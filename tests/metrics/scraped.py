@@ -9,7 +9,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tensorfusion_dra.core.observed import NodeView
-from tensorfusion_dra.metrics.node_metrics import NodeMetrics
+from tensorfusion_dra.metrics import NodeMetrics
 
 OPENMETRICS: Final = "application/openmetrics-text;version=1.0.0"
 PREFIX: Final = "tensorfusion_dra_"

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tensorfusion_dra import metrics
+from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.use import Used
@@ -22,10 +24,7 @@ from tensorfusion_dra.core.observed import (
     StoreView,
     XidCount,
 )
-from tensorfusion_dra.metrics import prometheus
-from tensorfusion_dra.metrics.node_metrics import NodeMetrics
-from tensorfusion_dra.metrics.prometheus import NODE_PLUGIN, WEBHOOK
-from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
+from tensorfusion_dra.metrics import NODE_PLUGIN, WEBHOOK, NodeMetrics, WebhookMetrics
 from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics, from_text, scrape
 from tests.support import documented_metrics
 from tests.support.builders.node_views import (
@@ -414,7 +413,7 @@ def test_every_value_of_the_labels_is_explained() -> None:
 
 @pytest.mark.parametrize("known", [NODE_PLUGIN, WEBHOOK])
 def test_known_requests_exist_at_0(known: tuple[tuple[str, str], ...]) -> None:
-    family = prometheus.api_requests(known, {("brew", "other", "200"): 1})
+    family = metrics.api_requests(known, {("brew", "other", "200"): 1})
 
     found = {tuple(sample.labels.values()): sample.value for sample in family.samples}
     assert found.pop(("brew", "other", "200")) == 1
@@ -425,6 +424,10 @@ def test_known_requests_exist_at_0(known: tuple[tuple[str, str], ...]) -> None:
 
 
 END = datetime(2027, 2, 28, tzinfo=UTC)
+
+
+def webhook_metrics() -> WebhookMetrics:
+    return WebhookMetrics(("Pod", *CONFIG_PATHS), Outcome)
 
 
 def scrape_webhook(metrics: WebhookMetrics, expires_at: datetime | None = END) -> Scraped:
@@ -443,14 +446,14 @@ def scrape_webhook(metrics: WebhookMetrics, expires_at: datetime | None = END) -
 def test_webhook_answers_what_is_documented() -> None:
     rows = documented_metrics.table(documented_metrics.WEBHOOK)
 
-    found = scrape_webhook(WebhookMetrics())
+    found = scrape_webhook(webhook_metrics())
 
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
     assert found.label_names() == {name: row.labels for name, row in rows.items()}
 
 
 def test_every_known_label_set_exists_at_0() -> None:
-    found = scrape_webhook(WebhookMetrics())
+    found = scrape_webhook(webhook_metrics())
 
     reviews = found.each("webhook_review_duration_seconds_count")
     assert {value for _, value in reviews} == {0}
@@ -464,7 +467,7 @@ def test_every_known_label_set_exists_at_0() -> None:
 
 
 def test_reviews_by_kind_and_outcome_with_their_time() -> None:
-    metrics = WebhookMetrics()
+    metrics = webhook_metrics()
 
     metrics.reviewed("Pod", Outcome.CHANGED, 0.004)
     metrics.reviewed("Pod", Outcome.CHANGED, 0.5)
@@ -483,5 +486,5 @@ def test_reviews_by_kind_and_outcome_with_their_time() -> None:
 def test_end_of_the_certificate() -> None:
     name = "webhook_certificate_expiry_timestamp_seconds"
 
-    assert scrape_webhook(WebhookMetrics()).value(name) == END.timestamp()
-    assert scrape_webhook(WebhookMetrics(), None).each(name) == []
+    assert scrape_webhook(webhook_metrics()).value(name) == END.timestamp()
+    assert scrape_webhook(webhook_metrics(), None).each(name) == []

@@ -126,9 +126,13 @@ class OneNode:
 
     def __init__(self) -> None:
         self.current = "node-uid-1"
+        self.ready = True
 
     def uid(self) -> str:
         return self.current
+
+    def is_ready(self) -> bool:
+        return self.ready
 
 
 class EventsInMemory:
@@ -158,16 +162,6 @@ class EventsInMemory:
             events.append((reason, message))
             self.pods.append(pod)
         return not self.away
-
-
-class Readiness:
-    """Readiness of the Node."""
-
-    def __init__(self) -> None:
-        self.ready = True
-
-    def is_ready(self) -> bool:
-        return self.ready
 
 
 class DeviceNodesInMemory:

@@ -41,8 +41,8 @@ from tests.support.ports import (
     EventsInMemory,
     FixedDiscovery,
     HostFilesInMemory,
+    OneNode,
     PodsInMemory,
-    Readiness,
 )
 from tests.support.signs import NOT_LOOKED_FOR, signing
 from tests.support.threads import running
@@ -257,7 +257,7 @@ def reconciling(
     """Run the reconciler during the block."""
     reconciler = Reconciler(node.ledger, node.node_files, boot_id=node.boot_id, seconds=seconds)
     stale_claims = StaleClaimCollector(
-        node.claims, Readiness(), node.preparer, gone_seconds=0.1, check_seconds=0.05
+        node.claims, OneNode(), node.preparer, gone_seconds=0.1, check_seconds=0.05
     )
     reconciler.begin()
 

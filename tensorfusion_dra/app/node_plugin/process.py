@@ -28,8 +28,7 @@ from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.cluster.events import Events
-from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Nodes, Pods, WorkerPods
+from tensorfusion_dra.cluster.objects import Claims, ClaimStatus, Events, Nodes, Pods, WorkerPods
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache
 from tensorfusion_dra.core import names
@@ -57,7 +56,7 @@ from tensorfusion_dra.driver.use_watch import UseWatch
 from tensorfusion_dra.kubelet import sockets
 from tensorfusion_dra.kubelet.dra import DraService, HealthService
 from tensorfusion_dra.kubelet.plugin_servers import PluginServers
-from tensorfusion_dra.metrics.node_metrics import NodeMetrics
+from tensorfusion_dra.metrics import NodeMetrics
 from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.runtime.supervisor import Supervisor

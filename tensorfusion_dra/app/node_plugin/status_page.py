@@ -50,29 +50,8 @@ def pages(mode: str, view: Callable[[], NodeView]) -> Mapping[str, Page]:
     if mode == OFF:
         return {}
 
-    def drawn(_request: Request) -> Response:
-        body, policy = _page()
-        return Response(
-            body=body,
-            content_type="text/html; charset=utf-8",
-            headers={**_HEADERS, "Content-Security-Policy": policy},
-        )
-
-    def as_json(_request: Request) -> Response:
-        return Response(
-            body=json.dumps(observed.as_json(view()), separators=(",", ":")).encode(),
-            content_type="application/json",
-            headers={**_HEADERS, "Content-Security-Policy": _NOTHING},
-        )
-
     is_local = mode == LOOPBACK
-    return {
-        "/": _guarded(drawn, is_local=is_local),
-        "/status.json": _guarded(as_json, is_local=is_local),
-    }
 
-
-def _guarded(page: Page, *, is_local: bool) -> Page:
     def answer(request: Request) -> Response:
         if is_local and not request.from_loopback:
             return text_response(
@@ -86,9 +65,16 @@ def _guarded(page: Page, *, is_local: bool) -> Page:
                 if is_local
                 else "Host: expected an address, localhost, or a name of the cluster",
             )
-        return page(request)
+        if request.path == "/":
+            body, policy = _page()
+            content_type = "text/html; charset=utf-8"
+        else:
+            body = json.dumps(observed.as_json(view()), separators=(",", ":")).encode()
+            policy, content_type = _NOTHING, "application/json"
+        headers = {**_HEADERS, "Content-Security-Policy": policy}
+        return Response(body=body, content_type=content_type, headers=headers)
 
-    return answer
+    return {"/": answer, "/status.json": answer}
 
 
 def _is_own_host(host: str, *, is_local: bool) -> bool:

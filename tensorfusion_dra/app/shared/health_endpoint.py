@@ -45,7 +45,7 @@ class Probe:
     """Probe that runs at most once a second and reuses its result; safe for all threads."""
 
     def __init__(self, name: str, question: Callable[[], None]) -> None:
-        """Store the question; it is not called yet.
+        """Store the arguments.
 
         Args:
             question: Returns if all is well, else raises RetryableError.
@@ -53,22 +53,22 @@ class Probe:
         self._name: Final = name
         self._question: Final = question
         self._lock: Final = Lock()  # guards all below
-        self._trouble = ""
+        self._reason = ""
         self._last_run = float("-inf")
 
-    def trouble(self) -> str:
+    def reason(self) -> str:
         """Return the text of the error; empty if all is well."""
         with self._lock:
             if time.monotonic() - self._last_run > _REMEMBERED_SECONDS:
-                before, self._trouble = self._trouble, ""
+                before, self._reason = self._reason, ""
                 try:
                     self._question()
                 except RetryableError as error:
-                    self._trouble = str(error)
-                if self._trouble != before:
-                    log.info("health_changed", part=self._name, error=self._trouble or None)
+                    self._reason = str(error)
+                if self._reason != before:
+                    log.info("health_changed", part=self._name, error=self._reason or None)
                 self._last_run = time.monotonic()
-            return self._trouble
+            return self._reason
 
 
 class HealthEndpoint:
@@ -132,25 +132,23 @@ class HealthEndpoint:
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET")
         check = self._checks.get(request.path)
         if check is not None:
-            trouble = check.trouble()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
-            return text_response(status, trouble or "ok")
+            reason = check.reason()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+            return text_response(status, reason or "ok")
         if request.path not in self._pages:
             paths = ", ".join((*self._checks, *self._pages))
             return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")
         if not self._room.acquire(blocking=False):
             text = "too many pages are being read"
             return text_response(HTTPStatus.SERVICE_UNAVAILABLE, text)
-        return replace(self._page(request), on_sent=self._room.release)
-
-    def _page(self, request: Request) -> Response:
         try:
-            return self._pages[request.path](request)
+            found = self._pages[request.path](request)
         except Exception as error:
             # A fault of a page must end neither the process nor the probes.
             log.error("page_failed", path=request.path, error=repr(error), exc_info=True)
             text = f"{type(error).__name__}, see the log"
-            return text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+            found = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, text)
+        return replace(found, on_sent=self._room.release)
 
 
 def metrics_page(

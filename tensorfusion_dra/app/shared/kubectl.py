@@ -5,15 +5,10 @@ In a pod without a kubeconfig it is that of the pod's service account.
 
 import argparse
 import os
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from tensorfusion_dra.cluster import login
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.errors import InputError
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
@@ -40,26 +35,8 @@ def api(kubeconfig: str | None) -> Api:
 
 
 def namespace(kubeconfig: str | None) -> str:
-    """Return the namespace of the current context; ``default`` if it has none.
-
-    A kubeconfig that cannot be read has none: the first request reports its error.
-    """
-    contexts: dict[str, Any] = {}
-    current = ""
-    with suppress(InputError):
-        for text in login.kubeconfig_texts(Path(_path(kubeconfig))):
-            try:
-                read = yaml.safe_load(text)
-            except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-                continue
-            if isinstance(read, dict):
-                current = current or str(read.get("current-context") or "")
-                for entry in read.get("contexts") or ():
-                    if isinstance(entry, dict):
-                        contexts.setdefault(str(entry.get("name")), entry.get("context"))
-    context = contexts.get(current)
-    found = context.get("namespace") if isinstance(context, dict) else None
-    return str(found or "default")
+    """Return the namespace of the current context; ``default`` if it has none."""
+    return login.namespace(Path(_path(kubeconfig)))
 
 
 def _path(kubeconfig: str | None) -> str:

@@ -20,11 +20,13 @@ from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Claims, Pods
 from tensorfusion_dra.cluster.slices import PublishedSlices
 from tensorfusion_dra.cluster.watch import ObjectCache
+from tensorfusion_dra.core.admission.claim_admission import CONFIG_PATHS
 from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
+from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.registered import AUTO
-from tensorfusion_dra.metrics.webhook_metrics import WebhookMetrics
+from tensorfusion_dra.metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
@@ -67,7 +69,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
         *(Path(settings.tls_cert_file), Path(settings.tls_key_file)),
         Path(settings.client_ca_file) if settings.client_ca_file else None,
     )
-    metrics = WebhookMetrics()
+    metrics = WebhookMetrics(("Pod", *CONFIG_PATHS), Outcome)
     api = Api(Path(settings.kubeconfig) if settings.kubeconfig else None)
     api.connect()
     process_memory.finish_start()

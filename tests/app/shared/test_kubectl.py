@@ -10,18 +10,27 @@ from tensorfusion_dra.app.shared import kubectl
 from tensorfusion_dra.core.errors import InputError
 
 
-def written(path: Path, current: str = "", **namespaces: str) -> Path:
+def written(path: Path, current: str, **namespaces: str) -> Path:
     """Write a kubeconfig with contexts of these namespaces."""
-    contexts = [{"name": name, "context": {"namespace": ns}} for name, ns in namespaces.items()]
-    path.write_text(yaml.safe_dump({"current-context": current, "contexts": contexts}))
+    contexts = [
+        {"name": name, "context": {"namespace": ns, "cluster": "c", "user": "u"}}
+        for name, ns in namespaces.items()
+    ]
+    document = {
+        "current-context": current,
+        "contexts": contexts,
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    path.write_text(yaml.safe_dump(document))
     return path
 
 
 def test_namespace_is_that_of_the_current_context_in_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = written(tmp_path / "a", "two")
-    second = written(tmp_path / "b", "one", one="team-a", two="team-b")
+    first = written(tmp_path / "a", "two", two="team-b")
+    second = written(tmp_path / "b", "two", one="team-a")
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", str(first), str(second)]))
 
     assert kubectl.namespace(None) == "team-b"

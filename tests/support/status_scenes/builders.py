@@ -198,9 +198,11 @@ def operation(
 
 
 def _card(card: Card, index: int) -> CardView:
-    consumed = Amounts()
-    for tenant in card.tenants:
-        consumed += share(tenant, index).requested
+    requested = [share(tenant, index).requested for tenant in card.tenants]
+    consumed = Amounts(
+        nano_tflops=sum(each.nano_tflops for each in requested),
+        vram_bytes=sum(each.vram_bytes for each in requested),
+    )
     return CardView(
         device=device(index, card.product_name),
         physical=card.physical,
