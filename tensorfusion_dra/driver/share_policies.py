@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 
-from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.claims import pod_marks, share_policy
 from tensorfusion_dra.core.claims.admit import ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim
@@ -17,6 +16,7 @@ from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePoli
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError
+from tensorfusion_dra.core.kubernetes import pod_claims
 
 
 class ClaimPods:
@@ -111,7 +111,7 @@ def neighbours(
 ) -> ContainerNeighbours:
     """Return the claims that share a container with this claim, as its pods list them.
 
-    Some enforcers cannot keep two claims of one container apart (core/admission/pod_containers.py
+    Some enforcers cannot keep two claims of one container apart (core/kubernetes/pod_claims.py
     explains why), so admit() refuses the second one. The pods are read before the ledger's
     transaction, because the API server may be slow. None is read if the enforcer can tell the claim
     from others in a container.
@@ -141,7 +141,7 @@ def neighbours(
         each.limiter and each.isolation is not Isolation.SHARED for each in policies
     )
     for stored in filter(None, pods.stored.values()):
-        together = pod_containers.containers_at_once(stored, claim.ref.name)
+        together = pod_claims.containers_at_once(stored, claim.ref.name)
         if is_counted and together:
             raise ClaimError(
                 f"claim {claim.ref}: found containers {' and '.join(together)} that use it at "
@@ -149,5 +149,5 @@ def neighbours(
                 "otherwise each would have the whole limit, because processes are told apart "
                 "by their PIDs"
             )
-        found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
+        found |= pod_claims.claims_sharing_a_container(stored, claim.ref.name)
     return ContainerNeighbours(frozenset(found))

@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Attribute,
@@ -41,9 +41,9 @@ from tensorfusion_dra.scheduling.devices import (
     Pool,
     SchedulingError,
     Slice,
+    Usage,
     Wanted,
 )
-from tensorfusion_dra.scheduling.usage import Usage
 
 Document = Mapping[str, Any]
 Json = dict[str, Any]
@@ -134,7 +134,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         wanted,
         reachable,
         classes=found.classes,
-        usage=usage.of_claims(found.claims),
+        usage=devices.usage_of(found.claims),
         release=found.release,
     )
     picks = search.run()
@@ -356,7 +356,7 @@ class _Search:
             taken = self._usage.taken(device.id) if self._release < 37 else {}
             if (
                 self._is_selectable(claim, wanted, device)
-                and usage.refusal(wanted.amounts, device.capacity, taken) is None
+                and devices.shortage(wanted.amounts, device.capacity, taken) is None
             ):
                 found.append(device)
         self._all[claim, wanted.name] = found
@@ -443,7 +443,7 @@ class _Search:
             self.reasons[device.id] = reason
             return None
 
-        amounts = usage.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        amounts = devices.consumed(wanted.amounts, device.capacity) if device.is_shared else None
         pick = _Pick(wanted=wanted, device=device, consumed=amounts)
         self._picks[place.claim].append(pick)
         if amounts is None:
@@ -470,7 +470,9 @@ class _Search:
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        return usage.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
+        taken = self._usage.taken(device.id)
+        short = devices.shortage(wanted.amounts, device.capacity, taken)
+        return None if short is None else short.text
 
     def _leave(self, claim: int, wanted: Wanted) -> None:
         """Remove the device that was added last for a request from all constraints."""
