@@ -306,12 +306,7 @@ def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
         return _unfit(name, trial, near, node, error)
     except SchedulingError as error:
         return NodeOutcome(name=name, error=str(error))
-    picked = tuple(
-        DeviceId(result["driver"], result["pool"], result["device"])
-        for allocated in found
-        for result in allocated["devices"]["results"]
-    )
-    return NodeOutcome(name=name, picked=picked)
+    return NodeOutcome(name=name, picked=tuple(pick.device.id for picks in found for pick in picks))
 
 
 def wanted_devices(claims: Iterable[Document]) -> Iterator[tuple[str, Wanted]]:
