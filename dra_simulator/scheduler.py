@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dra_simulator import podclaims
+from dra_simulator import allocation_results, podclaims
 from dra_simulator.loop import Loop, LoopComponent, Recorder, Watched
 from dra_simulator.podclaims import FINALIZER, ClaimNotCreatedError
 from dra_simulator.rest import CLAIMS, CLASSES, NODES, PODS, SLICES, Client, Json, RestError
@@ -185,7 +185,7 @@ def _placement(
         reason = _unfit_reason(pod, claims, node)
         if reason is None:
             try:
-                found = allocation.allocate(waiting, cluster, node)
+                found = allocation_results.allocate(waiting, cluster, node)
             except NoFitError as error:
                 reason = str(error)
                 rejected |= error.devices

@@ -25,7 +25,6 @@ from tensorfusion_dra.app.shared import (
     version,
 )
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.core import names, observed
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State
 from tensorfusion_dra.core.devices import slices
@@ -235,7 +234,7 @@ def _lines(found: Json) -> list[str]:
         [f"Node {found['node']['name']}, pool {found['node']['pool']}"],
         [
             "GPUs",
-            *table([_CARD_COLUMNS, *map(_card_row, found["cards"])]),
+            *streams.table([_CARD_COLUMNS, *map(_card_row, found["cards"])]),
             *(
                 f"  unhealthy since {card['health']['since']}: {card['uuid']}: "
                 f"{card['health']['message']}"
@@ -245,7 +244,7 @@ def _lines(found: Json) -> list[str]:
         ],
         [
             "Prepared claims",
-            *table([_SHARE_COLUMNS, *map(_share_row, found["shares"])]),
+            *streams.table([_SHARE_COLUMNS, *map(_share_row, found["shares"])]),
             *(
                 f"  {share['enforcement']['state']}: {share['namespace']}/{share['claim']} on "
                 f"{share['device']}: {share['enforcement']['message']}"
@@ -372,7 +371,7 @@ def _as_json(report: Report) -> Json:
 
 def _provider_lines(found: Json) -> Iterator[str]:
     every = found["providers"]
-    yield from table([_PROVIDER_COLUMNS, *map(_provider_row, every)])
+    yield from streams.table([_PROVIDER_COLUMNS, *map(_provider_row, every)])
     for each in every:
         yield from map(one_line, _provider_troubles(each))
     for name in found["unknownDisabled"]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, logging, streams
-from tensorfusion_dra.app.shared.streams import shown, table
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.cluster.watch import QUOTAS
 from tensorfusion_dra.core import names, printable
@@ -16,9 +15,8 @@ from tensorfusion_dra.core.admission import quota
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.errors import InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import MIB, Quantity
-from tensorfusion_dra.scheduling import devices, usage
-from tensorfusion_dra.scheduling.devices import Device
-from tensorfusion_dra.scheduling.usage import Holder
+from tensorfusion_dra.scheduling import devices
+from tensorfusion_dra.scheduling.devices import Device, Holder
 
 _FORMS: Final = ("table", "wide", "json", "yaml")
 _COLUMNS: Final = (names.CAPACITY_TFLOPS, names.CAPACITY_VRAM)
@@ -138,7 +136,7 @@ def _cards(lists: ClusterLists) -> list[_Card]:
     claims = lists.claims()
     try:
         parsed = [devices.slice_of(each) for each in devices.with_rules(rules, slices)]
-        used, held = usage.of_claims(claims), usage.holders(claims)
+        used, held = devices.usage_of(claims), devices.holders(claims)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(
             f"the cluster's slices: found {type(error).__name__} {error}, expected slices and "
@@ -202,7 +200,7 @@ def _text_of_namespaces(found: Sequence[Mapping[str, Any]], *, form: str) -> str
         for name, amount in each["amounts"].items()
     ]
     heads = ["NAMESPACE", "CLAIMS", "AMOUNT", "USED", "QUOTA", "LEFT"]
-    return streams.formatted(form, {"namespaces": found}, table([heads, *rows], indent=""))
+    return streams.formatted(form, {"namespaces": found}, streams.table([heads, *rows], indent=""))
 
 
 def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:
@@ -266,7 +264,7 @@ def _lines(
         ]
         for card in cards
     ]
-    yield from table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
+    yield from streams.table([[*heads, *(("POOL", "UUID") if is_wide else ())], *rows], indent="")
     shares = [(card, holder) for card in cards for holder in _shares(card, namespace)]
     if not shares:
         return
@@ -283,7 +281,9 @@ def _lines(
         ]
         for card, holder in shares
     ]
-    yield from table([[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent="")
+    yield from streams.table(
+        [[*heads, *(("CLAIM", "REQUEST") if is_wide else ())], *rows], indent=""
+    )
     if containers is not None:
         used = sorted(
             (containers.get(identity, identity), card.node, short[card.device.id.device], amount)
@@ -292,7 +292,7 @@ def _lines(
         )
         yield ""
         rows = [[*place, _memory(amount)] for *place, amount in used]
-        yield from table([["CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="")
+        yield from streams.table([["CONTAINER", "NODE", "GPU", "VRAM USED"], *rows], indent="")
 
 
 def _shares(card: _Card, namespace: str) -> list[Holder]:
@@ -306,7 +306,7 @@ def _summary(cards: Sequence[_Card]) -> str:
     shares = sum(len(card.holders) for card in cards)
     sums = _totals(published)
     free = [
-        f"{name} {shown(amount.free)} of {shown(amount.total)} free"
+        f"{name} {streams.shown(amount.free)} of {streams.shown(amount.total)} free"
         for name, amount in sums.items()
         if VIRTUAL_OF.get(name) not in sums
     ]
@@ -343,7 +343,9 @@ def _divided(card: _Card, name: str) -> str:
     amount = virtual or card.amounts.get(name)
     if amount is None:
         return "-"
-    return f"{shown(amount.free)} of {shown(amount.total)}" + (" virtual" if virtual else "")
+    return f"{streams.shown(amount.free)} of {streams.shown(amount.total)}" + (
+        " virtual" if virtual else ""
+    )
 
 
 def _consumed(card: _Card, holder: Holder, name: str) -> str:
@@ -352,8 +354,8 @@ def _consumed(card: _Card, holder: Holder, name: str) -> str:
     virtual = holder.amounts.get(VIRTUAL_OF[name])
     physical = holder.amounts.get(name)
     if VIRTUAL_OF[name] in card.amounts and virtual is not None:
-        return shown(virtual)
-    return shown(physical) if physical is not None else "-"
+        return streams.shown(virtual)
+    return streams.shown(physical) if physical is not None else "-"
 
 
 def _used(holder: Holder) -> str:
@@ -363,7 +365,7 @@ def _used(holder: Holder) -> str:
 
 
 def _memory(used_bytes: int) -> str:
-    return shown(Quantity.of_bytes(used_bytes // MIB * MIB))
+    return streams.shown(Quantity.of_bytes(used_bytes // MIB * MIB))
 
 
 def _health(card: _Card) -> str:

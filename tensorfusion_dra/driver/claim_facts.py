@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.claims import (
     device_metadata,
     isolation,
@@ -30,6 +29,7 @@ from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import ProblemKind
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.driver.ports import DeviceNodes, DriverFiles
 from tensorfusion_dra.driver.publish import Catalog, DeviceCatalog
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
@@ -288,8 +288,8 @@ class FactsReader:
     ) -> ContainerNeighbours:
         """Return the claims that share a container with this claim, as its pods list them.
 
-        Some enforcers cannot keep two claims of one container apart (core/admission/
-        pod_containers.py explains why), so admit() refuses the second one. No pod is read if the
+        Some enforcers cannot keep two claims of one container apart (core/kubernetes/
+        resource_claims.py explains why), so admit() refuses the second one. No pod is read if the
         enforcer can tell the claim from others in a container.
 
         Example: container `train` uses the claims `a` and `b`, and the enforcer is HAMi-core. `a`
@@ -309,7 +309,7 @@ class FactsReader:
             each.limiter and each.isolation is not Isolation.SHARED for each in policies
         )
         for stored in filter(None, stored_pods().values()):
-            together = pod_containers.containers_at_once(stored, claim.ref.name)
+            together = resource_claims.containers_at_once(stored, claim.ref.name)
             if is_counted and together:
                 raise ClaimError(
                     f"claim {claim.ref}: found containers {' and '.join(together)} that use it at "
@@ -317,5 +317,5 @@ class FactsReader:
                     "otherwise each would have the whole limit, because processes are told apart "
                     "by their PIDs"
                 )
-            found |= pod_containers.claims_sharing_a_container(stored, claim.ref.name)
+            found |= resource_claims.claims_sharing_a_container(stored, claim.ref.name)
         return ContainerNeighbours(frozenset(found))

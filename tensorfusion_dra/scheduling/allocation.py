@@ -23,14 +23,13 @@ without counters. It does not wait for binding conditions. Three rules depend on
   it leaves out only those that never have enough, and all others have to fit.
 """
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tensorfusion_dra.core.errors import DriverError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Attribute,
@@ -41,12 +40,11 @@ from tensorfusion_dra.scheduling.devices import (
     Pool,
     SchedulingError,
     Slice,
+    Usage,
     Wanted,
 )
-from tensorfusion_dra.scheduling.usage import Usage
 
 Document = Mapping[str, Any]
-Json = dict[str, Any]
 
 _MAX_RESULTS: Final = 32
 """Maximum number of devices of one claim (AllocationResultsMaxSize)."""
@@ -58,7 +56,7 @@ UNSATISFIED: Final = "does not satisfy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pick:
+class Pick:
     """One device for one request.
 
     Attributes:
@@ -114,27 +112,26 @@ def cluster(
     )
 
 
-def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list[Json]:
-    """Allocate devices of one node to a pod's claims.
+def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list[list[Pick]]:
+    """Choose devices of one node for a pod's claims.
 
     Args:
         claims: Those of the pod's claims that have no allocation yet.
 
     Returns:
-        The status.allocation of each claim, in the order of the claims.
+        The devices of each claim, in the order of the claims.
 
     Raises:
         NoFitError: The devices of this node do not satisfy all the claims.
         SchedulingError: The claims, classes or slices have an error that stops the scheduling on
             every node.
     """
-    wanted = [devices.claim_of(claim) for claim in claims]
     reachable = devices.gather(found.slices, node)
     search = _Search(
-        wanted,
+        [devices.claim_of(claim) for claim in claims],
         reachable,
         classes=found.classes,
-        usage=usage.of_claims(found.claims),
+        usage=devices.usage_of(found.claims),
         release=found.release,
     )
     picks = search.run()
@@ -142,83 +139,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
         rejected = {str(device): reason for device, reason in search.reasons.items()}
         rejected |= {str(pool): pool.trouble for pool in reachable if pool.trouble}
         raise NoFitError("cannot allocate all claims", rejected)
-    name = node["metadata"]["name"]
-    return [
-        _result_of(claim, chosen, classes=found.classes, node_name=name)
-        for claim, chosen in zip(wanted, picks, strict=True)
-    ]
-
-
-def _result_of(
-    claim: ClaimSpec, picks: Sequence[_Pick], *, classes: Mapping[str, DeviceClass], node_name: str
-) -> Json:
-    """Return the AllocationResult of a claim."""
-    devices: Json = {"results": [_device_result(pick) for pick in picks]}
-    config = _config(claim, picks, classes)
-    if config:
-        devices["config"] = config
-    result: Json = {"devices": devices}
-    selector = _node_selector(picks, node_name)
-    if selector is not None:
-        result["nodeSelector"] = selector
-    return result
-
-
-def _device_result(pick: _Pick) -> Json:
-    driver, pool, device = pick.device.id
-    result: Json = {"request": pick.wanted.name, "driver": driver, "pool": pool, "device": device}
-    if pick.wanted.is_admin:
-        result["adminAccess"] = True
-    if pick.wanted.tolerations:
-        result["tolerations"] = [dict(toleration) for toleration in pick.wanted.tolerations]
-    if pick.consumed is not None:
-        result["shareID"] = str(uuid.uuid4())
-        if pick.consumed:
-            result["consumedCapacity"] = {name: str(text) for name, text in pick.consumed.items()}
-    return result
-
-
-def _config(
-    claim: ClaimSpec, picks: Sequence[_Pick], classes: Mapping[str, DeviceClass]
-) -> list[Json]:
-    """Return the classes' configuration, once for each class, followed by the claim's.
-
-    An entry for all requests names none.
-    """
-    chosen: dict[str, Wanted] = {pick.wanted.main: pick.wanted for pick in picks}
-    of_class: dict[str, list[str]] = {}
-    for wanted in chosen.values():
-        of_class.setdefault(wanted.device_class, []).append(wanted.name)
-    entries = [
-        {**entry, "source": "FromClass", "requests": names}
-        for class_name, names in of_class.items()
-        for entry in classes[class_name].config
-    ]
-    entries += [{**entry, "source": "FromClaim"} for entry in claim.config]
-    found = []
-    for entry in entries:
-        named = entry.get("requests") or []
-        concerned = [each for each in chosen.values() if {each.main, each.name} & {*named}]
-        if len(concerned) == len(chosen):
-            entry.pop("requests", None)
-        if concerned or not named:
-            found.append(entry)
-    return found
-
-
-def _node_selector(picks: Sequence[_Pick], node_name: str) -> Json | None:
-    """Return the selector of the nodes that can reach the devices; None if all nodes can."""
-    term: Json = {}
-    for pick in picks:
-        if pick.device.is_local:
-            name = {"key": "metadata.name", "operator": "In", "values": [node_name]}
-            return {"nodeSelectorTerms": [{"matchFields": [name]}]}
-        for wider in (pick.device.node_selector or {}).get("nodeSelectorTerms") or ():
-            for kind in ("matchFields", "matchExpressions"):
-                found = term.setdefault(kind, [])
-                found += [entry for entry in wider.get(kind) or () if entry not in found]
-    term = {kind: found for kind, found in term.items() if found}
-    return {"nodeSelectorTerms": [term]} if term else None
+    return picks
 
 
 class _Place(NamedTuple):
@@ -310,13 +231,13 @@ class _Search:
         self._selectable: Final[dict[tuple[int, str, DeviceId], bool]] = {}
         self._all: Final[dict[tuple[int, str], list[Device]]] = {}
         self._tried: Final[dict[DeviceId, set[int]]] = {}
-        self._picks: Final[list[list[_Pick]]] = [[] for _ in claims]
+        self._picks: Final[list[list[Pick]]] = [[] for _ in claims]
         self._constraints: Final[list[list[_Constraint]]] = [
             [_Constraint(each, release) for each in claim.constraints] for claim in claims
         ]
         self._steps = 0
 
-    def run(self) -> list[list[_Pick]] | None:
+    def run(self) -> list[list[Pick]] | None:
         """Return the devices of each claim; None if there is no solution.
 
         Raises:
@@ -356,7 +277,7 @@ class _Search:
             taken = self._usage.taken(device.id) if self._release < 37 else {}
             if (
                 self._is_selectable(claim, wanted, device)
-                and usage.refusal(wanted.amounts, device.capacity, taken) is None
+                and devices.shortage(wanted.amounts, device.capacity, taken) is None
             ):
                 found.append(device)
         self._all[claim, wanted.name] = found
@@ -443,8 +364,8 @@ class _Search:
             self.reasons[device.id] = reason
             return None
 
-        amounts = usage.consumed(wanted.amounts, device.capacity) if device.is_shared else None
-        pick = _Pick(wanted=wanted, device=device, consumed=amounts)
+        amounts = devices.consumed(wanted.amounts, device.capacity) if device.is_shared else None
+        pick = Pick(wanted=wanted, device=device, consumed=amounts)
         self._picks[place.claim].append(pick)
         if amounts is None:
             self._tried.setdefault(device.id, set()).add(place.claim)
@@ -470,7 +391,9 @@ class _Search:
         return "in use" if tried or self._usage.is_exclusive(device.id) else None
 
     def _refusal(self, wanted: Wanted, device: Device) -> str | None:
-        return usage.refusal(wanted.amounts, device.capacity, self._usage.taken(device.id))
+        taken = self._usage.taken(device.id)
+        short = devices.shortage(wanted.amounts, device.capacity, taken)
+        return None if short is None else short.text
 
     def _leave(self, claim: int, wanted: Wanted) -> None:
         """Remove the device that was added last for a request from all constraints."""

@@ -17,22 +17,22 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.cel import terms
-from tensorfusion_dra.core.cel.syntax import CelError
-from tensorfusion_dra.core.cel.terms import Lookup, Term
+from tensorfusion_dra.core.cel import syntax
+from tensorfusion_dra.core.cel.syntax import CelError, Lookup, Term
 from tensorfusion_dra.core.kubernetes import node_fit, resource_claims
-from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices, usage
+from tensorfusion_dra.scheduling import allocation, cel_evaluation, devices
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
 from tensorfusion_dra.scheduling.cel_evaluation import CelCompileError, CelRunError
 from tensorfusion_dra.scheduling.devices import (
     Device,
     DeviceClass,
     DeviceId,
+    Holder,
     SchedulingError,
     Slice,
+    Usage,
     Wanted,
 )
-from tensorfusion_dra.scheduling.usage import Holder, Usage, shortage
 
 Document = Mapping[str, Any]
 _PoolKey = tuple[str, str]
@@ -91,7 +91,7 @@ def rejection_of(
             if not (_is_unhealthy(device) and _reads_phase(failed)):
                 return failed
             phase = phase or failed
-    short = shortage(wanted.amounts, device.capacity, used.taken(device.id))
+    short = devices.shortage(wanted.amounts, device.capacity, used.taken(device.id))
     if short is not None:
         cause = Cause.CAPACITY if short.is_allowed else Cause.AMOUNT
         return Rejection(cause=cause, subject=short.capacity, text=short.text)
@@ -139,7 +139,7 @@ def _reads_phase(failed: Rejection) -> bool:
 def _term(expression: str) -> Term | None:
     """Return the parts of an expression; None if only Kubernetes' own parser can read it."""
     try:
-        return terms.terms(expression)
+        return syntax.terms(expression)
     except CelError:
         return None
 
@@ -174,7 +174,7 @@ def values(lookup: Lookup, devices: Sequence[Device]) -> Counter[str]:
 
 def _value(lookup: Lookup, device: Device) -> str:
     qualified = f"{lookup.domain}/{lookup.name}"
-    if lookup.map == terms.ATTRIBUTES:
+    if lookup.map == syntax.ATTRIBUTES:
         attribute = device.attribute(qualified)
         return _MISSING if attribute is None else _shown(attribute.value)
     capacity = device.capacity.get(qualified)
@@ -306,12 +306,7 @@ def outcome(trial: Trial, near: Cluster, node: Document) -> NodeOutcome:
         return _unfit(name, trial, near, node, error)
     except SchedulingError as error:
         return NodeOutcome(name=name, error=str(error))
-    picked = tuple(
-        DeviceId(result["driver"], result["pool"], result["device"])
-        for allocated in found
-        for result in allocated["devices"]["results"]
-    )
-    return NodeOutcome(name=name, picked=picked)
+    return NodeOutcome(name=name, picked=tuple(pick.device.id for picks in found for pick in picks))
 
 
 def wanted_devices(claims: Iterable[Document]) -> Iterator[tuple[str, Wanted]]:
@@ -380,7 +375,7 @@ def _allocation(claim: Document) -> Document:
 def _unfit(
     name: str, trial: Trial, near: Cluster, node: Document, error: NoFitError
 ) -> NodeOutcome:
-    used, held = usage.of_claims(near.claims), usage.holders(near.claims)
+    used, held = devices.usage_of(near.claims), devices.holders(near.claims)
     wanted = list(wanted_devices(trial.waiting))
     reachable = devices.gather(near.slices, node)
     try:

@@ -21,7 +21,6 @@ from tensorfusion_dra.core.admission import (
     quota,
 )
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tensorfusion_dra.core.admission.pod_admission import Placement
 from tensorfusion_dra.core.admission.pod_request import PodRequest
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.claims import isolation
@@ -39,8 +38,6 @@ from tensorfusion_dra.driver.ports import Objects
 Item = Mapping[str, Any]
 
 _FRESH_SECONDS: Final = 10.0
-_WARNING_SECONDS: Final = 1.0
-"""Longest wait for what only a warning needs."""
 _STORED_SECONDS: Final = 10.0
 """Time until a claim that was admitted is in every list, or was refused by somebody else."""
 
@@ -197,13 +194,6 @@ class PublishedPools:
                 self._read_at = read_at
             return self._names
 
-    def are_several(self) -> bool:
-        """Return True if there are several; False if that cannot be read at once."""
-        try:
-            return len(self.names(wait_seconds=_WARNING_SECONDS)) > 1
-        except RetryableError:
-            return False
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
@@ -273,19 +263,21 @@ class AdmissionRules:
                 else names.ANNOTATION_COMPUTE_PERCENT_REQUEST
             )
             return _refused(where, error)
-        placement = Placement(
+        # The amounts of several models are only in the claim, not in the pod's annotations.
+        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
+        changed = pod_admission.admitted(
+            pod,
+            wanted,
+            containers,
             pool=found.name,
             template=found.template,
             scheduler=self.scheduler,
             names_containers=self.names_containers,
-            is_one_of_several=not found.name and self._published.are_several(),
         )
-        # The amounts of several models are only in the claim, not in the pod's annotations.
-        wanted = choices[0] if len(wanted.models or choices) == 1 else wanted
-        return Verdict(
-            changed=pod_admission.admitted(pod, wanted, containers, placement),
-            warnings=[*pod_admission.warnings(pod, choices[0], containers, placement)],
+        warnings = pod_admission.warnings(
+            pod, choices[0], containers, template=found.template, scheduler=self.scheduler
         )
+        return Verdict(changed=changed, warnings=[*warnings])
 
     def dialect(self, dialect: Dialect, asked: Review) -> Verdict:
         """Translate a new pod from a dialect, for the review of the translated pod that follows."""

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from dra_simulator import match_conditions
+from dra_simulator import allocation_results, match_conditions
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import (
     CLASSES,
@@ -157,7 +157,7 @@ def devices_for(spec: Json, *, existing: Json) -> list[str]:
     cluster = allocation.cluster(slices=stored_slices(2), classes=[device_class], claims=[existing])
     claim = {"metadata": {"namespace": "default", "name": "claim"}, "spec": spec}
     node = {"metadata": {"name": "node-01"}}
-    (found,) = allocation.allocate([claim], cluster, node)
+    (found,) = allocation_results.allocate([claim], cluster, node)
     return [result["device"] for result in found["devices"]["results"]]
 
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 
+from dra_simulator import allocation_results
 from tensorfusion_dra.scheduling import allocation
 from tests.support.objects import Json, device_class, node
 
@@ -23,7 +24,7 @@ def allocate(
         claims=[*existing, *claims],
         release=release,
     )
-    return allocation.allocate(claims, cluster, node())
+    return allocation_results.allocate(claims, cluster, node())
 
 
 def allocated(document: Json, slices: Sequence[Json], existing: Iterable[Json] = ()) -> Json:

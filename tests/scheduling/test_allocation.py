@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dra_simulator import allocation_results
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission
 from tensorfusion_dra.core.admission.pod_request import PodRequest
@@ -465,7 +466,7 @@ def test_devices_of_several_nodes_are_available_where_their_slice_allows(
     wide = placed(ONE_GPU[0], **selection)
     cluster = allocation.cluster(slices=[wide], classes=[device_class()], claims=[])
 
-    (found,) = allocation.allocate([claim()], cluster, node("node-b", zone="east"))
+    (found,) = allocation_results.allocate([claim()], cluster, node("node-b", zone="east"))
 
     assert found.get("nodeSelector") == expected
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_simulator import allocation_results
 from tensorfusion_dra.app.why import answers
 from tensorfusion_dra.scheduling import allocation, placement
 from tensorfusion_dra.scheduling.allocation import Cluster, NoFitError
@@ -61,7 +62,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         made = claim(request, name=f"old-{index}")
         for name in NODES:
             try:
-                (allocated,) = allocation.allocate([made], found, node(name))
+                (allocated,) = allocation_results.allocate([made], found, node(name))
             except NoFitError:
                 continue
             made = {**made, "status": {"allocation": allocated}}
@@ -81,7 +82,7 @@ def test_a_node_fits_exactly_if_the_allocation_finds_devices(found: Cluster, ask
 
     for outcome in outcomes(found, made):
         try:
-            (allocated,) = allocation.allocate([made], found, node(outcome.name))
+            (allocated,) = allocation_results.allocate([made], found, node(outcome.name))
         except NoFitError:
             assert not outcome.fits
         else:
@@ -114,11 +115,11 @@ def test_every_proposal_fits_when_it_is_followed(found: Cluster, asked: Json) ->
             amounts = dict(part.split(" ") for part in less[1].split(", "))
             capacity = {"requests": {**asked["exactly"]["capacity"]["requests"], **amounts}}
             smaller = {**asked, "exactly": {**asked["exactly"], "capacity": capacity}}
-            allocation.allocate([claim(smaller)], found, node(less[2]))
+            allocation_results.allocate([claim(smaller)], found, node(less[2]))
         elif wait := re.fullmatch(r"Wait for (.*) on gpu-. of (.*): without .*", text):
             gone = re.findall(r"claim default/(old-\d)", wait[1])
             left = tuple(old for old in found.claims if old["metadata"]["name"] not in gone)
-            allocation.allocate([made], replace(found, claims=left), node(wait[2]))
+            allocation_results.allocate([made], replace(found, claims=left), node(wait[2]))
         else:
             assert text.startswith("Correct the selector")
 
@@ -133,7 +134,7 @@ def test_each_card_has_the_first_check_that_it_fails() -> None:
         claims=[],
     )
     held = claim(name="old")
-    (allocated,) = allocation.allocate([held], replace(found, slices=found.slices), node())
+    (allocated,) = allocation_results.allocate([held], replace(found, slices=found.slices), node())
     allocated["devices"]["results"][0]["device"] = "full"
     found = replace(found, claims=({**held, "status": {"allocation": allocated}},))
 

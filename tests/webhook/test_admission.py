@@ -263,14 +263,6 @@ def test_pods_that_come_at_once_cost_one_read_of_the_slices_and_those_without_dr
     assert cluster.slices.reads == 1
 
 
-def test_choice_among_several_pools_is_warned_of() -> None:
-    cluster = Cluster(slices=published("a", "b"))
-
-    assert list(cluster.pod(dra_enabled="true", **AMOUNTS).warnings) == [
-        "tensor-fusion.ai/gpupool: not set, so GPUs of every pool match"
-    ]
-
-
 def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
     assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tensorfusion_dra.app.shared import streams
-from tensorfusion_dra.app.shared.streams import STDIN, table
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect, syntax
-from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -57,7 +55,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "explain", help="show which devices it selects, and what excludes each other device"
     )
     for action in (translating, checking, explaining):
-        action.add_argument("expression", nargs="?", help=f"the expression; {STDIN} for stdin")
+        action.add_argument(
+            "expression", nargs="?", help=f"the expression; {streams.STDIN} for stdin"
+        )
         action.add_argument("-f", dest="file", metavar="FILE", help="read it from a file")
         action.add_argument(
             "-o", dest="form", choices=("table", "json"), default="table", help="output format"
@@ -115,9 +115,9 @@ def run(flags: argparse.Namespace) -> int:
 def _expression(text: str | None, file: str | None) -> str:
     if (text is None) == (file is None):
         found = "none" if text is None else "one, and a file"
-        raise InputError(f"expression: found {found}, expected EXPR, -f FILE or {STDIN}")
-    if text == STDIN:
-        file = STDIN
+        raise InputError(f"expression: found {found}, expected EXPR, -f FILE or {streams.STDIN}")
+    if text == streams.STDIN:
+        file = streams.STDIN
     # The line break that ends a file is not part of the expression.
     return streams.read(file).removesuffix("\n") if file is not None else str(text)
 
@@ -149,7 +149,7 @@ def _check(expression: str, *, form: str, as_is: bool) -> int:
     found = _findings(expression, as_is=as_is)
     checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
     rows = [("CHECK", "RESULT"), *((item.check, item.text) for item in found)]
-    sys.stdout.write(streams.formatted(form, {"checks": checks}, table(rows, indent="")))
+    sys.stdout.write(streams.formatted(form, {"checks": checks}, streams.table(rows, indent="")))
     if any(item.is_ok is False for item in found):
         return 1
     return 3 if any(item.is_ok is None for item in found) else 0
@@ -170,7 +170,7 @@ def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
     try:
         translated = dialect.translate(expression)
     except CelError as error:
-        if size <= MAX_EXPRESSION_BYTES:
+        if size <= dialect.MAX_EXPRESSION_BYTES:
             return [*found, _Finding(check="guide's CEL", is_ok=False, text=str(error))]
         translated = expression
     is_dialect = translated != expression
@@ -182,8 +182,8 @@ def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
     found.append(
         _Finding(
             check="length",
-            is_ok=size <= MAX_EXPRESSION_BYTES,
-            text=f"{size} of at most {MAX_EXPRESSION_BYTES} bytes",
+            is_ok=size <= dialect.MAX_EXPRESSION_BYTES,
+            text=f"{size} of at most {dialect.MAX_EXPRESSION_BYTES} bytes",
         )
     )
     return [*found, *_by_library(checked)]

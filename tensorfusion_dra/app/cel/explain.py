@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import kubectl, streams
-from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.cel import dialect, terms
-from tensorfusion_dra.core.cel.terms import Term
+from tensorfusion_dra.core.cel import dialect, syntax
+from tensorfusion_dra.core.cel.syntax import Term
 from tensorfusion_dra.core.errors import DriverError, InputError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
-from tensorfusion_dra.scheduling import cel_evaluation, devices, placement, usage
+from tensorfusion_dra.scheduling import cel_evaluation, devices, placement
 from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
-from tensorfusion_dra.scheduling.devices import Device
-from tensorfusion_dra.scheduling.usage import Usage
+from tensorfusion_dra.scheduling.devices import Device, Usage
 
 Document = Mapping[str, Any]
 _Devices = tuple[Sequence[Device], Usage]
@@ -74,7 +72,7 @@ def run(
     if invalid is not None:
         raise InputError(f"expression: {invalid}")
     found, used = _read(slices, kubeconfig, with_claims=bool(requests))
-    term = terms.terms(expression)
+    term = syntax.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
     lines = _lines(expression if expression != selector else "", term, results, requests)
     sys.stdout.write(streams.formatted(form, _document(expression, term, results), lines))
@@ -89,7 +87,8 @@ def _result(term: Term, device: Device, requests: Mapping[str, Quantity], used: 
     elif requests and used.is_exclusive(device.id):
         refusal = "a claim has it exclusively"
     elif requests:
-        refusal = usage.refusal(requests, device.capacity, used.taken(device.id))
+        short = devices.shortage(requests, device.capacity, used.taken(device.id))
+        refusal = None if short is None else short.text
     reasons = [failed.text for failed in placement.failed_terms(term, device)]
     return _Result(
         device=device,
@@ -120,7 +119,7 @@ def _lines(
             f"{len(matching)} of {len(results)} devices of {names.DRIVER} match; pools: {pools}",
             *([f"{tainted} of them only for claims that tolerate their taints"] if tainted else ()),
         ],
-        table(rows, indent="") if results else (),
+        streams.table(rows, indent="") if results else (),
         *(
             [f"On {count} of them the selector fails, so no node gets its pods: {error}"]
             for error, count in errors.items()
@@ -227,7 +226,7 @@ def _read(file: str | None, kubeconfig: str | None, *, with_claims: bool) -> _De
             for document in slices
             if document["spec"]["driver"] == names.DRIVER
         ]
-        return list(devices.newest(of_driver)), usage.of_claims(claims)
+        return list(devices.newest(of_driver)), devices.usage_of(claims)
     except (KeyError, TypeError, AttributeError, ValueError, DriverError) as error:
         raise InputError(
             f"{subject}: found {type(error).__name__} {error}, "

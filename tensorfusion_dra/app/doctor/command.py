@@ -51,7 +51,6 @@ CHECKS: Final = (
     Check(theme="device class", run=objects.device_class, needs_api=True),
     Check(theme="claim template", run=objects.templates, needs_api=True),
     Check(theme="GPU pools", run=objects.known_pools, needs_api=True, places=_WORKSTATION),
-    Check(theme="GPU pools", run=objects.crds, needs_api=True, places=_WORKSTATION),
     Check(theme="rights", run=objects.of_node_plugin, needs_api=True),
     Check(theme="webhook", run=objects.of_webhook, needs_api=True, places=_WORKSTATION),
     Check(theme="webhook", run=objects.reachable, needs_api=True),

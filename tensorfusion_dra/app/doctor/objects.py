@@ -45,11 +45,6 @@ _TRIAL_ANNOTATIONS: Final = {
     names.ANNOTATION_VRAM_REQUEST: "1Gi",
 }
 _SEE: Final = "see docs/install.md, Your nodes"
-DEFINITIONS: Final = {
-    f"{names.GPUPOOLS}.{names.TENSOR_FUSION_GROUP}": "draConfig",
-    f"{names.SCHEDULING_CONFIG_TEMPLATES}.{names.TENSOR_FUSION_GROUP}": "dra",
-}
-"""The field of spec that turns DRA on, by CRD name. Tensor Fusion's own CRDs lack it."""
 
 
 def _installed(context: Context) -> Sequence[dict[str, Any]]:
@@ -373,32 +368,6 @@ def known_pools(context: Context) -> Iterator[Finding]:
                 "after the other, and chooses the node by CPU and memory",
                 remedy="place pods by their affinity or topologySpreadConstraints "
                 "(docs/concepts.md, Which card a pod gets)",
-            )
-
-
-def crds(context: Context) -> Iterator[Finding]:
-    """Check that Tensor Fusion's CRDs keep the fields that turn DRA on for the pods of a pool."""
-    root = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for name, field in DEFINITIONS.items():
-        stored = context.cluster.find(f"{root}/{name}")
-        if stored is None:
-            continue
-        subject, is_kept = f"CustomResourceDefinition {name}", True
-        for found in map(as_map, as_list(as_map(stored.get("spec")).get("versions"))):
-            for key in ("schema", "openAPIV3Schema", "properties", "spec"):
-                found = as_map(found.get(key))  # noqa: PLW2901
-            keeps_unknown = found.get("x-kubernetes-preserve-unknown-fields") is True
-            is_kept &= keeps_unknown or field in as_map(found.get("properties"))
-        if is_kept:
-            yield ok(subject, f"keeps spec.{field}")
-        else:
-            yield note(
-                subject,
-                f"has no spec.{field}, so the API server drops it and no pool can turn DRA on by "
-                "it",
-                expected=f"pods that turn DRA on by the annotation {names.ANNOTATION_DRA_ENABLED}",
-                remedy="annotate the pods, or replace Tensor Fusion's own definition by "
-                f"daemonset/chart/tensor-fusion-crds/{name.partition('.')[0]}.yaml",
             )
 
 

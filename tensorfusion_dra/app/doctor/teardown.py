@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from tensorfusion_dra.app.doctor import objects
 from tensorfusion_dra.app.shared import kubectl, logging, streams
-from tensorfusion_dra.app.shared.streams import table
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
@@ -100,7 +99,7 @@ def _lines(
     heads = ("NODE", "POD", "STATE", "SINCE", "CLAIMS", "FINALIZERS")
     return streams.sections(
         hanging if found else ["Nothing would hang: no pod uses a claim of this driver."],
-        table([heads, *map(_row, found)], indent="") if found else (),
+        streams.table([heads, *map(_row, found)], indent="") if found else (),
         *(
             [
                 f"{each.level.value}: {each.subject}: {each.found}",

@@ -22,7 +22,6 @@ from tensorfusion_dra.core.devices.gpupool import DEFAULT_QOS, QOS_LEVELS
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.enforcers import registered
 from tensorfusion_dra.enforcers.preload import PreloadMethod
-from tensorfusion_dra.enforcers.registered import AUTO
 
 POOL_SOURCES: Final = ("settings", "object", "node-labels")
 TAINTS: Final = ("NoSchedule", "NoExecute", "none")
@@ -209,8 +208,8 @@ class Settings:
         "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
     )
     enforcer: str = setting(
-        AUTO,
-        f"What enforces the limits: {AUTO} (the first of enforcers that is there), "
+        registered.AUTO,
+        f"What enforces the limits: {registered.AUTO} (the first of enforcers that is there), "
         f"{', '.join(registered.OWN)} (limits are advisory), or one of another package.",
     )
     enforcers: str = setting(
@@ -332,7 +331,7 @@ class Settings:
             registered.entry_point(name)
         if self.enforcer == _NONE and self.require_enforcement:
             raise InputError("require-enforcement: found true and enforcer none, expected false")
-        if self.enforcer == AUTO and _NONE in self.candidates:
+        if self.enforcer == registered.AUTO and _NONE in self.candidates:
             raise InputError("enforcers: found none, expected enforcers; or set enforcer=none")
         expands = self.oversubscription is not None and self.oversubscription.expands_memory
         if expands and not self.expands_memory:
@@ -346,7 +345,7 @@ class Settings:
     @property
     def candidates(self) -> tuple[str, ...]:
         """Return the names of the enforcers that come into question, in their order."""
-        if self.enforcer != AUTO:
+        if self.enforcer != registered.AUTO:
             return (self.enforcer,)
         # With simulated GPUs there is nothing to enforce, and claims get this one's specs.
         return (_TENSOR_FUSION,) if self.simulated_gpus else tuple(self.enforcers.split(","))
@@ -359,7 +358,7 @@ class Settings:
     @property
     def bridge_folder(self) -> str:
         """Return the folder of the hypervisor's sockets; "" if it is not told of pods."""
-        is_usual = self.enforcer == AUTO and not self.simulated_gpus
+        is_usual = self.enforcer == registered.AUTO and not self.simulated_gpus
         if self.hypervisor_sockets or not is_usual or _TENSOR_FUSION not in self.candidates:
             return self.hypervisor_sockets
         return f"{self.kubelet_root}/device-plugins"

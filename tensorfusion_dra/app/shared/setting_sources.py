@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from tensorfusion_dra.core.errors import InputError
 from tensorfusion_dra.discovery import yaml_file
-from tensorfusion_dra.discovery.yaml_file import shown
 
 BOOLEANS: Final = ("true", "false")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -113,12 +112,13 @@ def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:
     for key, value in loaded.items():
         if key not in known:
             raise InputError(
-                f"config {path}: found {shown(key)}, expected the name of a setting (--help lists "
+                f"config {path}: found {yaml_file.shown(key)}, expected the name of a setting "
+                "(--help lists "
                 "them)"
             )
         if not isinstance(value, str | int | float):
             raise InputError(
-                f"config {path}: {key}: found {shown(value)}, expected text or a number"
+                f"config {path}: {key}: found {yaml_file.shown(value)}, expected text or a number"
             )
         found[known[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     return found

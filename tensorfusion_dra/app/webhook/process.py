@@ -25,7 +25,6 @@ from tensorfusion_dra.core.claims.enforcer import EnforcerFacts
 from tensorfusion_dra.core.errors import FatalError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.enforcers import registered
-from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.metrics import WebhookMetrics
 from tensorfusion_dra.runtime.http_server import Server
 from tensorfusion_dra.runtime.supervisor import Supervisor
@@ -81,7 +80,7 @@ def _start(settings: WebhookSettings, supervisor: Supervisor, *, started: float)
     pools, templates, quotas = objects.values()
     # With auto, the nodes decide.
     facts = EnforcerFacts(enforces_hard=True, names_containers=True)
-    if settings.enforcer != AUTO:
+    if settings.enforcer != registered.AUTO:
         facts = registered.kind(settings.enforcer).facts
     admission = AdmissionRules(
         pools=pools,

@@ -7,7 +7,6 @@ from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_sources import LOG_FORMATS, LOG_LEVELS, setting
 from tensorfusion_dra.core import names
 from tensorfusion_dra.enforcers import registered
-from tensorfusion_dra.enforcers.registered import AUTO
 
 _RANGES: Final = {
     "port": (0, 65535),
@@ -57,9 +56,10 @@ class WebhookSettings:
         "objects, for node plugins whose settings oversubscribe: true, false.",
     )
     enforcer: str = setting(
-        AUTO,
+        registered.AUTO,
         "Enforcer of the limits, as in the node plugins' setting: "
-        f"{', '.join((AUTO, *registered.OWN))}, or one of another package. Isolation hard is "
+        f"{', '.join((registered.AUTO, *registered.OWN))}, or one of another package. Isolation "
+        "hard is "
         "refused if the enforcer has none; with auto the nodes decide.",
     )
     drain_seconds: float = setting(
@@ -73,5 +73,5 @@ class WebhookSettings:
     def __post_init__(self) -> None:
         setting_sources.check_ranges(self, _RANGES)
         setting_sources.check_choices(self, _CHOICES)
-        if self.enforcer != AUTO:
+        if self.enforcer != registered.AUTO:
             registered.entry_point(self.enforcer)

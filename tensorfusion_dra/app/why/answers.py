@@ -12,18 +12,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.app.shared import streams
-from tensorfusion_dra.app.shared.streams import shown, table
 from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.admission import pod_request
-from tensorfusion_dra.core.cel import terms
+from tensorfusion_dra.core.cel import syntax
 from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices.capacity import VIRTUAL_OF
 from tensorfusion_dra.core.doctor.finding import Finding
 from tensorfusion_dra.core.kubernetes import quantity, review
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO, Quantity
-from tensorfusion_dra.scheduling import placement, usage
+from tensorfusion_dra.scheduling import devices, placement
 from tensorfusion_dra.scheduling.allocation import UNSATISFIED
-from tensorfusion_dra.scheduling.devices import Wanted
+from tensorfusion_dra.scheduling.devices import Holder, Usage, Wanted
 from tensorfusion_dra.scheduling.placement import (
     Cause,
     NodeClusters,
@@ -32,7 +31,6 @@ from tensorfusion_dra.scheduling.placement import (
     Trial,
     TriedCard,
 )
-from tensorfusion_dra.scheduling.usage import Holder
 
 Document = Mapping[str, Any]
 
@@ -51,7 +49,7 @@ _SHOWN_HELPS: Final = 6
 _SHOWN_NODES: Final = 3
 _BEGINNINGS: Final = tuple(
     f'device.{kind}["{names.DRIVER}"].{optional}'
-    for kind in (terms.ATTRIBUTES, terms.CAPACITY)
+    for kind in (syntax.ATTRIBUTES, syntax.CAPACITY)
     for optional in ("?", "")
 )
 _DEFAULT: Final = '.orValue("")'
@@ -372,21 +370,21 @@ def amounts(holder: Holder) -> str:
     if holder.amounts is None:
         return "the whole card"
     return ", ".join(
-        f"{name} {shown(amount)}" for name, amount in holder.amounts.items() if amount.nano
+        f"{name} {streams.shown(amount)}" for name, amount in holder.amounts.items() if amount.nano
     )
 
 
 def _candidates(outcome: NodeOutcome, trial: Trial, node: Document) -> Iterator[_Candidate]:
     asked = dict(placement.wanted_devices(trial.waiting))
     for card in outcome.cards:
-        used = usage.Usage()
+        used = Usage()
         for holder in card.holders:
             used.add(card.device.id, holder)
         taken = used.taken(card.device.id)
         for request, rejection in card.rejections.items():
             if rejection is None or rejection.cause not in (Cause.CAPACITY, Cause.EXCLUSIVE):
                 continue
-            consumed = usage.consumed(asked[request].amounts, card.device.capacity)
+            consumed = devices.consumed(asked[request].amounts, card.device.capacity)
             shares = [
                 (card.device.capacity[name].value - taken.get(name, Quantity(0))).nano / amount.nano
                 for name, amount in consumed.items()
@@ -433,7 +431,7 @@ def _smaller(
         for name, amount in reduced.items():
             annotation = _ANNOTATION_OF.get(_PHYSICAL_OF.get(name, name), "")
             given_as = f"{annotation}:" if is_annotated and annotation else name
-            texts.append(f"{given_as} {shown(amount)}")
+            texts.append(f"{given_as} {streams.shown(amount)}")
         is_only = len(list(placement.wanted_devices(trial.waiting))) == 1
         of_request = "" if is_only else f" in request {wanted.name}"
         is_whole = is_annotated and pod_request.parse(annotated).whole
@@ -447,7 +445,7 @@ def _reduced(candidate: _Candidate) -> dict[str, Quantity]:
     """Return what is free of each capacity of which the request takes more."""
     wanted, capacity = candidate.wanted, candidate.card.device.capacity
     reduced = {}
-    for name, amount in usage.consumed(wanted.amounts, capacity).items():
+    for name, amount in devices.consumed(wanted.amounts, capacity).items():
         free = capacity[name].value - candidate.taken.get(name, Quantity(0))
         if amount > free:
             nano = free.nano
@@ -518,13 +516,12 @@ def _other_values(trial: Trial, outcomes: Sequence[NodeOutcome]) -> Iterator[str
 
 def _values(subject: str, cards: Sequence[TriedCard], trial: Trial) -> Iterator[str]:
     try:
-        term = terms.terms(subject)
+        term = syntax.terms(subject)
     except CelError:
         return
-    devices = [card.device for card in cards]
     annotated = review.annotations_of(trial.pod)
     for lookup in term.lookups:
-        name, found = lookup.name, placement.values(lookup, devices)
+        name, found = lookup.name, placement.values(lookup, [card.device for card in cards])
         values = ", ".join(
             f"{value} ({count})" for value, count in found.most_common(_SHOWN_REASONS + 1)
         )
@@ -560,7 +557,7 @@ def lines(found: Diagnosis) -> Iterator[str]:
     ]
     tried = [outcome for outcome in found.outcomes if not outcome.error]
     rows = _grouped(tried) if len(tried) > _MAX_NODES else _each(tried, cut)
-    nodes = table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
+    nodes = streams.table([("NODE", "CARD", "WHY NOT", "HELD BY"), *rows], indent="")
     release = (
         f"This is how Kubernetes {found.release} allocates devices; CPU, memory, ports, volumes "
         "and affinity between pods are not checked here."

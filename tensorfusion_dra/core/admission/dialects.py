@@ -26,11 +26,10 @@ from functools import partial
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_containers
 from tensorfusion_dra.core.admission.pod_request import LIKE_MEMORY, REQUESTING_ANNOTATIONS
 from tensorfusion_dra.core.cel.syntax import quoted
 from tensorfusion_dra.core.errors import DriverError
-from tensorfusion_dra.core.kubernetes import quantity
+from tensorfusion_dra.core.kubernetes import quantity, resource_claims
 from tensorfusion_dra.core.kubernetes.quantity import NANO, Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
@@ -328,7 +327,7 @@ def _entries(pod: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str, Json, str
         (Kind.ANNOTATION, "", "metadata", metadata, "annotations"),
         (Kind.LABEL, "", "metadata", metadata, "labels"),
     ]
-    for path, container in pod_containers.with_paths(pod):
+    for path, container in resource_claims.containers_with_paths(pod):
         resources, name = container.get("resources"), name_of(container)
         for field_name in ("requests", "limits"):
             places.append((Kind.RESOURCE, name, f"{path}.resources", resources, field_name))
@@ -356,7 +355,7 @@ def _combine(result: Translation, pod: Mapping[str, Any], asked: dict[str, Amoun
     inits = {
         name_of(container): path.startswith("spec.init")
         and container.get("restartPolicy") != "Always"
-        for path, container in pod_containers.with_paths(pod)
+        for path, container in resource_claims.containers_with_paths(pod)
     }
     first = of_pod.pop(_INJECT, next((name for name, is_init in inits.items() if not is_init), ""))
     if of_pod:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_containers, pod_request
+from tensorfusion_dra.core.admission import pod_request
 from tensorfusion_dra.core.admission.pod_request import REQUESTING_ANNOTATIONS, PodRequest
 from tensorfusion_dra.core.claims import isolation
 from tensorfusion_dra.core.devices.gpu import Isolation
-from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.core.kubernetes import resource_claims, review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
 from tensorfusion_dra.core.kubernetes.quantity import MIB, NANO
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
@@ -68,25 +68,6 @@ OTHERS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Source of a pod's share.
-
-    Attributes:
-        pool: GPUPool of the pod; "" for none.
-        template: Name of the ResourceClaimTemplate, in the pod's namespace.
-        scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
-        is_one_of_several: True if nodes publish several pools, so that a pod has a choice.
-        names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
-    """
-
-    pool: str
-    template: str
-    scheduler: str
-    names_containers: bool = False
-    is_one_of_several: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PodContainer:
     """A container of the pod, as far as the pod's share concerns it.
 
@@ -130,7 +111,7 @@ class PodContainer:
 def containers(pod: Mapping[str, Any], wanted: PodRequest) -> tuple[PodContainer, ...]:
     """Return the pod's containers, init containers first."""
     found = []
-    for path, container in pod_containers.with_paths(pod):
+    for path, container in resource_claims.containers_with_paths(pod):
         name, resources = name_of(container), as_map(container.get("resources"))
         takes_gpus = any(names.NVIDIA_GPU in as_map(resources.get(kind)) for kind in _AMOUNTS_OF)
         is_chosen = takes_gpus or path.startswith("spec.containers")
@@ -202,19 +183,33 @@ def errors(
 
 
 def admitted(
-    pod: Mapping[str, Any], wanted: PodRequest, every: Sequence[PodContainer], placement: Placement
+    pod: Mapping[str, Any],
+    wanted: PodRequest,
+    every: Sequence[PodContainer],
+    *,
+    pool: str,
+    template: str,
+    scheduler: str,
+    names_containers: bool = False,
 ) -> Json:
     """Return the pod with its claim, which its containers use, and canonical annotations.
 
     The annotations are in the spelling that the hypervisor and the node read. A pod that was
     admitted before is returned unchanged.
+
+    Args:
+        every: The pod's containers.
+        pool: GPUPool of the pod; "" for none.
+        template: Name of the ResourceClaimTemplate, in the pod's namespace.
+        scheduler: Scheduler that replaces Tensor Fusion's; "" keeps that one.
+        names_containers: True to tell each container its name, which Tensor Fusion's limiter needs.
     """
     result = copy.deepcopy(dict(pod))
     share = wanted.share
     canonical = {
         names.ANNOTATION_DRA_ENABLED: "true",
         names.ANNOTATION_GPU_COUNT: str(wanted.count),
-        names.ANNOTATION_GPUPOOL: placement.pool,
+        names.ANNOTATION_GPUPOOL: pool,
         names.ANNOTATION_INJECT_CONTAINER: ",".join(each.name for each in every if each.has_share),
         names.ANNOTATION_TFLOPS_REQUEST: str(wanted.tflops or ""),
         names.ANNOTATION_VRAM_REQUEST: str(wanted.vram or ""),
@@ -224,19 +219,18 @@ def admitted(
     annotations = _made(_made(result, "metadata"), "annotations")
     annotations.update({annotation: text for annotation, text in canonical.items() if text})
     spec = _made(result, "spec")
-    if placement.scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
-        spec["schedulerName"] = placement.scheduler
+    if scheduler and spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
+        spec["schedulerName"] = scheduler
     claim = {"name": names.POD_CLAIM}
-    template = {"resourceClaimTemplateName": placement.template}
-    _add_named(spec, "resourceClaims", {**claim, **template})
-    found = pod_containers.with_paths(result)
+    _add_named(spec, "resourceClaims", {**claim, "resourceClaimTemplateName": template})
+    found = resource_claims.containers_with_paths(result)
     for known, (_, container) in zip(every, found, strict=True):
         if known.takes_gpus:
             for kind in _AMOUNTS_OF:
                 _made(_made(container, "resources"), kind).pop(names.NVIDIA_GPU, None)
         if known.has_share:
             _add_named(_made(container, "resources"), "claims", claim)
-            if placement.names_containers:
+            if names_containers:
                 name = {"name": names.ENV_CONTAINER_NAME, "value": known.name}
                 _add_named(container, "env", name)
     return result
@@ -261,32 +255,34 @@ def warnings(
     pod: Mapping[str, Any],
     wanted: PodRequest,
     every: Sequence[PodContainer],
-    placement: Placement,
+    *,
+    template: str,
+    scheduler: str,
 ) -> Iterator[str]:
-    """Yield the warnings, one line each; the API server truncates them at 256 characters."""
+    """Yield the warnings, one line each; the API server truncates them at 256 characters.
+
+    Args:
+        every: The pod's containers.
+        template, scheduler: As of admitted().
+    """
     yield from _of_names(review.annotations_of(pod))
     yield from _of_amounts(wanted)
     spec = as_map(pod.get("spec"))
-    if placement.is_one_of_several and not placement.pool and not wanted.expression:
-        yield f"{names.ANNOTATION_GPUPOOL}: not set, so GPUs of every pool match"
     if spec.get("schedulerName") == names.TENSOR_FUSION_SCHEDULER:
         yield (
-            f"spec.schedulerName: in DRA mode {placement.scheduler} places the pod, "
+            f"spec.schedulerName: in DRA mode {scheduler} places the pod, "
             f"not {names.TENSOR_FUSION_SCHEDULER}"
-            if placement.scheduler
+            if scheduler
             else f"spec.schedulerName: {names.TENSOR_FUSION_SCHEDULER} must be a scheduler that "
             "allocates claims; otherwise the pod stays Pending"
         )
     if spec.get("nodeName"):
         yield "spec.nodeName: the pod bypasses the scheduler, so its claim is never allocated"
     for entry in map(as_map, as_list(spec.get("resourceClaims"))):
-        template = entry.get("resourceClaimTemplateName")
-        if name_of(entry) == names.POD_CLAIM and template != placement.template:
-            found = template or entry.get("resourceClaimName")
-            yield (
-                f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of "
-                f"{placement.template}"
-            )
+        named = entry.get("resourceClaimTemplateName")
+        if name_of(entry) == names.POD_CLAIM and named != template:
+            found = named or entry.get("resourceClaimName")
+            yield (f"spec.resourceClaims: {names.POD_CLAIM} keeps {found} instead of {template}")
     for container in every:
         if not container.has_share:
             if container.takes_gpus:

@@ -233,7 +233,7 @@ class _Translation:
             self._value(node.parts[0], bound)
             self._lacking.pop()
             return ValueKind.UNKNOWN
-        count = syntax.bound(node)
+        count = syntax.bindings(node)
         use: _Use = "either" if node.text in _TAKES_ANYTHING or syntax.is_bind(node) else "value"
         if node.form == "method":
             is_loop = count > 0 and not node.text.startswith("opt")

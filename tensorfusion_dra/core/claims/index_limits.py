@@ -44,7 +44,7 @@ def check(claim: PreparedClaim) -> None:
     limits are equal. If two requests have a share of the same card, such a container gets the
     limit of one of them, not the sum.
 
-    Two claims in one container are a separate check: see core.admission.pod_containers.
+    Two claims in one container are a separate check: see core.kubernetes.resource_claims.
 
     Raises:
         ClaimError: Limits differ between requests, or between cards whose order is unknown.

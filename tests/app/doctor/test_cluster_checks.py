@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from dra_simulator.api import object_rules
 from tensorfusion_dra.app.doctor import kubernetes, objects
@@ -350,32 +349,6 @@ def test_trial_slice_is_valid() -> None:
         trial = kubernetes.trial_slice("node-01", waits=waits)
         assert object_rules.violations(trial["spec"]) == ()
     assert len(kubernetes.trial_slice("n" * 253)["metadata"]["name"]) <= 253
-
-
-DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-CRDS = Path(__file__).parents[3] / "daemonset" / "chart" / "tensor-fusion-crds"
-
-
-def definition(**spec: Any) -> dict[str, Any]:
-    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
-    return {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
-
-
-@pytest.mark.parametrize("name", objects.DEFINITIONS)
-def test_definition_keeps_the_field_that_turns_dra_on(
-    canned: CannedApi, here: Here, name: str
-) -> None:
-    ours = yaml.safe_load((CRDS / f"{name.partition('.')[0]}.yaml").read_text())
-    lenient = definition(**{"x-kubernetes-preserve-unknown-fields": True})
-    others = definition(properties={"qosConfig": {}})
-    dropped = f"has no spec.{objects.DEFINITIONS[name]}, so the API server drops it"
-
-    assert ours["metadata"]["name"] == name
-    for stored, expected in ((ours, OK), (lenient, OK), (others, (Level.NOTE, dropped))):
-        canned.answers[f"GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"] = (
-            stored
-        )
-        findings.check(objects.crds(here()), [expected])
 
 
 PROD_NODE = {"metadata": {"name": "node-01", "labels": {"tier": "prod"}}}

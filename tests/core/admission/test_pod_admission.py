@@ -1,21 +1,18 @@
 """Admission of a pod that requests a share: what is added and removed, warned of and refused."""
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.admission import pod_admission, pod_containers, pod_request
-from tensorfusion_dra.core.admission.pod_admission import Placement
+from tensorfusion_dra.core.admission import pod_admission, pod_request
 from tensorfusion_dra.core.admission.pod_request import PodRequest
+from tensorfusion_dra.core.kubernetes import resource_claims
 from tests.support.admission import Json
 from tests.support.builders.pods import container_document, pod_annotations, pod_document
 
-PLACE = Placement(
-    pool="default", template="tensor-fusion-gpu-template", scheduler="default-scheduler"
-)
+TEMPLATE = "tensor-fusion-gpu-template"
 ASKED = pod_annotations(
     dra_enabled="true", tflops_request="100", vram_request="16Gi", gpupool="default"
 )
@@ -25,10 +22,20 @@ def parsed_request(found: Json) -> PodRequest:
     return pod_request.parse(found["metadata"]["annotations"])
 
 
-def admitted_pod(found: Json, placement: Placement = PLACE) -> Json:
+def admitted_pod(
+    found: Json, scheduler: str = "default-scheduler", *, names_containers: bool = False
+) -> Json:
     wanted = parsed_request(found)
     containers = pod_admission.containers(found, wanted)
-    return pod_admission.admitted(found, wanted, containers, placement)
+    return pod_admission.admitted(
+        found,
+        wanted,
+        containers,
+        pool="default",
+        template=TEMPLATE,
+        scheduler=scheduler,
+        names_containers=names_containers,
+    )
 
 
 def refused(found: Json) -> list[str]:
@@ -192,9 +199,8 @@ def test_pods_own_claim_and_its_use_are_kept() -> None:
     ],
 )
 def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, expected: str) -> None:
-    placement = Placement(pool="", template="t", scheduler=setting)
 
-    found = admitted_pod(pod_document(ASKED, schedulerName=named), placement)
+    found = admitted_pod(pod_document(ASKED, schedulerName=named), setting)
 
     assert found["spec"]["schedulerName"] == expected
 
@@ -208,7 +214,7 @@ def test_containers_with_the_share_learn_their_names_for_tensor_fusions_limiter(
         container_document("c"),
     )
 
-    found = admitted_pod(pod, replace(PLACE, names_containers=True))
+    found = admitted_pod(pod, names_containers=True)
 
     assert [container.get("env") for container in found["spec"]["containers"]] == [
         [{"name": "CONTAINER_NAME", "value": "a"}],
@@ -411,7 +417,7 @@ def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
     ],
 )
 def test_claims_that_share_a_container_with_one_claim(found: Json, together: set[str]) -> None:
-    assert pod_containers.claims_sharing_a_container(found, "claim-a") == together
+    assert resource_claims.claims_sharing_a_container(found, "claim-a") == together
 
 
 def container(name: str, *, request: str = "", claim: str = "a", **more: Any) -> Json:
@@ -438,7 +444,7 @@ SIDECAR: Json = {"restartPolicy": "Always"}
 def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
     found: Json, at_once: tuple[str, ...]
 ) -> None:
-    assert pod_containers.containers_at_once(found, "claim-a") == at_once
+    assert resource_claims.containers_at_once(found, "claim-a") == at_once
 
 
 @pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
@@ -446,16 +452,18 @@ def test_containers_of_one_pid_namespace_may_use_a_request_at_the_same_time(shar
     found = pod_with_claims(container("x"), container("y"))
     found["spec"][shared] = True
 
-    assert pod_containers.containers_at_once(found, "claim-a") == ()
+    assert resource_claims.containers_at_once(found, "claim-a") == ()
 
 
 WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
 
-def warnings(found: Json, placement: Placement = PLACE) -> list[str]:
+def warnings(found: Json, scheduler: str = "default-scheduler") -> list[str]:
     wanted = parsed_request(found)
     containers = pod_admission.containers(found, wanted)
-    return [*pod_admission.warnings(found, wanted, containers, placement)]
+    return [
+        *pod_admission.warnings(found, wanted, containers, template=TEMPLATE, scheduler=scheduler)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -555,9 +563,7 @@ def test_pod_specs_with_unexpected_effects_are_warned_about(
 
 
 def test_kept_scheduler_must_allocate_claims() -> None:
-    kept = Placement(pool="default", template=PLACE.template, scheduler="")
-
-    (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), kept)
+    (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), "")
 
     assert "must be a scheduler that allocates claims" in warning
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.cel import dialect
 from tensorfusion_dra.core.cel.dialect import MAX_EXPRESSION_BYTES, translate
-from tensorfusion_dra.core.cel.syntax import MAX_DEPTH, CelError, parse
-from tensorfusion_dra.core.cel.terms import Lookup, Term, terms
+from tensorfusion_dra.core.cel.syntax import MAX_DEPTH, CelError, Lookup, Term, parse, terms
 from tensorfusion_dra.scheduling import cel_evaluation
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu
