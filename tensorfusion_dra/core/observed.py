@@ -125,7 +125,7 @@ class CardView:
 
     @property
     def free(self) -> Amounts:
-        """What is left of `capacity`; 0 where more is taken than there is."""
+        """Rest of `capacity`; 0 where more is taken than there is."""
         return Amounts(
             nano_tflops=max(0, self.capacity.nano_tflops - self.consumed.nano_tflops),
             vram_bytes=max(0, self.capacity.vram_bytes - self.consumed.vram_bytes),
@@ -150,7 +150,7 @@ class ShareView:
 
     @property
     def requested(self) -> Amounts:
-        """What the scheduler reserved; it counts against the card's capacity."""
+        """Amounts that the scheduler reserved; they count against the card's capacity."""
         if not self.share.consumed:
             return Amounts()
         return _amounts(
@@ -160,7 +160,7 @@ class ShareView:
 
     @property
     def limit(self) -> Limit | None:
-        """What the container may use; None if it has no limit."""
+        """Limit of the container; None if it has none."""
         return None if self.share.admin_access else self.share.limit
 
     @property
@@ -172,7 +172,7 @@ class ShareView:
 
 
 class RegistrationState(StrEnum):
-    """Whether the kubelet knows this instance."""
+    """State of this instance at the kubelet."""
 
     WAITING = "waiting"
     REGISTERED = "registered"
@@ -181,7 +181,7 @@ class RegistrationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationView:
-    """What the kubelet last reported about the registration of this instance.
+    """Last report of the kubelet about the registration of this instance.
 
     Attributes:
         since: Time of the report; None while the kubelet has reported nothing.
@@ -195,7 +195,7 @@ class RegistrationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServerView:
-    """What this process last heard of the API server.
+    """Record of the requests to the API server.
 
     Attributes:
         last_success_at: Time of the last answer or watch event; None before the first one.
