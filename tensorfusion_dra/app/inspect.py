@@ -21,6 +21,7 @@ from tensorfusion_dra.app.shared import (
     node_parts,
     node_settings,
     providers,
+    setting_sources,
     streams,
     version,
 )
@@ -77,7 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", help="GPU model to take instead of this node's GPUs, as A10")
     parser.add_argument("--count", type=int, default=1, help="how many of the model; default: 1")
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, Settings)
 
 
 def run(flags: argparse.Namespace) -> int:

@@ -383,8 +383,8 @@ class _Search:
         return undo
 
     def _unavailable(self, claim: int, wanted: Wanted, device: Device) -> str | None:
-        if device.needs:
-            return f"uses {', '.join(device.needs)}, which this scheduler does not support"
+        if device.uses_counters:
+            return "uses consumesCounters, which this scheduler does not support"
         tried = self._tried.get(device.id, set())
         if wanted.is_admin:
             return "in use by the same claim" if claim in tried else None

@@ -95,10 +95,8 @@ class Device:
     Attributes:
         attributes, capacity: Keyed by the published name, which may lack the driver's domain.
         is_shared: The device may be allocated several times (allowMultipleAllocations).
-        needs: Features that the device uses and this allocator does not support. Such a device is
-            never allocated, as by a scheduler with those features off.
-        is_local: The device belongs to one node.
-        node_selector: Selects the nodes that can use the device; None without a nodeSelector.
+        uses_counters: The device consumes shared counters, which this allocator does not support.
+            Such a device is never allocated, as by a scheduler with that feature off.
     """
 
     id: DeviceId
@@ -106,9 +104,7 @@ class Device:
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
     is_shared: bool = False
     taints: tuple[Taint, ...] = ()
-    needs: tuple[str, ...] = ()
-    is_local: bool = False
-    node_selector: Document | None = None
+    uses_counters: bool = False
 
     @property
     def is_tainted(self) -> bool:
@@ -162,7 +158,7 @@ def slice_of(document: Document) -> Slice:
         generation=pool.get("generation", 0),
         expected_slices=pool["resourceSliceCount"],
         devices=tuple(
-            _device(DeviceId(driver, pool_name, device["name"]), device, spec)
+            _device(DeviceId(driver, pool_name, device["name"]), device)
             for device in spec.get("devices") or ()
         ),
         node_name=spec.get("nodeName") or "",
@@ -184,8 +180,7 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
         yield from sorted(listed, key=lambda device: device.id)
 
 
-def _device(identity: DeviceId, device: Document, spec: Document) -> Device:
-    unsupported = ("consumesCounters",)
+def _device(identity: DeviceId, device: Document) -> Device:
     return Device(
         id=identity,
         attributes={
@@ -200,9 +195,7 @@ def _device(identity: DeviceId, device: Document, spec: Document) -> Device:
             Taint(key=taint["key"], value=taint.get("value", ""), effect=taint["effect"])
             for taint in device.get("taints") or ()
         ),
-        needs=tuple(name for name in unsupported if device.get(name)),
-        is_local=bool(spec.get("nodeName")),
-        node_selector=spec.get("nodeSelector"),
+        uses_counters=bool(device.get("consumesCounters")),
     )
 
 
@@ -380,7 +373,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSpec:
-    """Requests, constraints and configuration of one claim.
+    """Requests and constraints of one claim.
 
     Attributes:
         text: Namespace and name, for error texts.
@@ -390,7 +383,6 @@ class ClaimSpec:
     text: str
     requests: tuple[tuple[Wanted, ...], ...]
     constraints: tuple[Mapping[str, Any], ...] = ()
-    config: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,7 +417,6 @@ def claim_of(document: Mapping[str, Any]) -> ClaimSpec:
         text=text,
         requests=tuple(_alternatives(text, entry) for entry in devices.get("requests") or ()),
         constraints=tuple(devices.get("constraints") or ()),
-        config=tuple(devices.get("config") or ()),
     )
 
 

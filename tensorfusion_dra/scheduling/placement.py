@@ -79,10 +79,9 @@ def rejection_of(
     Raises:
         CelCompileError: A selector of the class or the request does not compile.
     """
-    if device.needs:
-        subject = ", ".join(device.needs)
-        text = f"uses {subject}, which is not supported"
-        return Rejection(cause=Cause.UNSUPPORTED, subject=subject, text=text)
+    if device.uses_counters:
+        text = "uses consumesCounters, which is not supported"
+        return Rejection(cause=Cause.UNSUPPORTED, subject="consumesCounters", text=text)
     if used.is_exclusive(device.id) and not wanted.is_admin:
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
     phase: Rejection | None = None

@@ -75,7 +75,23 @@ def run(
     term = syntax.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
     lines = _lines(expression if expression != selector else "", term, results, requests)
-    sys.stdout.write(streams.formatted(form, _document(expression, term, results), lines))
+    document = {
+        "expression": expression,
+        "matching": sum(item.matches for item in results),
+        "term": _term_document(term, found),
+        "devices": [
+            {
+                "pool": item.device.id.pool,
+                "device": item.device.id.device,
+                "matches": item.matches,
+                "reasons": list(item.reasons),
+                "refusal": item.refusal,
+                "error": item.error,
+            }
+            for item in results
+        ],
+    }
+    sys.stdout.write(streams.formatted(form, document, lines))
     return 0 if any(item.matches for item in results) else 1
 
 
@@ -162,25 +178,6 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
     for (pool, reasons), named in groups.items():
         yield f"  {pool}: {printable.first(named, _SHOWN_DEVICES)}"
         yield from (f"    {reason}" for reason in reasons)
-
-
-def _document(expression: str, term: Term, results: Sequence[_Result]) -> Mapping[str, Any]:
-    return {
-        "expression": expression,
-        "matching": sum(item.matches for item in results),
-        "term": _term_document(term, [item.device for item in results]),
-        "devices": [
-            {
-                "pool": item.device.id.pool,
-                "device": item.device.id.device,
-                "matches": item.matches,
-                "reasons": list(item.reasons),
-                "refusal": item.refusal,
-                "error": item.error,
-            }
-            for item in results
-        ],
-    }
 
 
 def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.doctor.finding import Finding, note, warning
+from tensorfusion_dra.core.doctor.finding import Finding, note
 from tensorfusion_dra.core.kubernetes import claim_devices
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -27,7 +27,6 @@ exit codes:
   1  something would hang; or no answer from the API server
   2  bad input
 """
-_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 _DONE: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -180,19 +179,6 @@ def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Find
             "allocated claims that no pod uses",
             printable.first(unused),
             remedy="none is needed: they are released and deleted without the driver",
-        )
-    foreign = []
-    for claim in ours:
-        every = map(str, as_list(claim["metadata"].get("finalizers")))
-        others = [each for each in every if each != _PROTECTION]
-        if others:
-            foreign.append(f"{_name(claim)} ({', '.join(others)})")
-    if foreign:
-        yield warning(
-            "finalizers of claims",
-            printable.first(foreign),
-            expected=f"only {_PROTECTION}, which Kubernetes removes itself",
-            remedy="find the controllers that have to remove them",
         )
     if webhooks:
         yield note(

@@ -161,14 +161,6 @@ def blocked(
     return f"{answer} Nor is there room: {_shortage(trial, outcomes)}."
 
 
-def untried(pod: str, missing: Sequence[str]) -> str:
-    """Return the answer for a pod that was not tried on the nodes, for want of rights."""
-    return (
-        f"{pod} waits; whether a card is free for it was not tried: no right to list "
-        f"{' and '.join(missing)}. {ELSEWHERE}"
-    )
-
-
 def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
     """Return the answer for a pod that fits."""
     where = node_names(outcomes)
@@ -206,7 +198,8 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         why = _of_nodes(troubles) if troubles else lacking
         return f"no node that it may use has a usable device: {why}{beside}"
     every = list(placement.alternatives(trial.waiting))
-    hopeless = [each for each in every if not any(_passes(card, each) for card in cards)]
+    passed = {name for card in cards for name, found in card.rejections.items() if found is None}
+    hopeless = [each for each in every if passed.isdisjoint(each)]
     if hopeless:
         claim, request, *_ = hopeless[0][0].split("/")
         which = f"for request {claim}/{request}, " if len(set(every)) > 1 else ""
@@ -226,11 +219,6 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         f"no node has {its_cards}: most are on {most.name}, where {number} of {len(most.cards)} "
         f"{fit} alone{', ' + rest if rest else ''}{beside}"
     )
-
-
-def _passes(card: TriedCard, request: Sequence[str]) -> bool:
-    """Return True if a card passes every check of one of a request's alternatives."""
-    return any(name in card.rejections and card.rejections[name] is None for name in request)
 
 
 def _none_of(

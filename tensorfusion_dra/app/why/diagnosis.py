@@ -220,7 +220,10 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
         answer = answers.blocked(name, problems, trial, outcomes)
     elif observed.missing:
-        answer = answers.untried(name, observed.missing)
+        answer = (
+            f"{name} waits; whether a card is free for it was not tried: no right to list "
+            f"{' and '.join(observed.missing)}. {answers.ELSEWHERE}"
+        )
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
     else:
