@@ -35,7 +35,7 @@ class _Amount:
 
     @property
     def free(self) -> Quantity:
-        """What is left; 0 if more is taken than the card has now."""
+        """The rest; 0 if more is taken than the card has now."""
         return max(self.total - self.taken, Quantity(0, self.total.family))
 
 

@@ -262,14 +262,14 @@ class Pool:
 
     Attributes:
         devices: In the order in which the search tries them: by slice name, then as published.
-        trouble: Reason why no device of the pool is allocated; "" if there is none.
+        reason: Reason why no device of the pool is allocated; "" if there is none.
         is_incomplete: Slices of this generation are still missing.
     """
 
     driver: str
     name: str
     devices: tuple[Device, ...] = ()
-    trouble: str = ""
+    reason: str = ""
     is_incomplete: bool = False
 
     def __str__(self) -> str:
@@ -330,15 +330,15 @@ def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
             return None
         present = sum(other.generation == first.generation for other in same_pool)
         if present != first.expected_slices:
-            trouble = f"{present} of {first.expected_slices} slices"
-            return Pool(driver=first.driver, name=first.pool, trouble=trouble, is_incomplete=True)
+            reason = f"{present} of {first.expected_slices} slices"
+            return Pool(driver=first.driver, name=first.pool, reason=reason, is_incomplete=True)
     ordered = sorted(found, key=lambda member: member.name)
     devices = tuple(device for member in ordered for device in member.devices)
     seen: set[str] = set()
     for device in devices:
         if device.id.device in seen:
-            trouble = f"duplicate device name {device.id.device}"
-            return Pool(driver=first.driver, name=first.pool, trouble=trouble)
+            reason = f"duplicate device name {device.id.device}"
+            return Pool(driver=first.driver, name=first.pool, reason=reason)
         seen.add(device.id.device)
     return Pool(driver=first.driver, name=first.pool, devices=devices)
 

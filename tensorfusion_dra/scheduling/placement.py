@@ -218,7 +218,7 @@ class NodeOutcome:
         error: Error that stops the scheduling of the pod on every node; "" for none.
         picked: The devices that the claims would get; None if they get none here.
         cards: Devices of the node that a request's class selects, if the claims get none here.
-        troubles: Pools of the node that are not used at present, with the reason.
+        reasons: Pools of the node that are not used at present, with the reason.
     """
 
     name: str
@@ -226,7 +226,7 @@ class NodeOutcome:
     error: str = ""
     picked: tuple[DeviceId, ...] | None = None
     cards: tuple[TriedCard, ...] = ()
-    troubles: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -400,5 +400,5 @@ def _unfit(
         )
     except CelCompileError as broken:
         return NodeOutcome(name=name, error=str(broken))
-    troubles = tuple(f"pool {pool.name}: {pool.trouble}" for pool in reachable if pool.trouble)
-    return NodeOutcome(name=name, cards=cards, troubles=troubles)
+    reasons = tuple(f"pool {pool.name}: {pool.reason}" for pool in reachable if pool.reason)
+    return NodeOutcome(name=name, cards=cards, reasons=reasons)

@@ -409,7 +409,7 @@ class QuotaAdmission:
     """
 
     def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
-        """Store the arguments; nothing is read yet.
+        """Store the arguments.
 
         Args:
             quotas: The GPUResourceQuotas of all namespaces.

@@ -18,8 +18,6 @@ from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import Device, Usage
 
 Document = Mapping[str, Any]
-_Devices = tuple[Sequence[Device], Usage]
-"""The driver's devices, and their use by allocated claims."""
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
@@ -190,8 +188,10 @@ def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     }
 
 
-def _read(file: str | None, kubeconfig: str | None, *, with_claims: bool) -> _Devices:
-    """Read the ResourceSlices of a YAML or JSON file, including Lists, or from the API server.
+def _read(
+    file: str | None, kubeconfig: str | None, *, with_claims: bool
+) -> tuple[Sequence[Device], Usage]:
+    """Return the driver's devices and their use: of a YAML or JSON file, or of the API server.
 
     Args:
         file: Has the ResourceClaims as well; None for the API server.

@@ -173,7 +173,11 @@ def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Find
         webhooks: Names of this driver's webhooks.
     """
     ours = [claim for claim in claims if _is_ours(claim)]
-    unused = [_name(claim) for claim in ours if not as_map(claim.get("status")).get("reservedFor")]
+    unused = [
+        f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"
+        for claim in ours
+        if not as_map(claim.get("status")).get("reservedFor")
+    ]
     if unused:
         yield note(
             "allocated claims that no pod uses",
@@ -197,7 +201,3 @@ def _deleted_at(metadata: Document) -> str:
         return text
     began = datetime.fromisoformat(text) - timedelta(seconds=grace)
     return began.isoformat().replace("+00:00", "Z")
-
-
-def _name(claim: Document) -> str:
-    return f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"

@@ -45,7 +45,7 @@ class Probe:
     """Probe that runs at most once a second and reuses its result; safe for all threads."""
 
     def __init__(self, name: str, question: Callable[[], None]) -> None:
-        """Store the question; it is not called yet.
+        """Store the question.
 
         Args:
             question: Returns if all is well, else raises RetryableError.
@@ -53,22 +53,22 @@ class Probe:
         self._name: Final = name
         self._question: Final = question
         self._lock: Final = Lock()  # guards all below
-        self._trouble = ""
+        self._reason = ""
         self._last_run = float("-inf")
 
-    def trouble(self) -> str:
+    def reason(self) -> str:
         """Return the text of the error; empty if all is well."""
         with self._lock:
             if time.monotonic() - self._last_run > _REMEMBERED_SECONDS:
-                before, self._trouble = self._trouble, ""
+                before, self._reason = self._reason, ""
                 try:
                     self._question()
                 except RetryableError as error:
-                    self._trouble = str(error)
-                if self._trouble != before:
-                    log.info("health_changed", part=self._name, error=self._trouble or None)
+                    self._reason = str(error)
+                if self._reason != before:
+                    log.info("health_changed", part=self._name, error=self._reason or None)
                 self._last_run = time.monotonic()
-            return self._trouble
+            return self._reason
 
 
 class HealthEndpoint:
@@ -132,9 +132,9 @@ class HealthEndpoint:
             return text_response(HTTPStatus.METHOD_NOT_ALLOWED, "expected GET")
         check = self._checks.get(request.path)
         if check is not None:
-            trouble = check.trouble()
-            status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
-            return text_response(status, trouble or "ok")
+            reason = check.reason()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK
+            return text_response(status, reason or "ok")
         if request.path not in self._pages:
             paths = ", ".join((*self._checks, *self._pages))
             return text_response(HTTPStatus.NOT_FOUND, f"expected one of {paths}")

@@ -147,4 +147,4 @@ def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None
 
 
 def _nothing() -> None:
-    """Do nothing; as a check, succeed."""
+    """Succeed as a check; as on_change, ignore it."""

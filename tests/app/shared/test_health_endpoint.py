@@ -62,7 +62,7 @@ def test_many_probes_in_a_second_run_the_check_once() -> None:
     calls: list[None] = []
     check = Probe("healthz", lambda: calls.append(None))
 
-    assert [check.trouble() for _ in range(100)] == [""] * 100
+    assert [check.reason() for _ in range(100)] == [""] * 100
     assert len(calls) == 1
 
 
