@@ -4,9 +4,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorfusion_dra.scheduling import allocation, devices
+from tensorfusion_dra.scheduling import allocation
 from tensorfusion_dra.scheduling.allocation import Cluster, Pick
-from tensorfusion_dra.scheduling.devices import ClaimSpec, DeviceClass, Wanted
+from tensorfusion_dra.scheduling.devices import DeviceClass, Wanted
 
 Document = Mapping[str, Any]
 Json = dict[str, Any]
@@ -23,21 +23,19 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
     chosen = allocation.allocate(claims, found, node)
     name = node["metadata"]["name"]
     return [
-        _result_of(devices.claim_of(claim), picks, classes=found.classes, node_name=name)
+        _result_of(claim, picks, found, node_name=name)
         for claim, picks in zip(claims, chosen, strict=True)
     ]
 
 
-def _result_of(
-    claim: ClaimSpec, picks: Sequence[Pick], *, classes: Mapping[str, DeviceClass], node_name: str
-) -> Json:
+def _result_of(claim: Document, picks: Sequence[Pick], found: Cluster, *, node_name: str) -> Json:
     """Return the AllocationResult of a claim."""
     devices: Json = {"results": [_device_result(pick) for pick in picks]}
-    config = _config(claim, picks, classes)
+    config = _config(claim, picks, found.classes)
     if config:
         devices["config"] = config
     result: Json = {"devices": devices}
-    selector = _node_selector(picks, node_name)
+    selector = _node_selector(picks, found, node_name)
     if selector is not None:
         result["nodeSelector"] = selector
     return result
@@ -58,7 +56,7 @@ def _device_result(pick: Pick) -> Json:
 
 
 def _config(
-    claim: ClaimSpec, picks: Sequence[Pick], classes: Mapping[str, DeviceClass]
+    claim: Document, picks: Sequence[Pick], classes: Mapping[str, DeviceClass]
 ) -> list[Json]:
     """Return the classes' configuration, once for each class, followed by the claim's.
 
@@ -73,7 +71,9 @@ def _config(
         for class_name, names in of_class.items()
         for entry in classes[class_name].config
     ]
-    entries += [{**entry, "source": "FromClaim"} for entry in claim.config]
+    entries += [
+        {**entry, "source": "FromClaim"} for entry in claim["spec"]["devices"].get("config") or ()
+    ]
     found = []
     for entry in entries:
         named = entry.get("requests") or []
@@ -85,16 +85,17 @@ def _config(
     return found
 
 
-def _node_selector(picks: Sequence[Pick], node_name: str) -> Json | None:
+def _node_selector(picks: Sequence[Pick], found: Cluster, node_name: str) -> Json | None:
     """Return the selector of the nodes that can reach the devices; None if all nodes can."""
+    slice_of = {device.id: each for each in found.slices for device in each.devices}
     term: Json = {}
     for pick in picks:
-        if pick.device.is_local:
+        if slice_of[pick.device.id].node_name:
             name = {"key": "metadata.name", "operator": "In", "values": [node_name]}
             return {"nodeSelectorTerms": [{"matchFields": [name]}]}
-        for wider in (pick.device.node_selector or {}).get("nodeSelectorTerms") or ():
+        for wider in (slice_of[pick.device.id].node_selector or {}).get("nodeSelectorTerms") or ():
             for kind in ("matchFields", "matchExpressions"):
-                found = term.setdefault(kind, [])
-                found += [entry for entry in wider.get(kind) or () if entry not in found]
-    term = {kind: found for kind, found in term.items() if found}
+                every = term.setdefault(kind, [])
+                every += [entry for entry in wider.get(kind) or () if entry not in every]
+    term = {kind: every for kind, every in term.items() if every}
     return {"nodeSelectorTerms": [term]} if term else None

@@ -21,6 +21,7 @@ from tensorfusion_dra.app.shared import (
     node_parts,
     node_settings,
     providers,
+    setting_sources,
     streams,
     version,
 )
@@ -76,7 +77,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", help="GPU model to take instead of this node's GPUs, as A10")
     parser.add_argument("--count", type=int, default=1, help="how many of the model; default: 1")
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, Settings)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -104,15 +105,15 @@ def run(flags: argparse.Namespace) -> int:
             read = _read_providers if flags.providers else _read
             if flags.as_template:
                 read = _template
-            found, troubles = read(settings, discovery)
+            found, reasons = read(settings, discovery)
     if flags.as_template and flags.model:  # a model alone does not say everything of its node
         if settings.enforcer == AUTO:
-            troubles.append(
+            reasons.append(
                 f"enforcer: found {AUTO}, expected the name of the nodes' enforcer; the template "
                 f"shows {settings.candidates[0]}"
             )
         if settings.oversubscription and settings.oversubscription.expands_memory:
-            troubles.append(
+            reasons.append(
                 "the template expands memory by that of this host; take it on a node of the pool"
             )
     form = "yaml" if flags.as_template and flags.form == "table" else flags.form
@@ -120,21 +121,21 @@ def run(flags: argparse.Namespace) -> int:
     if form == "table":
         lines = _provider_lines(found) if flags.providers else _lines(found)
     sys.stdout.write(streams.formatted(form, found, lines))
-    for trouble in troubles:
-        sys.stderr.write(f"tensorfusion-dra: {trouble}\n")
+    for reason in reasons:
+        sys.stderr.write(f"tensorfusion-dra: {reason}\n")
     bad = {ProviderState.FAILED.value, ProviderState.LATE.value}
     has_failed = any(each["state"] in bad for each in found.get("providers", ()))
-    return 1 if troubles or has_failed else 0
+    return 1 if reasons or has_failed else 0
 
 
 def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     """Return the view as a JSON object, and an error text for each part that is unknown."""
-    troubles = _pool_troubles(settings)
+    reasons = _pool_reasons(settings)
     try:
         claims = node_parts.recorded(settings)
     except DriverError as error:
         claims = ()
-        troubles.append(str(error))
+        reasons.append(str(error))
     # The same catalog as the node plugin's, with the health records so far; nothing is written.
     reader = DeviceCatalog(
         discovery,
@@ -149,9 +150,9 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
     try:
         reader.refresh()
     except RetryableError as error:
-        troubles.append(str(error))
+        reasons.append(str(error))
     catalog = reader.current()
-    troubles += catalog.host_size_errors if catalog else ()
+    reasons += catalog.host_size_errors if catalog else ()
     now = datetime.now(UTC)  # the verdicts are new: since when they have held is not known here
     current_verdicts = {
         claim.ref.uid: [CurrentVerdict(verdict=verdict, since=now) for verdict in verdicts]
@@ -174,10 +175,10 @@ def _read(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]]:
         **{part: view[part] for part in _OF_THE_VIEW},
         "devices": [device.as_api() for device in devices],
         "cdiSpecs": sorted(map(str, Path(settings.cdi_dir).glob(f"{names.CDI_FILE_PREFIX}*.json"))),
-    }, troubles
+    }, reasons
 
 
-def _pool_troubles(settings: Settings) -> list[str]:
+def _pool_reasons(settings: Settings) -> list[str]:
     if not node_parts.follows_gpupool(settings):
         return []
     return [
@@ -224,17 +225,30 @@ def _template(settings: Settings, discovery: Discovery) -> tuple[Json, list[str]
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSliceList",
         "items": [{"apiVersion": "resource.k8s.io/v1", **item} for item in items],
-    }, [*_pool_troubles(settings), *catalog.host_size_errors, *left_out]
+    }, [*_pool_reasons(settings), *catalog.host_size_errors, *left_out]
 
 
 def _lines(found: Json) -> list[str]:
+    cards = [
+        (
+            card["index"],
+            card["uuid"],
+            card["model"],
+            f"{card['physical']['tflops']:g} ({card['tflopsSource']})",
+            card["totalVramBytes"] // 2**20,
+            -(-(card["totalVramBytes"] - card["physical"]["vramBytes"]) // 2**20),
+            card["productName"],
+            card["health"]["reason"] or "healthy",
+        )
+        for card in found["cards"]
+    ]
     unhealthy = [card for card in found["cards"] if not card["health"]["healthy"]]
     advisory = [each for each in found["shares"] if each["enforcement"]["state"] != State.ENFORCED]
     return streams.sections(
         [f"Node {found['node']['name']}, pool {found['node']['pool']}"],
         [
             "GPUs",
-            *streams.table([_CARD_COLUMNS, *map(_card_row, found["cards"])]),
+            *streams.table([_CARD_COLUMNS, *cards]),
             *(
                 f"  unhealthy since {card['health']['since']}: {card['uuid']}: "
                 f"{card['health']['message']}"
@@ -252,19 +266,6 @@ def _lines(found: Json) -> list[str]:
             ),
         ],
         ["CDI specs", *(f"  {path}" for path in found["cdiSpecs"])],
-    )
-
-
-def _card_row(card: Json) -> tuple[object, ...]:
-    return (
-        card["index"],
-        card["uuid"],
-        card["model"],
-        f"{card['physical']['tflops']:g} ({card['tflopsSource']})",
-        card["totalVramBytes"] // 2**20,
-        -(-(card["totalVramBytes"] - card["physical"]["vramBytes"]) // 2**20),
-        card["productName"],
-        card["health"]["reason"] or "healthy",
     )
 
 
@@ -309,11 +310,11 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
         host=HostSizes(settings.disk_folder),
         providers=loaded,
     )
-    troubles = []
+    reasons = []
     try:
         reader.refresh()
     except RetryableError as error:
-        troubles.append(str(error))
+        reasons.append(str(error))
     every = providers.registered(settings)
     reports = (*loaded.reports(), *_enforcers(settings, every))
     return {
@@ -325,7 +326,7 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
             if each.registered.kind is kind
         ],
         "unknownDisabled": list(providers.unknown_names(settings, every)),
-    }, troubles
+    }, reasons
 
 
 def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Report]:
@@ -373,7 +374,7 @@ def _provider_lines(found: Json) -> Iterator[str]:
     every = found["providers"]
     yield from streams.table([_PROVIDER_COLUMNS, *map(_provider_row, every)])
     for each in every:
-        yield from map(one_line, _provider_troubles(each))
+        yield from map(one_line, _provider_reasons(each))
     for name in found["unknownDisabled"]:
         yield f"  disable-provider: found {name}, which no provider has"
 
@@ -395,7 +396,7 @@ def _provider_row(each: Json) -> tuple[object, ...]:
     )
 
 
-def _provider_troubles(each: Json) -> Iterator[str]:
+def _provider_reasons(each: Json) -> Iterator[str]:
     if each["reason"]:
         yield f"  unused: {each['name']}: {each['reason']}"
     for gpu, error in each["errors"].items():

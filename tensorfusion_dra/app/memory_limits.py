@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.app.shared import logging, node_settings
+from tensorfusion_dra.app.shared import logging, node_settings, setting_sources
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.discovery.nvml.memory_limits import CgroupLimits
@@ -42,7 +42,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="limit a container's cgroup also where it has no dmem.max; two containers of one "
         "claim may then use its memory twice",
     )
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, node_settings.Settings)
 
 
 def run(flags: argparse.Namespace) -> int:

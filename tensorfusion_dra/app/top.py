@@ -35,7 +35,7 @@ class _Amount:
 
     @property
     def free(self) -> Quantity:
-        """What is left; 0 if more is taken than the card has now."""
+        """The rest; 0 if more is taken than the card has now."""
         return max(self.total - self.taken, Quantity(0, self.total.family))
 
 
@@ -98,7 +98,11 @@ def run(flags: argparse.Namespace) -> int:
         found = _cards(lists)
         containers = _containers(lists, flags.namespace) if flags.containers else None
         namespace = flags.namespace or ""
-        return _text(found, form=flags.form, namespace=namespace, containers=containers)
+        cards = [card for card in found if not namespace or _shares(card, namespace)]
+        is_wide = flags.form == "wide"
+        lines = _lines(cards, found, namespace, is_wide=is_wide, containers=containers)
+        document = _document(cards, found, namespace)
+        return streams.formatted(flags.form, document, map(printable.one_line, lines))
 
     if not flags.watch:
         sys.stdout.write(page())
@@ -215,25 +219,6 @@ def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]
     return found
 
 
-def _text(
-    found: Sequence[_Card],
-    *,
-    form: str,
-    namespace: str,
-    containers: Mapping[str, str] | None = None,
-) -> str:
-    """Return the cards in one of _FORMS, ended by a line break.
-
-    Args:
-        namespace: Only shares of this namespace and cards with one; "" for all.
-        containers: Names of containers by their IDs; None to leave them out of tables.
-    """
-    cards = [card for card in found if not namespace or _shares(card, namespace)]
-    lines = _lines(cards, found, namespace, is_wide=form == "wide", containers=containers)
-    document = _document(cards, found, namespace)
-    return streams.formatted(form, document, map(printable.one_line, lines))
-
-
 def _lines(
     cards: Sequence[_Card],
     all_cards: Sequence[_Card],
@@ -242,6 +227,12 @@ def _lines(
     is_wide: bool,
     containers: Mapping[str, str] | None,
 ) -> Iterator[str]:
+    """Yield the lines of the cards.
+
+    Args:
+        namespace: Only shares of this namespace; "" for all.
+        containers: Names of containers by their IDs; None to leave them out.
+    """
     yield _summary(all_cards)
     if not cards:
         if not all_cards:

@@ -137,7 +137,7 @@ def allocate(claims: Sequence[Document], found: Cluster, node: Document) -> list
     picks = search.run()
     if picks is None:
         rejected = {str(device): reason for device, reason in search.reasons.items()}
-        rejected |= {str(pool): pool.trouble for pool in reachable if pool.trouble}
+        rejected |= {str(pool): pool.reason for pool in reachable if pool.reason}
         raise NoFitError("cannot allocate all claims", rejected)
     return picks
 
@@ -266,7 +266,7 @@ class _Search:
         if wanted.count is not None:
             return wanted.count
         for pool in self._pools:
-            if pool.trouble:
+            if pool.reason:
                 state = "being updated" if pool.is_incomplete else "invalid"
                 raise SchedulingError(
                     f"claim {self._claims[claim].text}, request {wanted.name}: asks for all"
@@ -383,8 +383,8 @@ class _Search:
         return undo
 
     def _unavailable(self, claim: int, wanted: Wanted, device: Device) -> str | None:
-        if device.needs:
-            return f"uses {', '.join(device.needs)}, which this scheduler does not support"
+        if device.uses_counters:
+            return "uses consumesCounters, which this scheduler does not support"
         tried = self._tried.get(device.id, set())
         if wanted.is_admin:
             return "in use by the same claim" if claim in tried else None

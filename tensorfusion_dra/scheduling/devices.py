@@ -90,10 +90,8 @@ class Device:
     Attributes:
         attributes, capacity: Keyed by the published name, which may lack the driver's domain.
         is_shared: The device may be allocated several times (allowMultipleAllocations).
-        needs: Features that the device uses and this allocator does not support. Such a device is
-            never allocated, as by a scheduler with those features off.
-        is_local: The device belongs to one node.
-        node_selector: Selects the nodes that can use the device; None without a nodeSelector.
+        uses_counters: The device consumes shared counters, which this allocator does not support.
+            Such a device is never allocated, as by a scheduler with that feature off.
     """
 
     id: DeviceId
@@ -101,9 +99,7 @@ class Device:
     capacity: Mapping[str, Capacity] = field(default_factory=dict)
     is_shared: bool = False
     taints: tuple[Taint, ...] = ()
-    needs: tuple[str, ...] = ()
-    is_local: bool = False
-    node_selector: Document | None = None
+    uses_counters: bool = False
 
     @property
     def is_tainted(self) -> bool:
@@ -157,7 +153,7 @@ def slice_of(document: Document) -> Slice:
         generation=pool.get("generation", 0),
         expected_slices=pool["resourceSliceCount"],
         devices=tuple(
-            _device(DeviceId(driver, pool_name, device["name"]), device, spec)
+            _device(DeviceId(driver, pool_name, device["name"]), device)
             for device in spec.get("devices") or ()
         ),
         node_name=spec.get("nodeName") or "",
@@ -179,8 +175,7 @@ def newest(slices: Iterable[Slice]) -> Iterator[Device]:
         yield from sorted(listed, key=lambda device: device.id)
 
 
-def _device(identity: DeviceId, device: Document, spec: Document) -> Device:
-    unsupported = ("consumesCounters",)
+def _device(identity: DeviceId, device: Document) -> Device:
     return Device(
         id=identity,
         attributes={
@@ -195,9 +190,7 @@ def _device(identity: DeviceId, device: Document, spec: Document) -> Device:
             Taint(key=taint["key"], value=taint.get("value", ""), effect=taint["effect"])
             for taint in device.get("taints") or ()
         ),
-        needs=tuple(name for name in unsupported if device.get(name)),
-        is_local=bool(spec.get("nodeName")),
-        node_selector=spec.get("nodeSelector"),
+        uses_counters=bool(device.get("consumesCounters")),
     )
 
 
@@ -264,14 +257,14 @@ class Pool:
 
     Attributes:
         devices: In the order in which the search tries them: by slice name, then as published.
-        trouble: Reason why no device of the pool is allocated; "" if there is none.
+        reason: Reason why no device of the pool is allocated; "" if there is none.
         is_incomplete: Slices of this generation are still missing.
     """
 
     driver: str
     name: str
     devices: tuple[Device, ...] = ()
-    trouble: str = ""
+    reason: str = ""
     is_incomplete: bool = False
 
     def __str__(self) -> str:
@@ -332,15 +325,15 @@ def _pool(found: list[Slice], everywhere: Iterable[Slice]) -> Pool | None:
             return None
         present = sum(other.generation == first.generation for other in same_pool)
         if present != first.expected_slices:
-            trouble = f"{present} of {first.expected_slices} slices"
-            return Pool(driver=first.driver, name=first.pool, trouble=trouble, is_incomplete=True)
+            reason = f"{present} of {first.expected_slices} slices"
+            return Pool(driver=first.driver, name=first.pool, reason=reason, is_incomplete=True)
     ordered = sorted(found, key=lambda member: member.name)
     devices = tuple(device for member in ordered for device in member.devices)
     seen: set[str] = set()
     for device in devices:
         if device.id.device in seen:
-            trouble = f"duplicate device name {device.id.device}"
-            return Pool(driver=first.driver, name=first.pool, trouble=trouble)
+            reason = f"duplicate device name {device.id.device}"
+            return Pool(driver=first.driver, name=first.pool, reason=reason)
         seen.add(device.id.device)
     return Pool(driver=first.driver, name=first.pool, devices=devices)
 
@@ -375,7 +368,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSpec:
-    """Requests, constraints and configuration of one claim.
+    """Requests and constraints of one claim.
 
     Attributes:
         text: Namespace and name, for error texts.
@@ -385,7 +378,6 @@ class ClaimSpec:
     text: str
     requests: tuple[tuple[Wanted, ...], ...]
     constraints: tuple[Mapping[str, Any], ...] = ()
-    config: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,7 +412,6 @@ def claim_of(document: Mapping[str, Any]) -> ClaimSpec:
         text=text,
         requests=tuple(_alternatives(text, entry) for entry in devices.get("requests") or ()),
         constraints=tuple(devices.get("constraints") or ()),
-        config=tuple(devices.get("config") or ()),
     )
 
 

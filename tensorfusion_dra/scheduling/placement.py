@@ -79,10 +79,9 @@ def rejection_of(
     Raises:
         CelCompileError: A selector of the class or the request does not compile.
     """
-    if device.needs:
-        subject = ", ".join(device.needs)
-        text = f"uses {subject}, which is not supported"
-        return Rejection(cause=Cause.UNSUPPORTED, subject=subject, text=text)
+    if device.uses_counters:
+        text = "uses consumesCounters, which is not supported"
+        return Rejection(cause=Cause.UNSUPPORTED, subject="consumesCounters", text=text)
     if used.is_exclusive(device.id) and not wanted.is_admin:
         return Rejection(cause=Cause.EXCLUSIVE, subject="in use", text="in use exclusively")
     phase: Rejection | None = None
@@ -219,7 +218,7 @@ class NodeOutcome:
         error: Error that stops the scheduling of the pod on every node; "" for none.
         picked: The devices that the claims would get; None if they get none here.
         cards: Devices of the node that a request's class selects, if the claims get none here.
-        troubles: Pools of the node that are not used at present, with the reason.
+        reasons: Pools of the node that are not used at present, with the reason.
     """
 
     name: str
@@ -227,7 +226,7 @@ class NodeOutcome:
     error: str = ""
     picked: tuple[DeviceId, ...] | None = None
     cards: tuple[TriedCard, ...] = ()
-    troubles: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -401,5 +400,5 @@ def _unfit(
         )
     except CelCompileError as broken:
         return NodeOutcome(name=name, error=str(broken))
-    troubles = tuple(f"pool {pool.name}: {pool.trouble}" for pool in reachable if pool.trouble)
-    return NodeOutcome(name=name, cards=cards, troubles=troubles)
+    reasons = tuple(f"pool {pool.name}: {pool.reason}" for pool in reachable if pool.reason)
+    return NodeOutcome(name=name, cards=cards, reasons=reasons)

@@ -169,33 +169,7 @@ def _name(item: Item) -> str:
     return str(item["metadata"]["name"])
 
 
-class PublishedPools:
-    """Names of the GPUPools that nodes publish; safe for all threads.
-
-    They are kept for a few seconds, because many pods may come at once.
-    """
-
-    def __init__(self, slices: SliceReader) -> None:
-        self._slices = slices
-        self._lock = Lock()  # guards both below; one thread reads at a time
-        self._names: frozenset[str] = frozenset()
-        self._read_at = -math.inf
-
-    def names(self, *, wait_seconds: float) -> frozenset[str]:
-        """Return the names as they were at most ten seconds ago.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        with self._lock:
-            if time.monotonic() - self._read_at > _FRESH_SECONDS:
-                read_at = time.monotonic()
-                self._names = devices.gpupools(self._slices.published(wait_seconds=wait_seconds))
-                self._read_at = read_at
-            return self._names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AdmissionRules:
     """Admission rules with one method for each webhook path, callable from any thread.
 
@@ -218,10 +192,10 @@ class AdmissionRules:
     virtual: bool
     enforces_hard: bool = False
     names_containers: bool = False
-    _published: PublishedPools = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_published", PublishedPools(self.slices))
+    _lock: Lock = field(default_factory=Lock, init=False)
+    """Guards both below; one thread reads at a time."""
+    _published: frozenset[str] = field(default=frozenset(), init=False)
+    _read_at: float = field(default=-math.inf, init=False)
 
     def pod(self, asked: Review) -> Verdict:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
@@ -375,10 +349,25 @@ class AdmissionRules:
         found = choose_pool(pools, _items(self.templates) if pools else (), wanted.pool)
         found = found if enabled is None else replace(found, enabled=enabled)
         if found.enabled and pools and (found.unknown or not wanted.pool):
-            published = self._published.names(wait_seconds=wait_seconds)
+            published = self._published_pools(wait_seconds=wait_seconds)
             if is_by_settings(wanted.pool, pools, published):
                 return replace(found, name=wanted.pool, document=None, unknown="")
         return found
+
+    def _published_pools(self, *, wait_seconds: float) -> frozenset[str]:
+        """Return the GPUPools that nodes publish, as they were at most ten seconds ago.
+
+        They are kept because many pods may come at once.
+
+        Raises:
+            RetryableError: The API server answered with an error, or not within the time.
+        """
+        with self._lock:
+            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+                read_at = time.monotonic()
+                self._published = devices.gpupools(self.slices.published(wait_seconds=wait_seconds))
+                self._read_at = read_at
+            return self._published
 
     def _alternatives(
         self, wanted: PodRequest, pool: str, *, wait_seconds: float
@@ -420,7 +409,7 @@ class QuotaAdmission:
     """
 
     def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
-        """Store the arguments; nothing is read yet.
+        """Store the arguments.
 
         Args:
             quotas: The GPUResourceQuotas of all namespaces.

@@ -2,8 +2,7 @@
 
 import argparse
 import sys
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.app.shared import streams
 from tensorfusion_dra.core import names
@@ -28,17 +27,8 @@ _CAPACITIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finding:
-    """Result of one check of an expression.
-
-    Attributes:
-        is_ok: None if the check was not made, or only in part.
-    """
-
-    check: str
-    is_ok: bool | None
-    text: str
+CheckResult = dict[str, Any]
+"""A check of an expression, as in the JSON document; `ok` is None if it was not fully made."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -138,8 +128,8 @@ def _requests(texts: list[str]) -> dict[str, Quantity]:
 def _translate(expression: str, *, form: str) -> int:
     translated = dialect.translate(expression)
     for finding in _by_library(translated):
-        if finding.is_ok is False:
-            raise InputError(finding.text)
+        if finding["ok"] is False:
+            raise InputError(finding["text"])
     document = {"expression": translated, "changed": translated != expression}
     sys.stdout.write(streams.formatted(form, document, [translated]))
     return 0
@@ -147,15 +137,13 @@ def _translate(expression: str, *, form: str) -> int:
 
 def _check(expression: str, *, form: str, as_is: bool) -> int:
     found = _findings(expression, as_is=as_is)
-    checks = [{"check": item.check, "ok": item.is_ok, "text": item.text} for item in found]
-    rows = [("CHECK", "RESULT"), *((item.check, item.text) for item in found)]
-    sys.stdout.write(streams.formatted(form, {"checks": checks}, streams.table(rows, indent="")))
-    if any(item.is_ok is False for item in found):
-        return 1
-    return 3 if any(item.is_ok is None for item in found) else 0
+    rows = [("CHECK", "RESULT"), *((each["check"], each["text"]) for each in found)]
+    sys.stdout.write(streams.formatted(form, {"checks": found}, streams.table(rows, indent="")))
+    results = [each["ok"] for each in found]
+    return 1 if False in results else 3 if None in results else 0
 
 
-def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
+def _findings(expression: str, *, as_is: bool) -> list[CheckResult]:
     """Return the results of all checks; the first that cannot parse or translate is the last.
 
     Args:
@@ -164,32 +152,32 @@ def _findings(expression: str, *, as_is: bool) -> list[_Finding]:
     try:
         size = len(expression.encode(errors="surrogatepass"))
         syntax.parse(expression)
-        found = [_Finding(check="syntax", is_ok=True, text="ok")]
+        found = [CheckResult(check="syntax", ok=True, text="ok")]
     except CelError as error:
-        return [_Finding(check="syntax", is_ok=False, text=str(error))]
+        return [CheckResult(check="syntax", ok=False, text=str(error))]
     try:
         translated = dialect.translate(expression)
     except CelError as error:
         if size <= dialect.MAX_EXPRESSION_BYTES:
-            return [*found, _Finding(check="guide's CEL", is_ok=False, text=str(error))]
+            return [*found, CheckResult(check="guide's CEL", ok=False, text=str(error))]
         translated = expression
     is_dialect = translated != expression
     if is_dialect:
         text = "found; Kubernetes accepts only its translation"
-        found.append(_Finding(check="guide's CEL", is_ok=not as_is, text=text))
+        found.append(CheckResult(check="guide's CEL", ok=not as_is, text=text))
     checked = expression if as_is else translated
     size = len(checked.encode(errors="surrogatepass"))
     found.append(
-        _Finding(
+        CheckResult(
             check="length",
-            is_ok=size <= dialect.MAX_EXPRESSION_BYTES,
+            ok=size <= dialect.MAX_EXPRESSION_BYTES,
             text=f"{size} of at most {dialect.MAX_EXPRESSION_BYTES} bytes",
         )
     )
     return [*found, *_by_library(checked)]
 
 
-def _by_library(expression: str) -> list[_Finding]:
+def _by_library(expression: str) -> list[CheckResult]:
     """Check what needs the CEL library: the types."""
     try:
         from tensorfusion_dra.scheduling import cel_evaluation  # noqa: PLC0415 - the extra 'cel'
@@ -198,11 +186,11 @@ def _by_library(expression: str) -> list[_Finding]:
             "not checked without a CEL library; install the extra 'cel' "
             "(pip install 'tensorfusion-dra[cel]', in a checkout pip install '.[cel]')"
         )
-        return [_Finding(check="types", is_ok=None, text=text)]
+        return [CheckResult(check="types", ok=None, text=text)]
     errors = cel_evaluation.type_errors(expression)
     missing = cel_evaluation.not_covered(errors)
     if missing is not None:
         text = f"not checked: Kubernetes has {missing}, the local CEL library does not"
-        return [_Finding(check="types", is_ok=None, text=text)]
-    types = [_Finding(check="types", is_ok=False, text=error) for error in errors]
-    return types or [_Finding(check="types", is_ok=True, text="ok")]
+        return [CheckResult(check="types", ok=None, text=text)]
+    types = [CheckResult(check="types", ok=False, text=error) for error in errors]
+    return types or [CheckResult(check="types", ok=True, text="ok")]

@@ -18,8 +18,6 @@ from tensorfusion_dra.scheduling.cel_evaluation import CelRunError
 from tensorfusion_dra.scheduling.devices import Device, Usage
 
 Document = Mapping[str, Any]
-_Devices = tuple[Sequence[Device], Usage]
-"""The driver's devices, and their use by allocated claims."""
 
 _SHOWN_VALUES: Final = 4
 _SHOWN_DEVICES: Final = 3
@@ -75,7 +73,23 @@ def run(
     term = syntax.terms(expression)
     results = [_result(term, device, requests, used) for device in found]
     lines = _lines(expression if expression != selector else "", term, results, requests)
-    sys.stdout.write(streams.formatted(form, _document(expression, term, results), lines))
+    document = {
+        "expression": expression,
+        "matching": sum(item.matches for item in results),
+        "term": _term_document(term, found),
+        "devices": [
+            {
+                "pool": item.device.id.pool,
+                "device": item.device.id.device,
+                "matches": item.matches,
+                "reasons": list(item.reasons),
+                "refusal": item.refusal,
+                "error": item.error,
+            }
+            for item in results
+        ],
+    }
+    sys.stdout.write(streams.formatted(form, document, lines))
     return 0 if any(item.matches for item in results) else 1
 
 
@@ -164,25 +178,6 @@ def _left_out(results: Sequence[_Result]) -> Iterator[str]:
         yield from (f"    {reason}" for reason in reasons)
 
 
-def _document(expression: str, term: Term, results: Sequence[_Result]) -> Mapping[str, Any]:
-    return {
-        "expression": expression,
-        "matching": sum(item.matches for item in results),
-        "term": _term_document(term, [item.device for item in results]),
-        "devices": [
-            {
-                "pool": item.device.id.pool,
-                "device": item.device.id.device,
-                "matches": item.matches,
-                "reasons": list(item.reasons),
-                "refusal": item.refusal,
-                "error": item.error,
-            }
-            for item in results
-        ],
-    }
-
-
 def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     return {
         "text": term.text,
@@ -193,8 +188,10 @@ def _term_document(term: Term, devices: Sequence[Device]) -> Mapping[str, Any]:
     }
 
 
-def _read(file: str | None, kubeconfig: str | None, *, with_claims: bool) -> _Devices:
-    """Read the ResourceSlices of a YAML or JSON file, including Lists, or from the API server.
+def _read(
+    file: str | None, kubeconfig: str | None, *, with_claims: bool
+) -> tuple[Sequence[Device], Usage]:
+    """Return the driver's devices and their use: of a YAML or JSON file, or of the API server.
 
     Args:
         file: Has the ResourceClaims as well; None for the API server.

@@ -21,7 +21,6 @@ class Place(StrEnum):
     WORKSTATION = "workstation"
 
 
-_IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
 _TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -57,7 +56,7 @@ class Context:
 
 def in_pod() -> bool:
     """Return True if this process runs in a pod that has a service account."""
-    return bool(os.environ.get(_IN_CLUSTER)) and _TOKEN.exists()
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and _TOKEN.exists()
 
 
 CheckFunction = Callable[[Context], Iterable[Finding]]

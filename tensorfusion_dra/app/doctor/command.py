@@ -19,7 +19,14 @@ from tensorfusion_dra.app.doctor import (
     runtime,
 )
 from tensorfusion_dra.app.doctor.checks import Check, Context, Place, run_checks
-from tensorfusion_dra.app.shared import kubectl, logging, node_settings, streams, version
+from tensorfusion_dra.app.shared import (
+    kubectl,
+    logging,
+    node_settings,
+    setting_sources,
+    streams,
+    version,
+)
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core.doctor import finding as findings
@@ -40,11 +47,9 @@ CHECKS: Final = (
     Check(theme="container runtime", run=runtime.cdi, needs_api=True),
     Check(theme="folders", run=node.folders, places=_NODE),
     Check(theme="sockets", run=node.serving, places=_NODE),
-    Check(theme="sockets", run=node.registered, places=_NODE),
     Check(theme="GPUs", run=gpus.cards, places=_NODE),
     Check(theme="GPUs", run=gpus.competing_drivers, needs_api=True),
     Check(theme="limits", run=gpus.alive, places=_NODE),
-    Check(theme="limits", run=gpus.use, places=_NODE),
     Check(theme="limits", run=gpus.claims, places=_NODE),
     Check(theme="node plugin", run=objects.pods, needs_api=True, places=_WORKSTATION),
     Check(theme="slices", run=objects.published_slices, needs_api=True),
@@ -84,7 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="default",
         help="namespace of a pod's dry run. Default: default.",
     )
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, Settings)
 
 
 def run(flags: argparse.Namespace) -> int:

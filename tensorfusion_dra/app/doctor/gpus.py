@@ -12,14 +12,12 @@ from tensorfusion_dra.core import names, printable
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.prepared import Mount
 from tensorfusion_dra.core.claims.verdicts import State
-from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import Gpu, LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError, StatusError
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.enforcers import choice as choices
-from tensorfusion_dra.enforcers.choice import EnforcerChoice
 
 _SEE: Final = "see docs/limits.md, How to see whether a limit holds"
 _NVIDIA: Final = "nvidia.com/"
@@ -69,7 +67,6 @@ def cards(context: Context) -> Iterator[Finding]:
     yield from used_by_others(
         (device.gpu.uuid, str(device.attributes[names.ATTR_USED_BY])) for device in catalog.devices
     )
-    yield from expansion(settings.oversubscription, catalog.host_size_errors)
     offers = node_parts.card_files(settings)
     if real := [gpu for gpu in gpus if not gpu.simulated]:
         yield device_nodes(offers.device_nodes.common)
@@ -145,29 +142,6 @@ def used_by_others(users: Iterable[tuple[str, str]]) -> Iterator[Finding]:
                 expected="this driver alone; until then a taint keeps claims away",
                 remedy=f"keep {user} off this node, and end the pods that have GPUs from it",
             )
-
-
-def expansion(ratios: Oversubscription | None, unexpanded: Sequence[str]) -> Iterator[Finding]:
-    """Judge whether a pool that extends its cards by host memory and disk can do so.
-
-    Args:
-        ratios: Oversubscription of the pool; None if it has none.
-        unexpanded: Reason for each size that the pool needs and that cannot be read.
-    """
-    if ratios is None or not (ratios.host_memory_percent or ratios.host_disk_percent):
-        return
-    for reason in unexpanded:
-        yield problem(
-            "expansion",
-            f"{reason}; virtual_vram lacks this part",
-            expected="a size that can be read",
-            remedy="set data-dir to a folder on the host's data disk; in a pod, mount it",
-        )
-    if not unexpanded:
-        yield ok(
-            "expansion",
-            f"memory {ratios.host_memory_percent} %, disk {ratios.host_disk_percent} % of the host",
-        )
 
 
 def device_nodes(fetch: Callable[[], Sequence[str]]) -> Finding:
@@ -289,58 +263,27 @@ def alive(context: Context) -> Iterator[Finding]:
         return
     enforcer = node_parts.node_enforcer(settings)
     enforcer.of_devices(node_parts.node(settings))  # whose pool may expand the cards' memory
-    choice = enforcer.of_new_claim()
-    yield life(choice, is_required=settings.require_enforcement)
+    choice, is_required = enforcer.of_new_claim(), settings.require_enforcement
+    found = choice.sign.verdict
+    subject = "enforcer auto" if choice.none_found else f"life of enforcer {choice.enforcer}"
+    text = f"{found.text}: {choices.consequence(found, is_required=is_required)}"
+    if found.state is State.ENFORCED:
+        yield ok(subject, found.text)
+    elif found.reason == verdicts.NO_ENFORCER:
+        yield note(subject, text)
+    elif found.state is State.UNKNOWN:
+        yield note(subject, found.text)
+    elif choices.refuses(found, is_required=is_required):
+        yield problem(subject, text, expected="a live enforcer", remedy=choice.remedy)
+    else:
+        yield warning(
+            subject,
+            text,
+            expected="a live enforcer",
+            remedy=f"{choice.remedy}; refuse such claims with require-enforcement=true",
+        )
     for each in choice.sign.advice:
         yield warning(each.subject, each.found, expected=each.expected, remedy=each.remedy)
-
-
-def life(choice: EnforcerChoice, *, is_required: bool) -> Finding:
-    """Judge the enforcer's signs of life.
-
-    Args:
-        choice: The enforcer of new claims.
-        is_required: True if claims are refused without an enforcer.
-    """
-    found, remedy = choice.sign.verdict, choice.remedy
-    subject = "enforcer auto" if choice.none_found else f"life of enforcer {choice.enforcer}"
-    if found.state is State.ENFORCED:
-        return ok(subject, found.text)
-    text = f"{found.text}: {choices.consequence(found, is_required=is_required)}"
-    if found.reason == verdicts.NO_ENFORCER:
-        return note(subject, text)
-    if found.state is State.UNKNOWN:
-        return note(subject, found.text)
-    if choices.refuses(found, is_required=is_required):
-        return problem(subject, text, expected="a live enforcer", remedy=remedy)
-    return warning(
-        subject,
-        text,
-        expected="a live enforcer",
-        remedy=f"{remedy}; refuse such claims with require-enforcement=true",
-    )
-
-
-def use(context: Context) -> Iterator[Finding]:
-    """Check that the use of the cards can be observed where that is wanted."""
-    settings = context.settings
-    if settings.observe_use and not settings.simulated_gpus:
-        # Imported here: a simulation does not load pynvml.
-        from tensorfusion_dra.discovery.nvml import processes  # noqa: PLC0415
-
-        subject = "host's PID namespace (observe-use)"
-        try:
-            processes.ProcessReader(processes.PROC).check()
-        except RetryableError as error:
-            yield problem(
-                subject,
-                str(error),
-                expected="processes of the host in /proc",
-                remedy="set hostPID: true in the node plugin's pod; the chart does with "
-                "observe-use",
-            )
-        else:
-            yield ok(subject, "/proc has the host's processes")
 
 
 def claims(context: Context) -> Iterator[Finding]:

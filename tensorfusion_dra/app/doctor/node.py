@@ -5,8 +5,6 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +13,6 @@ import yaml
 from tensorfusion_dra.app.doctor.checks import Context
 from tensorfusion_dra.app.shared import node_parts
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.devices import gpupool
 from tensorfusion_dra.core.doctor.finding import Finding, not_checked, note, ok, problem, warning
 from tensorfusion_dra.core.errors import FatalError, RetryableError
 from tensorfusion_dra.core.kubernetes import cdi_rules
@@ -29,12 +26,6 @@ _ELSEWHERE: Final = (
     "/var/snap/microk8s/common/var/lib/kubelet); in a pod, mount it at the same path"
 )
 _MIN_FREE_BYTES: Final = 16 * 2**20
-_PROBE_SECONDS: Final = 5.0
-_MAX_ANSWER_BYTES: Final = 4096
-_LOOK_FOR_REGISTRATION: Final = (
-    "check the kubelet's log for the plugin's registration: journalctl -u kubelet | grep "
-    + names.DRIVER
-)
 _SUFFIXES: Final = (".json", ".yaml")
 _MAX_BYTES: Final = 16 * 2**20
 _OTHER_RELEASE: Final = "run the release that wrote them, or drain the node and delete its folder"
@@ -237,32 +228,6 @@ def registrations(found: Mapping[str, bool | None]) -> Iterator[Finding]:
                 expected="no socket, or a served one: the kubelet keeps connecting to it",
                 remedy="restart the node plugin of this node; it removes what its predecessor left",
             )
-
-
-def registered(context: Context) -> Iterator[Finding]:
-    """Check that the kubelet has registered the node plugin in whose pod this runs."""
-    port = context.settings.health_port
-    if not (context.in_pod and port):
-        return
-    connection = HTTPConnection("127.0.0.1", port, timeout=_PROBE_SECONDS)
-    try:
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        body = answer.read(_MAX_ANSWER_BYTES).decode(errors="replace").strip()
-    except (OSError, HTTPException) as error:
-        raise RetryableError(f"http://127.0.0.1:{port}/readyz: {error}") from error
-    finally:
-        connection.close()
-    subject = "readiness, as reported by this pod's node plugin"
-    if answer.status == HTTPStatus.OK:
-        yield ok(subject, "the kubelet has registered it")
-    else:
-        yield problem(
-            subject,
-            body or str(answer.status),
-            expected="registered with the kubelet, and the node's GPUPool known if it follows one",
-            remedy=gpupool.REMEDY if "GPUPool" in body else _LOOK_FOR_REGISTRATION,
-        )
 
 
 def records(context: Context) -> Iterator[Finding]:

@@ -26,7 +26,6 @@ _CONTAINERD: Final = (
 _MAX_FILES: Final = 64
 _CRI: Final = "io.containerd.grpc.v1.cri"
 _CRI_FROM_2_0: Final = "io.containerd.cri.v1.runtime"
-_SECTIONS: Final = (_CRI_FROM_2_0, _CRI)
 _DEFAULT_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -110,7 +109,9 @@ def containerd_settings(documents: Iterable[Document], *, release: tuple[int, in
     origin, merged = "", dict[str, object]()
     for path, document in documents:
         plugins = as_map(document.get("plugins"))
-        section = next((as_map(plugins[name]) for name in _SECTIONS if name in plugins), None)
+        section = next(
+            (as_map(plugins[name]) for name in (_CRI_FROM_2_0, _CRI) if name in plugins), None
+        )
         if section is not None:
             merged = {**(merged if release >= (2, 0) else {}), **section}
         if section is not None or not origin:

@@ -15,7 +15,7 @@ from tensorfusion_dra.app.shared import kubectl, logging, streams
 from tensorfusion_dra.cluster.api import segment
 from tensorfusion_dra.cluster.cluster_lists import ClusterLists
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.doctor.finding import Finding, note, warning
+from tensorfusion_dra.core.doctor.finding import Finding, note
 from tensorfusion_dra.core.kubernetes import resource_claims
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map
 
@@ -27,7 +27,6 @@ exit codes:
   1  something would hang; or no answer from the API server
   2  bad input
 """
-_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 _DONE: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -174,25 +173,16 @@ def _notes(claims: Sequence[Document], webhooks: Sequence[str]) -> Iterator[Find
         webhooks: Names of this driver's webhooks.
     """
     ours = [claim for claim in claims if _is_ours(claim)]
-    unused = [_name(claim) for claim in ours if not as_map(claim.get("status")).get("reservedFor")]
+    unused = [
+        f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"
+        for claim in ours
+        if not as_map(claim.get("status")).get("reservedFor")
+    ]
     if unused:
         yield note(
             "allocated claims that no pod uses",
             printable.first(unused),
             remedy="none is needed: they are released and deleted without the driver",
-        )
-    foreign = []
-    for claim in ours:
-        every = map(str, as_list(claim["metadata"].get("finalizers")))
-        others = [each for each in every if each != _PROTECTION]
-        if others:
-            foreign.append(f"{_name(claim)} ({', '.join(others)})")
-    if foreign:
-        yield warning(
-            "finalizers of claims",
-            printable.first(foreign),
-            expected=f"only {_PROTECTION}, which Kubernetes removes itself",
-            remedy="find the controllers that have to remove them",
         )
     if webhooks:
         yield note(
@@ -211,7 +201,3 @@ def _deleted_at(metadata: Document) -> str:
         return text
     began = datetime.fromisoformat(text) - timedelta(seconds=grace)
     return began.isoformat().replace("+00:00", "Z")
-
-
-def _name(claim: Document) -> str:
-    return f"{claim['metadata'].get('namespace')}/{claim['metadata']['name']}"

@@ -3,12 +3,12 @@
 import argparse
 import os
 
-from tensorfusion_dra.app.shared import logging, node_settings
+from tensorfusion_dra.app.shared import logging, node_settings, setting_sources
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag for each setting, and --config."""
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, node_settings.Settings)
 
 
 def run(flags: argparse.Namespace) -> int:

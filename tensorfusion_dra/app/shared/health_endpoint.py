@@ -45,7 +45,7 @@ class Probe:
     """Probe that runs at most once a second and reuses its result; safe for all threads."""
 
     def __init__(self, name: str, question: Callable[[], None]) -> None:
-        """Store the arguments.
+        """Store the question.
 
         Args:
             question: Returns if all is well, else raises RetryableError.

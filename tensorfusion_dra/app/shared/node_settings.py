@@ -1,7 +1,6 @@
 """The settings of the node plugin: default < file < environment < flag, checked once."""
 
 import argparse
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.setting_sources import (
     LOG_FORMATS,
     LOG_LEVELS,
-    flag,
     setting,
 )
 from tensorfusion_dra.core import names
@@ -35,56 +33,14 @@ STATUS_PAGES_IN_YAML: Final = {"false": OFF, "true": ON}
 """YAML reads the bare words off and on as booleans."""
 
 _MAX_POOL_LENGTH: Final = 253
-_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_XIDS: Final = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?")
-_NAMES: Final = re.compile(r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?")
-_SOME_NAMES: Final = re.compile(r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*")
-_FORMS: Final = {
-    "pod_uid": (re.compile(r"[A-Za-z0-9-]{0,63}"), "letters, digits, dashes"),
-    "node_name": (_SUBDOMAIN, "a DNS subdomain in lower case"),
-    "gpupool": (_SUBDOMAIN, "a DNS subdomain in lower case"),
-    "health_ignored_xids": (_XIDS, "numbers with commas, as 13,31"),
-    "health_critical_xids": (_XIDS, "numbers with commas, as 13,31"),
-    "disable_provider": (_NAMES, "names with commas, as rack,fans"),
-    "enforcers": (_SOME_NAMES, "names with commas, as hami-core,mps"),
-}
-_CHOICES: Final = {
-    "pool_source": POOL_SOURCES,
-    "qos": QOS_LEVELS,
-    "health_taint": TAINTS,
-    "isolation": tuple(Isolation),
-    "preload": tuple(PreloadMethod),
-    "status_page": (*STATUS_PAGES, *STATUS_PAGES_IN_YAML),
-    "log_level": LOG_LEVELS,
-    "log_format": LOG_FORMATS,
-}
-_PATHS: Final = (
-    *("kubelet_root", "cdi_dir", "static_cdi_dir", "driver_root", "tensor_fusion_root"),
-    *("hami_core_library", "mps_pipes", "mps_shm"),
+_SUBDOMAIN: Final = (
+    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
+    "a DNS subdomain in lower case",
 )
-_OPTIONAL_PATHS: Final = (
-    *("dev_dir", "driver_root_on_host", "data_dir", "nvml_library", "hypervisor_sockets"),
-)
-_RANGES: Final = {
-    "tflops_oversell_ratio": (100, 100_000),
-    "vram_expand_to_host_mem": (0, 100),
-    "vram_expand_to_host_disk": (0, 100),
-    "poll_seconds": (0.1, 86_400),
-    "nvml_wait_seconds": (0.1, 600),
-    "health_failed_readings": (1, 1000),
-    "health_good_readings": (1, 1000),
-    "health_quiet_seconds": (0, 86_400),
-    "health_xid_clear_seconds": (0, 31_536_000),
-    "enforcer_wait_seconds": (0, 600),
-    "hypervisor_port": (1, 65535),
-    "recover_seconds": (1, 86_400),
-    "gone_seconds": (1, 1_000_000),
-    "check_seconds": (1, 1_000_000),
-    "drain_seconds": (0, 600),
-    "health_port": (0, 65535),
-    "metrics_port": (0, 65535),
-    "metrics_most_shares": (0, 100_000),
-}
+_XIDS: Final = (r"([0-9]{1,9}(,[0-9]{1,9})*)?", "numbers with commas, as 13,31")
+_NAMES: Final = (r"([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?", "names with commas, as rack,fans")
+_SOME_NAMES: Final = (r"[a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*", "names with commas, as hami-core,mps")
+_POD_UID: Final = (r"[A-Za-z0-9-]{0,63}", "letters, digits, dashes")
 
 
 # The order is that of --help and of docs/settings.md.
@@ -97,12 +53,16 @@ class Settings:
 
     # The node: its name, its pool, the folders of kubelet, runtime and NVIDIA driver.
     node_name: str = setting(
-        "", "Name of this node's Node object; the host name if empty.", env="NODE_NAME"
+        "",
+        "Name of this node's Node object; the host name if empty.",
+        env="NODE_NAME",
+        form=_SUBDOMAIN,
     )
     pod_uid: str = setting(
         "",
         "UID of this pod: keeps the sockets of two instances apart during a rolling update.",
         env="POD_UID",
+        form=_POD_UID,
     )
     kubeconfig: str = setting(
         "", "File with access to the API server; the pod's service account if empty."
@@ -112,29 +72,43 @@ class Settings:
         "Where GPUPool, level of service and expansion come from: settings; object (the GPUPool "
         "that gpupool names, in the cluster); node-labels (the one whose node selector selects "
         "this node).",
+        choices=POOL_SOURCES,
     )
-    gpupool: str = setting("default", "GPUPool that this node belongs to.")
-    qos: str = setting(DEFAULT_QOS, f"Level of service of the GPUs: {', '.join(QOS_LEVELS)}.")
+    gpupool: str = setting("default", "GPUPool that this node belongs to.", form=_SUBDOMAIN)
+    qos: str = setting(
+        DEFAULT_QOS, f"Level of service of the GPUs: {', '.join(QOS_LEVELS)}.", choices=QOS_LEVELS
+    )
     tflops_oversell_ratio: int = setting(
-        100, "Compute that the node hands out, in percent of its GPUs'; 100 to 100000."
+        100,
+        "Compute that the node hands out, in percent of its GPUs'; 100 to 100000.",
+        span=(100, 100_000),
     )
     vram_expand_to_host_mem: int = setting(
-        0, "Part of the host's memory by which the GPUs' memory is expanded, in percent."
+        0,
+        "Part of the host's memory by which the GPUs' memory is expanded, in percent.",
+        span=(0, 100),
     )
     vram_expand_to_host_disk: int = setting(
-        0, "Part of the data disk by which the GPUs' memory is expanded, in percent."
+        0, "Part of the data disk by which the GPUs' memory is expanded, in percent.", span=(0, 100)
     )
     data_dir: str = setting(
         "",
         "Any folder on the disk into which a pool expands its GPUs' memory; the kubelet's root "
         "folder if empty.",
+        is_path=True,
     )
     kubelet_root: str = setting(
-        "/var/lib/kubelet", "The kubelet's root folder, under the same path here as on the host."
+        "/var/lib/kubelet",
+        "The kubelet's root folder, under the same path here as on the host.",
+        is_path=True,
     )
-    cdi_dir: str = setting("/var/run/cdi", "Folder in which the runtime looks for CDI specs.")
+    cdi_dir: str = setting(
+        "/var/run/cdi", "Folder in which the runtime looks for CDI specs.", is_path=True
+    )
     static_cdi_dir: str = setting(
-        "/etc/cdi", "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit."
+        "/etc/cdi",
+        "Folder of the host's own CDI specs, such as those of NVIDIA's toolkit.",
+        is_path=True,
     )
     device_metadata: bool = setting(
         False,
@@ -145,10 +119,11 @@ class Settings:
         "",
         "Folder of the host's device nodes; if empty /dev, or the driver root's dev where that has "
         "them, as NVIDIA's driver container does.",
+        is_path=True,
     )
-    driver_root: str = setting("/", "Root folder of the NVIDIA driver's files.")
+    driver_root: str = setting("/", "Root folder of the NVIDIA driver's files.", is_path=True)
     driver_root_on_host: str = setting(
-        "", "Path of the driver-root folder on the host; the same path if empty."
+        "", "Path of the driver-root folder on the host; the same path if empty.", is_path=True
     )
     boot_id_file: str = setting(
         "/proc/sys/kernel/random/boot_id", "File that names the current boot of the host."
@@ -156,7 +131,9 @@ class Settings:
 
     # The cards: how they are read, and what makes one unhealthy.
     nvml_library: str = setting(
-        "", "Path of libnvidia-ml.so.1; searched by the loader, then in the driver root, if empty."
+        "",
+        "Path of libnvidia-ml.so.1; searched by the loader, then in the driver root, if empty.",
+        is_path=True,
     )
     gpu_models: str = setting(
         "", "YAML or JSON file with TFLOPS by model; it overrides the package's own table."
@@ -165,9 +142,13 @@ class Settings:
         "",
         "GPUs to simulate instead of NVML's: a text such as 8xA100-SXM4-80GB, or a file.",
     )
-    poll_seconds: float = setting(30.0, "How often the GPUs are read again, in seconds.")
+    poll_seconds: float = setting(
+        30.0, "How often the GPUs are read again, in seconds.", span=(0.1, 86_400)
+    )
     nvml_wait_seconds: float = setting(
-        30.0, "How long one reading of the GPUs may take before it counts as hung, in seconds."
+        30.0,
+        "How long one reading of the GPUs may take before it counts as hung, in seconds.",
+        span=(0.1, 600),
     )
     health_events: bool = setting(
         True,
@@ -180,32 +161,43 @@ class Settings:
         "NVIDIA driver is being replaced (docs/troubleshoot.md): true, false.",
     )
     health_failed_readings: int = setting(
-        2, "Readings in a row without any answer after which the GPUs are unhealthy."
+        2,
+        "Readings in a row without any answer after which the GPUs are unhealthy.",
+        span=(1, 1000),
     )
     health_good_readings: int = setting(
-        3, "Readings in a row without trouble before a GPU is healthy again."
+        3, "Readings in a row without trouble before a GPU is healthy again.", span=(1, 1000)
     )
     health_quiet_seconds: float = setting(
-        120.0, "Time without trouble before a GPU is healthy again, in seconds."
+        120.0, "Time without trouble before a GPU is healthy again, in seconds.", span=(0, 86_400)
     )
     health_xid_clear_seconds: float = setting(
         0.0,
         "Time after which an XID counts as cleared where the NVIDIA driver does not say whether "
         "the GPU needs a reset, in seconds; 0 for never.",
+        span=(0, 31_536_000),
     )
     health_ignored_xids: str = setting(
-        "", "XIDs that leave a GPU healthy, beside NVIDIA's application errors, as 109,119."
+        "",
+        "XIDs that leave a GPU healthy, beside NVIDIA's application errors, as 109,119.",
+        form=_XIDS,
     )
     health_critical_xids: str = setting(
-        "", "XIDs that make a GPU unhealthy although they are application errors, as 13,31."
+        "",
+        "XIDs that make a GPU unhealthy although they are application errors, as 13,31.",
+        form=_XIDS,
     )
     health_taint: str = setting(
-        "NoSchedule", f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}."
+        "NoSchedule",
+        f"Effect of the taint of an unhealthy GPU: {', '.join(TAINTS)}.",
+        choices=TAINTS,
     )
 
     # The limits: where they come from, and what enforces them.
     isolation: str = setting(
-        "soft", f"Isolation of a share that names none: {', '.join(Isolation)}."
+        "soft",
+        f"Isolation of a share that names none: {', '.join(Isolation)}.",
+        choices=tuple(Isolation),
     )
     enforcer: str = setting(
         registered.AUTO,
@@ -215,6 +207,7 @@ class Settings:
     enforcers: str = setting(
         "nvidia,tensor-fusion,hami-core,mps",
         "Enforcers of which auto takes the first that is on the node.",
+        form=_SOME_NAMES,
     )
     require_enforcement: bool = setting(
         False,
@@ -224,6 +217,7 @@ class Settings:
         0.0,
         "How long pods wait at the scheduler for a node whose enforcer is missing, in seconds, "
         "before a taint sends them to other nodes (docs/limits.md); 0: they wait on the node.",
+        span=(0, 600),
     )
     observe_use: bool = setting(
         False,
@@ -234,6 +228,7 @@ class Settings:
         "file",
         f"How containers load a limiter's library: {', '.join(PreloadMethod)} (ld.so.preload, "
         "LD_PRELOAD).",
+        choices=tuple(PreloadMethod),
     )
     overcommit_limits: bool = setting(
         False,
@@ -246,82 +241,97 @@ class Settings:
     tensor_fusion_root: str = setting(
         "/run/tensor-fusion",
         "Folder of Tensor Fusion's hypervisor: limiter, shared memory, claims.",
+        is_path=True,
     )
     hypervisor_ip: str = setting(
         "", "Address at which containers reach the hypervisor; none if empty."
     )
-    hypervisor_port: int = setting(8001, "The hypervisor's port.")
+    hypervisor_port: int = setting(8001, "The hypervisor's port.", span=(1, 65_535))
     hypervisor_sockets: str = setting(
         "",
         "Folder of the hypervisor's device plugin sockets; if empty, the usual one with "
         "enforcer=auto, else it is not told of pods.",
+        is_path=True,
     )
     hami_core_library: str = setting(
         "/usr/local/vgpu/libvgpu.so.1",
         "HAMi-core's library on the host, a file that is never overwritten in place.",
+        is_path=True,
     )
-    mps_pipes: str = setting("/run/nvidia/mps/pipe", "Pipe folder of the MPS daemon on the host.")
-    mps_shm: str = setting("/run/nvidia/mps/shm", "Shared memory of the MPS daemon on the host.")
+    mps_pipes: str = setting(
+        "/run/nvidia/mps/pipe", "Pipe folder of the MPS daemon on the host.", is_path=True
+    )
+    mps_shm: str = setting(
+        "/run/nvidia/mps/shm", "Shared memory of the MPS daemon on the host.", is_path=True
+    )
 
     # The process: its intervals, its probes, its log.
     recover_seconds: float = setting(
-        60.0, "Interval at which CDI specs and limits are compared with the records, in seconds."
+        60.0,
+        "Interval at which CDI specs and limits are compared with the records, in seconds.",
+        span=(1, 86_400),
     )
     gone_seconds: float = setting(
         600.0,
         "How long a claim must be gone from the API server, while the Node is Ready, before its "
         "share is freed without a call of the kubelet, in seconds.",
+        span=(1, 1_000_000),
     )
     check_seconds: float = setting(
-        21600.0, "Longest time between two looks at whether a claim still exists, in seconds."
+        21600.0,
+        "Longest time between two looks at whether a claim still exists, in seconds.",
+        span=(1, 1_000_000),
     )
     drain_seconds: float = setting(
-        45.0, "How long calls in flight may take after SIGTERM or SIGINT, in seconds."
+        45.0,
+        "How long calls in flight may take after SIGTERM or SIGINT, in seconds.",
+        span=(0, 600),
     )
     health_host: str = setting(
         "", "Address of health-port, which speaks plain HTTP; all addresses if empty."
     )
     health_port: int = setting(
-        0, "Port for /healthz, /readyz, the metrics and the status page; 0 for none."
+        0,
+        "Port for /healthz, /readyz, the metrics and the status page; 0 for none.",
+        span=(0, 65_535),
     )
     disable_provider: str = setting(
-        "", "Providers of other packages that are not used, as rack,fans (docs/extend.md)."
+        "",
+        "Providers of other packages that are not used, as rack,fans (docs/extend.md).",
+        form=_NAMES,
     )
     status_page: str = setting(
         LOOPBACK,
         "Who gets the status page at / and /status.json on the health port: off (nobody); loopback "
         "(clients on the pod's own loopback, as behind kubectl port-forward); on (everybody who "
         "reaches the port).",
+        choices=(*STATUS_PAGES, *STATUS_PAGES_IN_YAML),
     )
-    log_level: str = setting("info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.")
-    log_format: str = setting("json", f"Format of log lines: {', '.join(LOG_FORMATS)}.")
+    log_level: str = setting(
+        "info", f"Lowest level that is logged: {', '.join(LOG_LEVELS)}.", choices=LOG_LEVELS
+    )
+    log_format: str = setting(
+        "json", f"Format of log lines: {', '.join(LOG_FORMATS)}.", choices=LOG_FORMATS
+    )
 
     # The metrics: where they are served, and how many series they have.
     metrics: bool = setting(True, "Whether to serve /metrics over plain HTTP: true, false.")
     metrics_host: str = setting(
         "", "Address of metrics-port, if that is not 0; all addresses if empty."
     )
-    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.")
+    metrics_port: int = setting(0, "Port for /metrics; 0 for the health port.", span=(0, 65_535))
     metrics_shares: bool = setting(
         True,
         "Whether each share has metrics of its own, with its pod's name: true, false.",
     )
     metrics_most_shares: int = setting(
-        1000, "Shares that have metrics of their own; those beyond are only counted."
+        1000,
+        "Shares that have metrics of their own; those beyond are only counted.",
+        span=(0, 100_000),
     )
 
     def __post_init__(self) -> None:
-        for name, (form, expected) in _FORMS.items():
-            value = getattr(self, name)
-            is_long = form is _SUBDOMAIN and len(value) > _MAX_POOL_LENGTH
-            if is_long or form.fullmatch(value) is None:
-                raise InputError(f"{flag(name)}: found {value!r}, expected {expected}")
-        setting_sources.check_choices(self, _CHOICES)
-        for name in (*_PATHS, *_OPTIONAL_PATHS):
-            path = getattr(self, name)
-            if (path or name in _PATHS) and not Path(path).is_absolute():
-                raise InputError(f"{flag(name)}: found {path!r}, expected an absolute path")
-        setting_sources.check_ranges(self, _RANGES)
+        setting_sources.check(self)
         size = len(f"{self.gpupool}/{self.node_name}")
         if size > _MAX_POOL_LENGTH:
             raise InputError(
@@ -401,11 +411,6 @@ class Settings:
 
 def _expands_memory(enforcer: str) -> bool:
     return registered.kind(enforcer).facts.expands_memory
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag for each setting, and --config."""
-    setting_sources.add_flags(parser, Settings)
 
 
 def from_flags(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:

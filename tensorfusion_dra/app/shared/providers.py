@@ -81,12 +81,12 @@ def _of_kind(kind: ProviderKind, disabled: frozenset[str]) -> Iterator[Registere
     ]
     taken: dict[str, str] = {}
     for name, package, entry in sorted(found, key=lambda each: each[:2]):
-        unused = _trouble(name, taken) or (DISABLED if name in disabled else "")
+        unused = _why_unused(name, taken) or (DISABLED if name in disabled else "")
         yield Registered(kind=kind, name=name, package=package, load=entry.load, unused=unused)
         taken.setdefault(name, package)
 
 
-def _trouble(name: str, taken: Mapping[str, str]) -> str:
+def _why_unused(name: str, taken: Mapping[str, str]) -> str:
     """Return why an entry point with this name is not used; "" if it is."""
     if name in OWN_NAMES:
         return f"name: found {name}, which is the driver's own, expected another one"

@@ -1,6 +1,7 @@
 """Sources of settings, the same for every verb: default < file < environment < flag."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
 from pathlib import Path
@@ -14,14 +15,28 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("json", "console")
 
 
-def setting(default: str | float | int | bool, about: str, *, env: str = "") -> Any:
-    """Return a field of a settings class.
+def setting(
+    default: str | float | int | bool,
+    about: str,
+    *,
+    env: str = "",
+    choices: Sequence[str] = (),
+    span: tuple[float, float] | None = None,
+    form: tuple[str, str] | None = None,
+    is_path: bool = False,
+) -> Any:
+    """Return a field of a settings class, with what check() expects of its value.
 
     Args:
         about: Text for --help.
         env: Its environment variable, if it is not TENSORFUSION_DRA_ and the name in capitals.
+        choices: The values that it can have; empty for any.
+        span: The least and the greatest number.
+        form: A regular expression, and words for it.
+        is_path: It is an absolute path, or empty if that is the default.
     """
-    return field(default=default, metadata={"about": about, "env": env})
+    expected = {"choices": choices, "span": span, "form": form, "is_path": is_path}
+    return field(default=default, metadata={"about": about, "env": env, **expected})
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[Any]) -> None:
@@ -76,28 +91,26 @@ def flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-def check_ranges(settings: object, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Check that each number is from its least to its greatest value; `ranges` is by field.
+def check(settings: Any) -> None:
+    """Check each value by what its field says of it.
 
     Raises:
-        InputError: One is outside.
+        InputError: One is not as expected.
     """
-    for name, (least, most) in ranges.items():
-        value = getattr(settings, name)
-        if not least <= value <= most:
-            raise InputError(f"{flag(name)}: found {value}, expected {least} to {most}")
-
-
-def check_choices(settings: object, choices: Mapping[str, Sequence[str]]) -> None:
-    """Check that each value is one of its choices, which are by field.
-
-    Raises:
-        InputError: One is none of them.
-    """
-    for name, known in choices.items():
-        value = getattr(settings, name)
-        if value not in known:
-            raise InputError(f"{flag(name)}: found {value!r}, expected one of {', '.join(known)}")
+    for item in fields(settings):
+        value, rule = getattr(settings, item.name), item.metadata
+        expected = ""
+        if rule["choices"] and value not in rule["choices"]:
+            expected = f"one of {', '.join(rule['choices'])}"
+        elif rule["form"] and re.fullmatch(rule["form"][0], value) is None:
+            expected = rule["form"][1]
+        elif rule["is_path"] and (value or item.default) and not Path(value).is_absolute():
+            expected = "an absolute path"
+        elif rule["span"] and not rule["span"][0] <= value <= rule["span"][1]:
+            least, most = rule["span"]
+            raise InputError(f"{flag(item.name)}: found {value}, expected {least} to {most}")
+        if expected:
+            raise InputError(f"{flag(item.name)}: found {value!r}, expected {expected}")
 
 
 def _from_file(path: Path, kind: type[Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tensorfusion_dra.app.shared import (
     version,
 )
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
-from tensorfusion_dra.app.webhook.settings import WebhookSettings
+from tensorfusion_dra.app.webhook.command import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Claims, Pods
@@ -151,4 +151,4 @@ def _check_ready(supervisor: Supervisor, objects: Iterable[ObjectCache]) -> None
 
 
 def _nothing() -> None:
-    """Do nothing; as a check, succeed."""
+    """Succeed as a check; as on_change, ignore it."""

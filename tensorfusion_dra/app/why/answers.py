@@ -116,19 +116,19 @@ class Diagnosis:
     release: str = ""
 
 
-def bound(pod: str, node: str, phase: str, trouble: str, findings: Sequence[Finding]) -> str:
+def bound(pod: str, node: str, phase: str, reason: str, findings: Sequence[Finding]) -> str:
     """Return the answer for a pod that has a node, or is done.
 
     Args:
-        trouble: What an Event says of the pod's start; "" if none says anything.
+        reason: What an Event says of the pod's start; "" if none says anything.
         findings: Faults of the pod and its claims.
     """
     if phase in ("Succeeded", "Failed"):
         answer = f"{pod} is done: {phase}."
     elif phase == "Running":
         answer = f"{pod} runs on {node}."
-    elif trouble:
-        answer = f"{pod} is scheduled on {node} already; it waits there: {trouble}"
+    elif reason:
+        answer = f"{pod} is scheduled on {node} already; it waits there: {reason}"
     else:
         answer = (
             f"{pod} is scheduled on {node} already; it waits there for something else: "
@@ -159,14 +159,6 @@ def blocked(
     if any(each.fits for each in outcomes):
         return f"{answer} Otherwise it fits now on {node_names(outcomes)}."
     return f"{answer} Nor is there room: {_shortage(trial, outcomes)}."
-
-
-def untried(pod: str, missing: Sequence[str]) -> str:
-    """Return the answer for a pod that was not tried on the nodes, for want of rights."""
-    return (
-        f"{pod} waits; whether a card is free for it was not tried: no right to list "
-        f"{' and '.join(missing)}. {ELSEWHERE}"
-    )
 
 
 def fits(pod: str, outcomes: Sequence[NodeOutcome], *, has_claims: bool) -> str:
@@ -201,12 +193,13 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
     verb = "is" if refused == 1 else "are"
     beside = f" ({refused} of {len(outcomes)} nodes {verb} unfit anyway)" if refused else ""
     if not cards:
-        troubles = [trouble for each in tried for trouble in each.troubles]
+        reasons = [reason for each in tried for reason in each.reasons]
         lacking = f"they have no device of DeviceClass {_classes(wanted, wanted)}"
-        why = _of_nodes(troubles) if troubles else lacking
+        why = _of_nodes(reasons) if reasons else lacking
         return f"no node that it may use has a usable device: {why}{beside}"
     every = list(placement.alternatives(trial.waiting))
-    hopeless = [each for each in every if not any(_passes(card, each) for card in cards)]
+    passed = {name for card in cards for name, found in card.rejections.items() if found is None}
+    hopeless = [each for each in every if passed.isdisjoint(each)]
     if hopeless:
         claim, request, *_ = hopeless[0][0].split("/")
         which = f"for request {claim}/{request}, " if len(set(every)) > 1 else ""
@@ -226,11 +219,6 @@ def _shortage(trial: Trial, outcomes: Sequence[NodeOutcome]) -> str:
         f"no node has {its_cards}: most are on {most.name}, where {number} of {len(most.cards)} "
         f"{fit} alone{', ' + rest if rest else ''}{beside}"
     )
-
-
-def _passes(card: TriedCard, request: Sequence[str]) -> bool:
-    """Return True if a card passes every check of one of a request's alternatives."""
-    return any(name in card.rejections and card.rejections[name] is None for name in request)
 
 
 def _none_of(
@@ -587,7 +575,7 @@ def document(found: Diagnosis) -> Mapping[str, Any]:
                 "fits": outcome.fits,
                 "reason": "" if outcome.fits else outcome.refusal or outcome.error,
                 "devices": [str(device) for device in outcome.picked or ()],
-                "pools": list(outcome.troubles),
+                "pools": list(outcome.reasons),
                 "cards": [
                     {
                         "pool": card.device.id.pool,
@@ -673,14 +661,18 @@ def _node_text(outcome: NodeOutcome) -> str:
     if outcome.fits:
         cards = ", ".join(dict.fromkeys(device.device for device in outcome.picked or ()))
         return f"fits: {cards}" if cards else "fits"
-    reason = outcome.refusal or "; ".join(outcome.troubles)
+    reason = outcome.refusal or "; ".join(outcome.reasons)
     return reason or "has no device of the requested class"
 
 
 def _card_text(card: TriedCard) -> str:
     """Return why a card is rejected, for each request if they differ."""
     texts = {
-        request: _rejection_text(rejection) if rejection else "fits alone"
+        request: "fits alone"
+        if rejection is None
+        else streams.with_points(rejection.text)
+        if rejection.cause in (Cause.CAPACITY, Cause.AMOUNT)
+        else rejection.text
         for request, rejection in card.rejections.items()
     }
     if card.note and not any(card.rejections.values()):
@@ -688,12 +680,6 @@ def _card_text(card: TriedCard) -> str:
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{request}: {text}" for request, text in texts.items())
-
-
-def _rejection_text(rejection: Rejection) -> str:
-    if rejection.cause not in (Cause.CAPACITY, Cause.AMOUNT):
-        return rejection.text
-    return streams.with_points(rejection.text)
 
 
 def _holders_text(card: TriedCard) -> str:

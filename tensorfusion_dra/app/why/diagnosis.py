@@ -159,13 +159,13 @@ def _diagnosis(pod: Document, observed: Observed, *, is_created: bool) -> Diagno
     if is_created and (node or phase in ("Succeeded", "Failed")):
         findings = list(of_bound(pod, observed))
         events = observed.events_of(pod) if phase == "Pending" else ()
-        trouble = reading.newest_failure(
+        reason = reading.newest_failure(
             event
             for event in events or ()
             if event.get("type") == "Warning"
             and as_map(event.get("source")).get("component") == "kubelet"
         )
-        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), trouble, findings)
+        answer = answers.bound(_name(pod), str(node or ""), str(phase or ""), reason, findings)
         return Diagnosis(
             pod=_name(pod),
             state=PodState.BOUND,
@@ -214,7 +214,10 @@ def _tried(resolved: Resolved, observed: Observed) -> Diagnosis:
         problems = [each for each in resolved.findings if each.level is Level.PROBLEM]
         answer = answers.blocked(name, problems, trial, outcomes)
     elif observed.missing:
-        answer = answers.untried(name, observed.missing)
+        answer = (
+            f"{name} waits; whether a card is free for it was not tried: no right to list "
+            f"{' and '.join(observed.missing)}. {answers.ELSEWHERE}"
+        )
     elif fits:
         answer = answers.fits(name, outcomes, has_claims=bool(resolved.claims))
     else:

@@ -210,7 +210,7 @@ class Workload:
 
     @property
     def no_pods(self) -> str:
-        """Why the workload has no pods."""
+        """The reason for having no pods."""
         spec, status = as_map(self.document.get("spec")), as_map(self.document.get("status"))
         done = [of for of, _ in _true_conditions(status) if of in ("Complete", "Failed")]
         if self.failure:

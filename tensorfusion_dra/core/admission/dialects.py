@@ -49,7 +49,7 @@ class Dialect(StrEnum):
 
 
 class Kind(StrEnum):
-    """Where a word is in a pod."""
+    """Place of a word in a pod."""
 
     RESOURCE = "resource"
     ANNOTATION = "annotation"
@@ -262,7 +262,7 @@ class Match:
 
 @dataclass(slots=True)
 class Translation:
-    """What a pod's words mean.
+    """Meaning of a pod's words.
 
     Attributes:
         annotations: Tensor Fusion's annotations for the pod; empty if its words ask for no GPU.

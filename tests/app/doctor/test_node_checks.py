@@ -15,13 +15,10 @@ import pytest
 from tensorfusion_dra.app.doctor import gpus, node, runtime
 from tensorfusion_dra.app.doctor.node import Use
 from tensorfusion_dra.app.doctor.runtime import Document
-from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint
 from tensorfusion_dra.cluster.api import Api
-from tensorfusion_dra.core.devices.capacity import NO_MORE
 from tensorfusion_dra.core.devices.gpu import LeftOut, TflopsSource
 from tensorfusion_dra.core.doctor.finding import Finding, Level, worst
 from tensorfusion_dra.core.errors import RetryableError
-from tensorfusion_dra.discovery.nvml import processes
 from tests.app.doctor.here import context, put_prepared_claim
 from tests.support import enforcer_files, findings
 from tests.support.builders.gpus import gpu
@@ -149,30 +146,6 @@ def test_only_our_registration_sockets_are_judged(folder: Path) -> None:
         found = list(node.serving(here))
 
     findings.check(found, [(Level.OK, str(ours))])
-
-
-@pytest.mark.parametrize("trouble", ["", "not registered with the kubelet yet"])
-def test_in_a_pod_registration_is_checked_by_readyz(folder: Path, trouble: str) -> None:
-    def ready() -> None:
-        if trouble:
-            raise RetryableError(trouble)
-
-    plugin = HealthEndpoint({"/readyz": ready}, host="127.0.0.1", port=0)
-    plugin.start()
-
-    (found,) = node.registered(context(folder, in_pod=True, health_port=plugin.port))
-
-    plugin.stop()
-    assert found.level is (Level.PROBLEM if trouble else Level.OK)
-    assert trouble in found.found
-
-
-def test_a_readyz_probe_without_an_answer_is_an_error(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    with pytest.raises(RetryableError, match=f"{port}/readyz"):
-        list(node.registered(context(folder, in_pod=True, health_port=port)))
 
 
 DATA = Use(what="data folder")
@@ -453,13 +426,6 @@ def missing_file() -> NoReturn:
         ([gpus.driver_libraries([CARD.uuid], missing_file)], [(Level.PROBLEM, f"({CARD.uuid})")]),
         ([gpus.device_nodes(lambda: ["/dev/nvidia0"])], [(Level.OK, "/dev/nvidia0")]),
         ([gpus.device_nodes(missing_file)], [(Level.PROBLEM, "no such file")]),
-        (
-            gpus.expansion(replace(NO_MORE, host_disk_percent=70), ["data disk: /nowhere: none"]),
-            [(Level.PROBLEM, "/nowhere")],
-        ),
-        (gpus.expansion(replace(NO_MORE, host_memory_percent=10), ()), [OK]),
-        (gpus.expansion(NO_MORE, ()), []),
-        (gpus.expansion(None, ()), []),
     ],
 )
 def test_cards_and_what_containers_get_of_them(
@@ -542,24 +508,6 @@ def test_socket_file_without_a_listening_daemon_is_a_problem(folder: Path) -> No
 
     assert (running.level, dead.level) == (Level.OK, Level.PROBLEM)
     assert "ended process" in dead.found
-
-
-def test_use_needs_the_hosts_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = context(folder, simulated_gpus="", observe_use=True)
-    proc = folder / "proc"
-    (proc / "self/ns").mkdir(parents=True)
-    link = proc / "self/ns/pid"
-    monkeypatch.setattr(processes, "PROC", proc)
-    found: list[Finding] = []
-    for namespace in ("pid:[4026531836]", "pid:[4026532221]"):
-        link.unlink(missing_ok=True)
-        link.symlink_to(namespace)
-        found += gpus.use(own)
-
-    assert [each.level for each in found] == [Level.OK, Level.PROBLEM]
-    assert "found pid:[4026532221]" in found[1].found
-    assert [*gpus.use(context(folder, simulated_gpus=""))] == []
-    assert [*gpus.use(context(folder, observe_use=True))] == []
 
 
 def test_enforcer_is_ok_only_while_it_is_alive(folder: Path) -> None:

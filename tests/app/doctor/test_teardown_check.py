@@ -7,7 +7,6 @@ import pytest
 
 from dra_simulator.rest import CLAIMS, PODS
 from tensorfusion_dra.core import names
-from tests.support import objects
 from tests.support.gpu_cluster import Cluster, request, two_cards
 
 Capture = pytest.CaptureFixture[str]
@@ -80,15 +79,3 @@ def test_allocated_claim_without_a_pod_is_a_note(cluster: Cluster, capsys: Captu
 
     assert ended.code == 0
     assert "note: allocated claims that no pod uses: default/a" in ended.out
-
-
-def test_foreign_finalizer_of_a_claim_is_a_warning(cluster: Cluster, capsys: Capture) -> None:
-    claim = objects.claim(request({"vram": "1Gi"}), name="a")
-    claim["metadata"]["finalizers"] = ["example.com/mine"]
-    cluster.client.create(CLAIMS, claim)
-    cluster.client.create(PODS, objects.pod("a", claim_name="a"))
-    cluster.schedule()
-
-    out = cluster.run(capsys, "teardown-check").out
-
-    assert "warning: finalizers of claims: default/a (example.com/mine)" in out

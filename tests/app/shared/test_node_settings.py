@@ -20,7 +20,7 @@ NAMED = {"NODE_NAME": "node-01"}
 
 def given(*flags: str, env: Mapping[str, str] = NAMED) -> Settings:
     parser = argparse.ArgumentParser()
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, Settings)
     return node_settings.from_flags(parser.parse_args(flags), env)
 
 
@@ -111,7 +111,7 @@ def test_every_setting_has_a_flag_a_variable_and_a_key_in_the_file(tmp_path: Pat
 
 def test_help_lists_each_flag_with_its_default_and_variable() -> None:
     parser = argparse.ArgumentParser()
-    node_settings.add_flags(parser)
+    setting_sources.add_flags(parser, Settings)
 
     text = " ".join(parser.format_help().split())
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfusion_dra.app.shared import node_settings
+from tensorfusion_dra.app.shared import node_settings, setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.app.simulate import sequence
 from tensorfusion_dra.app.simulate.options import Options
@@ -82,7 +82,7 @@ def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> N
     with cluster_with() as cluster:
         command_line = cluster.plugin_command()
         parser = argparse.ArgumentParser()
-        node_settings.add_flags(parser)
+        setting_sources.add_flags(parser, Settings)
         flags = command_line[command_line.index("node-plugin") + 1 :]
         chosen = node_settings.from_flags(parser.parse_args(flags), {})
 
