@@ -48,8 +48,7 @@ from tensorfusion_dra.core.claims.enforcer import (
     is_simulated,
 )
 from tensorfusion_dra.core.claims.index_limits import limits as limits_by_index
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import State, Verdict
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.devices.device import AttributeValue, Node, Reading, Version

@@ -21,9 +21,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tensorfusion_dra.core import names, printable
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import EndedOperation
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict
 from tensorfusion_dra.core.devices import capacity

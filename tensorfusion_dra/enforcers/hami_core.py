@@ -53,8 +53,7 @@ from tensorfusion_dra.core.claims.enforcer import (
     Needs,
     Sign,
 )
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 from tensorfusion_dra.enforcers import preload, written_files

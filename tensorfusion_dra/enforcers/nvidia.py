@@ -51,7 +51,7 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer, limits, verdicts
+from tensorfusion_dra.core.claims import enforcer, prepared, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Advice,
     Edits,
@@ -402,7 +402,7 @@ def memory_limits(claims: Iterable[PreparedClaim]) -> Mapping[str, int]:
         for share in claim.shares
         if share.device_nodes
     ]
-    granted = limits.by_uuid((share.gpu_uuid, share.limit) for share in shares)
+    granted = prepared.by_uuid((share.gpu_uuid, share.limit) for share in shares)
     return {uuid: limit.vram_bytes for uuid, limit in granted.items()}
 
 

@@ -16,8 +16,7 @@ import pytest
 
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import AT_ONCE, Enforcer, NodeAccess, Records
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.enforcers.nvidia import LimitsClient, Nvidia
 from tensorfusion_dra.enforcers.patience import HungEnforcerError

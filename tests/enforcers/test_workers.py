@@ -10,7 +10,7 @@ import pytest
 
 from tensorfusion_dra.core.claims import pod_marks
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter

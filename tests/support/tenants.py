@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import Allocation
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tests.support.builders.claims import allocated_claim, claim_admission

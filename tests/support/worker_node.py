@@ -23,8 +23,7 @@ import grpc
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import Loop, NodeAccess
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import socket_name

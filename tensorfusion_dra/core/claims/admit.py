@@ -13,7 +13,7 @@ Every allocation of the claim is checked. If one of them fails, the whole claim 
 1. Its pool and device are this node's.
 2. Its consumed amounts are complete and not below the minimum. An exclusive allocation consumes
    the whole device.
-3. Its limits are at least what it consumes (see limits.py).
+3. Its limits are at least what it consumes (see lending.py).
 4. If a tenant chose its isolation, the tenant may do so (see isolation.py).
 5. Its amounts fit into the device beside the other shares, including those that come earlier in
    the same claim.
@@ -43,16 +43,15 @@ from tensorfusion_dra.core.claims import (
     device_metadata,
     isolation,
     lending,
-    limits,
     prepared,
 )
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
+    Limit,
     PreparedClaim,
     PreparedShare,
     SharedAccess,
@@ -254,7 +253,7 @@ def _share(
     wanted = limit = None
     if not allocation.admin_access:
         consumed = _consumed(ref, allocation, device)
-        wanted = limits.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
+        wanted = lending.wanted(f"claim {ref}: {device.name}", device.gpu, consumed, policy)
         unlimited = policy.isolation is Isolation.SHARED or not policy.limiter
         limit = None if unlimited else wanted
     return PreparedShare(

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tensorfusion_dra.core.claims import limits
+from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import API_VERSION
 from tensorfusion_dra.core.devices.gpu import device_name
 
@@ -31,7 +30,7 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any]:
         "enforcer": claim.enforcer,
         "gpus": {
             uuid: limit.as_json()
-            for uuid, limit in limits.by_uuid((s.gpu_uuid, s.limit) for s in claim.shares).items()
+            for uuid, limit in prepared.by_uuid((s.gpu_uuid, s.limit) for s in claim.shares).items()
         },
         "shares": [
             {

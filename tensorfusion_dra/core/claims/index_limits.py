@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from tensorfusion_dra.core.claims import enforcer
-from tensorfusion_dra.core.claims.limits import Limit, by_uuid
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare, by_uuid
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import MIB
 

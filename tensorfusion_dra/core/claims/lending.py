@@ -39,13 +39,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import limits
 from tensorfusion_dra.core.claims.enforcer import Enforcer
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Isolation
+from tensorfusion_dra.core.devices.gpu import Gpu, Isolation
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -158,8 +157,8 @@ def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepared
     for share in claim.shares:
         if share.consumed and (device := devices.get(share.device)) is not None:
             tflops = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-            percent = limits.percent(tflops, device.gpu)
-            share = replace(share, request_sm_percent=percent, total=total(device))  # noqa: PLW2901
+            sm_percent = percent(tflops, device.gpu)
+            share = replace(share, request_sm_percent=sm_percent, total=total(device))  # noqa: PLW2901
         shares.append(share)
     return replace(claim, shares=tuple(shares))
 
@@ -280,10 +279,10 @@ def _divided(
         elif includes(damaged, device):
             parts = [request for request, _ in demands]
         else:
-            compute = limits.granted(
+            compute = lent(
                 whole.sm_percent, [(each.sm_percent, want.sm_percent) for each, want in demands]
             )
-            memory = limits.granted(
+            memory = lent(
                 whole.vram_bytes, [(each.vram_bytes, want.vram_bytes) for each, want in demands]
             )
             parts = [
@@ -320,3 +319,61 @@ def _changed(share: PreparedShare, limit: Limit | None, granted: Limit | None) -
     if (limit, granted) == (share.limit, share.granted):
         return share
     return replace(share, limit=limit, granted=granted)
+
+
+def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:
+    """Return the limit that a share wants: the limit of its policy, else what it consumes.
+
+    Compute is capped at the whole card. Both amounts may be more than is left: see lent().
+
+    Args:
+        subject: Claim and device, for errors.
+        gpu: The card.
+        consumed: Amounts that the share consumes, by capacity.
+        policy: The share's policy.
+
+    Raises:
+        ClaimError: A limit is below what the share consumes.
+    """
+    tflops = capacity.consumed_amount(consumed, names.CAPACITY_TFLOPS)
+    vram = capacity.consumed_amount(consumed, names.CAPACITY_VRAM)
+    for name, limit, request in (
+        (names.CAPACITY_TFLOPS, policy.tflops_limit, tflops),
+        (names.CAPACITY_VRAM, policy.vram_limit, vram),
+    ):
+        if limit is not None and limit < request:
+            raise ClaimError(
+                f"{subject}: {name} limit: found {limit}, expected at least its request {request}"
+            )
+    return Limit(
+        sm_percent=percent(policy.tflops_limit or tflops, gpu),
+        vram_bytes=(policy.vram_limit or vram).ceil(),
+    )
+
+
+def lent(total: int, demands: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the limits of a card's tenants, who are in the order in which they came.
+
+    Each tenant gets its request, which is reserved for it. The rest is lent to tenants that want
+    more, first come, first served. So the limits add up to no more than the card has, and a later
+    tenant's request takes back what was lent to an earlier one.
+
+    Example: lent(80, [(20, 60), (30, 30)]) returns [50, 30].
+
+    Args:
+        total: Amount of the card that tenants divide: bytes of memory, or percent of its compute.
+        demands: Request and wanted limit of each tenant, in the same unit.
+    """
+    spare = total - sum(request for request, _ in demands)
+    limits = []
+    for request, limit in demands:
+        extra = max(0, min(limit - request, spare))
+        spare -= extra
+        limits.append(request + extra)
+    return limits
+
+
+def percent(tflops: Quantity, gpu: Gpu) -> int:
+    """Return compute as a percentage, rounded up, 1 to 100, as Tensor Fusion's hypervisor does."""
+    whole = Quantity.milli(gpu.milli_tflops)
+    return min(100, max(1, -(-100 * tflops.nano // whole.nano)))

@@ -1,19 +1,68 @@
 """Prepared claims: the records, from which CDI specs and answers to the kubelet follow."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
-from tensorfusion_dra.core.claims.limits import NOTHING, Limit
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import device as devices
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The part of one card that a container may use while it runs.
+
+    Attributes:
+        sm_percent: Percent of the card's compute, 1 to 100.
+        vram_bytes: Device memory, in bytes.
+    """
+
+    sm_percent: int
+    vram_bytes: int
+
+    def __add__(self, other: "Limit") -> "Limit":
+        return Limit(
+            sm_percent=self.sm_percent + other.sm_percent,
+            vram_bytes=self.vram_bytes + other.vram_bytes,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.sm_percent}% of compute, {Quantity.of_bytes(self.vram_bytes)} of memory"
+
+    def as_json(self) -> dict[str, int]:
+        """Return the limit as JSON, for a record."""
+        return {"smPercent": self.sm_percent, "vramBytes": self.vram_bytes}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Limit":
+        """Return the limit that as_json() wrote."""
+        return cls(sm_percent=kept["smPercent"], vram_bytes=kept["vramBytes"])
+
+
+NOTHING: Final = Limit(sm_percent=0, vram_bytes=0)
+
+
+def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
+    """Return the limits by GPU UUID; several shares of one card add up to at most the card.
+
+    Args:
+        shares: GPU UUID and limit of each share; shares without a limit are skipped.
+    """
+    merged: dict[str, Limit] = {}
+    for uuid, limit in shares:
+        if limit is not None:
+            merged[uuid] = merged[uuid] + limit if uuid in merged else limit
+    return {
+        uuid: Limit(sm_percent=min(100, limit.sm_percent), vram_bytes=limit.vram_bytes)
+        for uuid, limit in merged.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

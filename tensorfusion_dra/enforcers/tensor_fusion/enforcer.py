@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import enforcer, limits, verdicts
+from tensorfusion_dra.core.claims import enforcer, prepared, verdicts
 from tensorfusion_dra.core.claims.enforcer import (
     Advice,
     Edits,
@@ -34,8 +34,7 @@ from tensorfusion_dra.core.claims.enforcer import (
     Records,
     Sign,
 )
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import untyped_json
@@ -306,7 +305,7 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
 
 
 def _limits_by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
-    return limits.by_uuid((share.gpu_uuid, share.limit) for share in shares)
+    return prepared.by_uuid((share.gpu_uuid, share.limit) for share in shares)
 
 
 def _http_trouble(host: str, port: int) -> str:

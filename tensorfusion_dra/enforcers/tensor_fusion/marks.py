@@ -32,11 +32,10 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcers
-from tensorfusion_dra.core.claims import limits, pod_marks
+from tensorfusion_dra.core.claims import pod_marks, prepared
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.pod_marks import RULING, annotations, original_annotations
-from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -90,7 +89,7 @@ def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
     """Return the worker that a pod is; None if none of its claims among these has soft limits."""
     soft = {claim.ref.uid: claim for claim in claims if pod in claim.pods and soft_shares(claim)}
     ordered = tuple(soft[uid] for uid in sorted(soft))
-    by_uuid = limits.by_uuid(
+    by_uuid = prepared.by_uuid(
         (share.gpu_uuid, share.limit) for claim in ordered for share in soft_shares(claim)
     )
     return Worker(pod=pod, limits=by_uuid, claims=ordered) if ordered else None

@@ -38,7 +38,7 @@ from typing import Final
 
 from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers import written_files
 from tensorfusion_dra.state import atomic, folders, host_files

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tensorfusion_dra.core.claims import verdicts
-from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import SharedMemory

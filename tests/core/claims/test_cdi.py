@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
     DeviceMetadata,
+    Limit,
     Mount,
     PreparedClaim,
     PreparedShare,

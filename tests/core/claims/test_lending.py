@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfusion_dra.core.claims import lending, limits
+from tensorfusion_dra.core.claims import lending
 from tensorfusion_dra.core.claims.admit import ClaimFacts
 from tensorfusion_dra.core.claims.claim import Allocation
 from tensorfusion_dra.core.claims.enforcer import Needs
-from tensorfusion_dra.core.claims.limits import Limit
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.gpu import HostResources, Isolation
@@ -346,7 +345,7 @@ def wanted_limit(
     tflops: str, vram: str, *, milli_tflops: int = 312_000, share_policy: SharePolicy = DEFAULTS
 ) -> Limit:
     consumed = {"tflops": quantity.parse(tflops), "vram": quantity.parse(vram)}
-    return limits.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, share_policy)
+    return lending.wanted("gpu-0", gpu(milli_tflops=milli_tflops), consumed, share_policy)
 
 
 @pytest.mark.parametrize(
@@ -398,7 +397,7 @@ def test_percentage_is_the_consumed_amount_rounded_up_by_less_than_one(
 def test_spare_amount_is_lent_first_come_first_served(
     demands: list[tuple[int, int]], granted: list[int]
 ) -> None:
-    assert limits.granted(100, demands) == granted
+    assert lending.lent(100, demands) == granted
 
 
 @given(
@@ -408,7 +407,7 @@ def test_spare_amount_is_lent_first_come_first_served(
 def test_granted_limits_fit_the_card_and_cover_the_requests(
     total: int, demands: list[tuple[int, int]]
 ) -> None:
-    granted = limits.granted(total, demands)
+    granted = lending.lent(total, demands)
 
     requests = [request for request, _ in demands]
     assert all(size >= request for size, request in zip(granted, requests, strict=True))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.limits import Limit
+from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.kubernetes import quantity

@@ -8,8 +8,8 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from tensorfusion_dra.core.claims import verdicts
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
-from tensorfusion_dra.core.claims.limits import Limit
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
+from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.claims.use import Used
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, Verdict
 from tensorfusion_dra.core.devices.device import Device
