@@ -42,7 +42,7 @@ _KEPT_AT_CHANGE: Final = (
     "generation",
     "generateName",
 )
-MOST_ANNOTATION_BYTES: Final = 256 * 1024
+MAX_ANNOTATION_BYTES: Final = 256 * 1024
 
 _PLAIN_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
@@ -154,8 +154,8 @@ def map_errors(path: str, metadata: Json) -> Iterator[FieldError]:
     for key in annotations:
         yield from name_rules.label_key(f"{path}.annotations", key.lower())
     size = sum(len(key.encode()) + len(str(annotations[key]).encode()) for key in annotations)
-    if size > MOST_ANNOTATION_BYTES:
-        yield too_long(f"{path}.annotations", MOST_ANNOTATION_BYTES)
+    if size > MAX_ANNOTATION_BYTES:
+        yield too_long(f"{path}.annotations", MAX_ANNOTATION_BYTES)
 
 
 def finalizer_errors(metadata: Json, old_metadata: Json) -> Iterator[FieldError]:

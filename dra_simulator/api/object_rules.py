@@ -26,12 +26,12 @@ from tensorfusion_dra.core.kubernetes.field_errors import (
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list
 
-MOST_DEVICES: Final = 128
-MOST_DEVICES_ADVANCED: Final = 64
+MAX_DEVICES: Final = 128
+MAX_DEVICES_ADVANCED: Final = 64
 """If any device of the slice has taints, consumed counters or an attribute that is a list."""
-MOST_VALUES: Final = 48
+MAX_VALUES: Final = 48
 """Attribute values of a device; each item of a list counts."""
-MOST_VALID_VALUES: Final = 10
+MAX_VALID_VALUES: Final = 10
 
 _SCALARS: Final = ("int", "bool", "string", "version")
 _LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
@@ -46,7 +46,7 @@ def violations(spec: Mapping[str, object]) -> tuple[str, ...]:
 def slice_errors(spec: Json) -> Iterator[FieldError]:
     """Yield every rule violation of a ResourceSlice's spec."""
     devices = list(elements(spec.get("devices")))
-    most = MOST_DEVICES_ADVANCED if any(map(_is_advanced, devices)) else MOST_DEVICES
+    most = MAX_DEVICES_ADVANCED if any(map(_is_advanced, devices)) else MAX_DEVICES
     if len(devices) > most:
         yield too_many("spec.devices", len(devices), most)
         return
@@ -125,8 +125,8 @@ def _device_errors(path: str, device: Json) -> Iterator[FieldError]:
             for index, value in enumerate(values):
                 where = f"{at}.{name}[{index}]"
                 yield from device_rules.value_errors(where, _LISTS[name], value)
-    if count > MOST_VALUES:
-        text = f"the total number of attribute values must not exceed {MOST_VALUES}"
+    if count > MAX_VALUES:
+        text = f"the total number of attribute values must not exceed {MAX_VALUES}"
         yield invalid(path, count, text)
     for key in part(device, "capacity"):
         capacity = part(part(device, "capacity"), key)
@@ -148,8 +148,8 @@ def _options_errors(
         yield required(f"{path}.default", "required when validValues is defined")
         return
     where = f"{path}.validValues"
-    if len(options) > MOST_VALID_VALUES:
-        yield too_many(where, len(options), MOST_VALID_VALUES)
+    if len(options) > MAX_VALID_VALUES:
+        yield too_many(where, len(options), MAX_VALID_VALUES)
         options = []
     amounts = [quantity.parse(option) for option in options]
     seen: set[int] = set()
@@ -173,7 +173,7 @@ def _options_errors(
 DeviceKey = tuple[str, str, str, str]
 CheckExpression = Callable[[str], str | None]
 
-MOST_PARAMETERS_BYTES: Final = 10 * 1024
+MAX_PARAMETERS_BYTES: Final = 10 * 1024
 
 _REFERENCE: Final = (
     "must be the name of a request in the claim or the name of a request and a subrequest"
@@ -325,8 +325,8 @@ def _raw_errors(path: str, raw: object) -> Iterator[FieldError]:
     The API server counts the bytes of the request. Here they are the bytes of JSON with spaces, so
     that an object that passes here passes there as well.
     """
-    if raw is not None and len(json.dumps(raw)) > MOST_PARAMETERS_BYTES:
-        yield too_long(path, MOST_PARAMETERS_BYTES)
+    if raw is not None and len(json.dumps(raw)) > MAX_PARAMETERS_BYTES:
+        yield too_long(path, MAX_PARAMETERS_BYTES)
     elif not isinstance(raw, dict | None):
         yield invalid(path, "<value omitted>", "must be a valid JSON object")
 

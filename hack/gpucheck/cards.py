@@ -45,9 +45,9 @@ class Cards:
         file.write_text(json.dumps(anonymous(recording), indent=2) + "\n", encoding="utf-8")
         view = json.loads(self._inspect(["-o", "json"], deadline))
         facts |= {"recording": file.name, "left_out": view["leftOut"]}
-        troubles = differences(recording, view["devices"])
-        if troubles:
-            raise CheckError("; ".join(troubles))
+        reasons = differences(recording, view["devices"])
+        if reasons:
+            raise CheckError("; ".join(reasons))
         if not view["devices"]:
             left_out = [f"{each['subject']}: {each['reason']}" for each in view["leftOut"]]
             raise CheckError("; ".join([_NO_CARDS, *left_out]))

@@ -16,7 +16,7 @@ PERCENTS: Final = (25, 50, 75)
 
 _GIB: Final = 2**30
 _MIB: Final = 2**20
-_MOST_LIMIT_BYTES: Final = 4 * _GIB
+_MAX_LIMIT_BYTES: Final = 4 * _GIB
 _PIECES: Final = 16
 """Parts of a memory limit that are allocated one by one."""
 _LAUNCHES: Final = 500
@@ -176,7 +176,7 @@ class Checks:
 
     def _limit_bytes(self) -> int:
         part = self._enforcer.node.vram_bytes // 8
-        return min(_MOST_LIMIT_BYTES, part) // (_PIECES * _MIB) * _PIECES * _MIB
+        return min(_MAX_LIMIT_BYTES, part) // (_PIECES * _MIB) * _PIECES * _MIB
 
 
 def judged(rows: Sequence[Json], tolerance_percent: float) -> str:

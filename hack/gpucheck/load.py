@@ -19,7 +19,7 @@ _AHEAD: Final = 8
 """Launches that wait on the card, so that it has work while the program does not run."""
 _NO_TIMING: Final = 2
 """A flag of events, in cuda.h's CUevent_flags."""
-_MOST_ROUNDS: Final = 1 << 24
+_MAX_ROUNDS: Final = 1 << 24
 
 # The kernel, as PTX text for the driver's own compiler; no CUDA toolkit is needed. It does a fixed
 # amount of work and keeps every unit that it gets busy: two blocks of 1024 threads fill a
@@ -154,7 +154,7 @@ class Program:
         """Return the rounds of a kernel that takes about this long on the whole card."""
         self._timed(1)  # the first launch is slower
         rounds = 16
-        while (seconds := self._timed(rounds)) < milliseconds / 1000 and rounds < _MOST_ROUNDS:
+        while (seconds := self._timed(rounds)) < milliseconds / 1000 and rounds < _MAX_ROUNDS:
             rounds *= 2
         exact = max(1, round(rounds * milliseconds / 1000 / seconds))
         return {"rounds": exact, "milliseconds": round(self._timed(exact) * 1000, 3)}

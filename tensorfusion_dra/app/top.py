@@ -83,7 +83,7 @@ def run(flags: argparse.Namespace) -> int:
 
     Raises:
         InputError: A flag cannot be used, or the slices are malformed.
-        RetryableError: The API server did not answer, or a right is missing.
+        RetryableError: The API server did not answer, or a permission is missing.
     """
     if not _MIN_SECONDS <= flags.seconds <= _MAX_SECONDS:
         raise InputError(
@@ -133,7 +133,7 @@ def _cards(lists: ClusterLists) -> list[_Card]:
 
     Raises:
         InputError: A slice or claim is malformed.
-        RetryableError: The API server did not answer, or a right is missing.
+        RetryableError: The API server did not answer, or a permission is missing.
     """
     slices = lists.slices(fieldSelector=f"spec.driver={names.DRIVER}")
     rules = lists.taint_rules()

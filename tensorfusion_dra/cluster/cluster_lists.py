@@ -1,4 +1,4 @@
-"""One-time reads of a cluster for commands, with the rights of whoever runs them.
+"""One-time reads of a cluster for commands, with the permissions of whoever runs them.
 
 Whole collections are read in pages, so that a large cluster fits into the answers.
 """
@@ -22,7 +22,7 @@ _POOL_STATUS_PAUSE_SECONDS: Final = 0.2
 
 
 class ClusterLists:
-    """Reader of the cluster's objects with the rights of whoever runs the command.
+    """Reader of the cluster's objects with the permissions of whoever runs the command.
 
     Use it from one thread. It changes nothing: its writes are dry runs and reviews.
 
@@ -31,10 +31,8 @@ class ClusterLists:
     """
 
     def __init__(self, api: Api, *, wait_seconds: float = READ_SECONDS) -> None:
-        """Store the arguments; nothing is read yet.
-
-        Args:
-            wait_seconds: For each request.
+        """Args:
+        wait_seconds: For each request.
         """
         self.api: Final = api
         self._wait_seconds: Final = wait_seconds

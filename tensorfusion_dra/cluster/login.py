@@ -20,7 +20,7 @@ from tensorfusion_dra.core.errors import InputError, RetryableError
 
 _PORTS: Final = {"http": 80, "https": 443}
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes mounts it into each container."""
+"""Path at which Kubernetes mounts it into each container."""
 
 
 class Login:
@@ -45,7 +45,7 @@ class Login:
         tls_name: str = "",
         proxy: str = "",
     ) -> None:
-        """Store the arguments, without reading the token.
+        """Leave the token to be read by the first request.
 
         Args:
             read: Returns the header's value, None if requests carry no credentials. It may renew a

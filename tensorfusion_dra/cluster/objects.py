@@ -243,10 +243,8 @@ class Events:
         node_name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store the arguments.
-
-        Args:
-            clock: In seconds. It measures the time in which an event is not repeated.
+        """Args:
+        clock: In seconds. It measures the time in which an event is not repeated.
         """
         self._api = api
         self._nodes = nodes

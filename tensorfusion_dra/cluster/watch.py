@@ -73,20 +73,18 @@ class Watch:
         on_absent: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Store the arguments.
-
-        Args:
-            path: That of the collection.
-            selector: A field selector; empty for all objects.
-            labels: A label selector; empty for all objects.
-            on_list: Called with all objects after each list. Anything may have changed since the
-                last event, and another server may answer.
-            on_event: Called with ``ADDED``, ``MODIFIED`` or ``DELETED``, and the object.
-            on_resume: Called when the watch continues after a server has ended it early. No change
-                is missed, but another server may answer.
-            on_absent: Called if the server does not have this kind; it is then listed again at
-                growing intervals. With None, a missing kind is a failure like any other.
-            clock: In seconds.
+        """Args:
+        path: That of the collection.
+        selector: A field selector; empty for all objects.
+        labels: A label selector; empty for all objects.
+        on_list: Called with all objects after each list. Anything may have changed since the
+            last event, and another server may answer.
+        on_event: Called with ``ADDED``, ``MODIFIED`` or ``DELETED``, and the object.
+        on_resume: Called when the watch continues after a server has ended it early. No change
+            is missed, but another server may answer.
+        on_absent: Called if the server does not have this kind; it is then listed again at
+            growing intervals. With None, a missing kind is a failure like any other.
+        clock: In seconds.
         """
         self._api = api
         self._path = path

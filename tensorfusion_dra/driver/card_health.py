@@ -80,13 +80,13 @@ class CardHealthTracker:
             rules: Thresholds for changes of health; None for the defaults.
             records: The record on disk; None keeps everything in memory only.
             boot_id: Identifies this boot of the machine.
-            claims: Returns all prepared claims of the ledger.
+            claims: Returns all prepared claims of the store.
             clock: Returns the present time.
             saves: False to read the record without writing it.
             replacement: Of the NVIDIA driver; None if it is not followed.
 
         Raises:
-            FatalError: The ledger is damaged.
+            FatalError: The store is damaged.
         """
         self._rules = rules or HealthRules()
         self._records = records if saves else None
@@ -190,7 +190,7 @@ class CardHealthTracker:
             log.warning("card_record_write_failed", error=str(error))
 
     def _claimed_devices(self) -> frozenset[str]:
-        """Return the names of devices with claims; the last known ones if the ledger is locked.
+        """Return the names of devices with claims; the last known ones if the store is locked.
 
         It is better to publish a missing card for too long.
         """

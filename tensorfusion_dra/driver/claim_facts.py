@@ -1,4 +1,4 @@
-"""What a prepare has to know before it decides: cards, pods, policies and signs of the enforcer.
+"""Facts that a prepare needs before it decides: cards, pods, policies, signs of the enforcer.
 
 All reading is done here. It may be slow: the first reading of the cards, the API server, a hung
 enforcer. So it comes before the lock of the store is taken, and admit() only computes.

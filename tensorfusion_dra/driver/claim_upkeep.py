@@ -73,7 +73,7 @@ class Upkeep:
         """
         written: PreparedClaim | None = record
         while written is not None:
-            self._status.report(written, trouble="")
+            self._status.report(written, reason="")
             newest = self._store.get(record.ref.uid)
             if newest == written:
                 return written
@@ -133,13 +133,11 @@ class LimitChanges:
         *,
         retry_seconds: float = 1.0,
     ) -> None:
-        """Use these parts.
-
-        Args:
-            store: The claims of this node.
-            catalog: The cards.
-            upkeep: Has everything follow the changed limits.
-            retry_seconds: Wait after a first failure; longer after each further one.
+        """Args:
+        store: The claims of this node.
+        catalog: The cards.
+        upkeep: Has everything follow the changed limits.
+        retry_seconds: Wait after a first failure; longer after each further one.
         """
         self._store = store
         self._catalog = catalog

@@ -93,7 +93,7 @@ class DriverReplacement:
 
         Args:
             marker: The file that is there during a replacement.
-            claims: Returns all prepared claims of the ledger.
+            claims: Returns all prepared claims of the store.
             is_followed: False if follow() will not be called.
             on_change: Called, from the thread of follow(), when the label was set or removed.
         """

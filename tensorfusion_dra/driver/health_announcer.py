@@ -34,20 +34,20 @@ class HealthAnnouncer:
     def __init__(
         self,
         catalog: DeviceCatalog,
-        ledger: ClaimStore,
+        store: ClaimStore,
         status: StatusReporter,
         events: Events,
     ) -> None:
-        """Announce nothing yet. What is unhealthy already was announced by another process.
+        """Begin with what is unhealthy now, which another process has announced.
 
         Args:
             catalog: Source of the health of the devices.
-            ledger: The claims of this node.
+            store: The claims of this node.
             status: Writes the status of claims.
             events: Of this loop's thread alone.
         """
         self._catalog = catalog
-        self._ledger = ledger
+        self._store = store
         self._status = status
         self._events = events
         self._pending_events: dict[str, Callable[[], bool]] = {}  # what writes each, by device
@@ -64,7 +64,7 @@ class HealthAnnouncer:
         """Announce every change until stopped.
 
         Raises:
-            FatalError: The ledger is damaged.
+            FatalError: The store is damaged.
         """
         seen: Catalog | None = None
         while not self._stop.is_set():
@@ -103,7 +103,7 @@ class HealthAnnouncer:
         """Announce what was noted; what fails is announced by the next call."""
         if self._pending_devices:
             try:
-                claims = self._ledger.claims()
+                claims = self._store.claims()
             except RetryableError as error:
                 log.warning("health_report_failed", error=str(error))
             else:

@@ -95,6 +95,6 @@ class NodeObserver:
                 used=used.shares,
             ),
             shares_error=shares_error,
-            use_error=used.trouble,
+            use_error=used.reason,
             operations=tuple(self.operations()),
         )

@@ -91,12 +91,10 @@ class Operations:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Store the arguments.
-
-        Args:
-            on_end: Called after each operation by the thread of the call, while the kubelet waits
-                for the answer. What it raises is logged and changes nothing for the claim.
-            clock: In seconds; must not go back.
+        """Args:
+        on_end: Called after each operation by the thread of the call, while the kubelet waits
+            for the answer. What it raises is logged and changes nothing for the claim.
+        clock: In seconds; must not go back.
         """
         self._clock = clock
         self._on_end = on_end

@@ -75,14 +75,12 @@ class PoolFollower:
         expands_memory: bool,
         wakeup: Wakeup | None = None,
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            source: Returns the node as a member of its pool, see member(); called at each round.
-            catalog: Gets the node of the pool.
-            events: Of this loop's thread alone.
-            expands_memory: True if the node's enforcer can give a card more memory than it has.
-            wakeup: Wakes the loop, because a pool or the Node object may have changed.
+        """Args:
+        source: Returns the node as a member of its pool, see member(); called at each round.
+        catalog: Gets the node of the pool.
+        events: Of this loop's thread alone.
+        expands_memory: True if the node's enforcer can give a card more memory than it has.
+        wakeup: Wakes the loop, because a pool or the Node object may have changed.
         """
         self._source = source
         self._catalog = catalog

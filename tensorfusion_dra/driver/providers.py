@@ -128,7 +128,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What one provider offers to one device.
+    """Offer of one provider to one device.
 
     Attributes:
         entries: By name, in the order in which the device takes them.
@@ -168,7 +168,7 @@ class ProviderState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the last round of calls went.
+    """Outcome of the last round of calls.
 
     Attributes:
         seconds: Time of the last round that returned; None before the first.
@@ -190,12 +190,10 @@ class ProviderRunner:
         budget_seconds: float,
         wake: Callable[[], None],
     ) -> None:
-        """Load nothing yet.
-
-        Args:
-            registered: The provider.
-            budget_seconds: Time for a round of calls.
-            wake: Has the cards read soon; passed to a provider that listens.
+        """Args:
+        registered: The provider.
+        budget_seconds: Time for a round of calls.
+        wake: Has the cards read soon; passed to a provider that listens.
         """
         self.registered = registered
         self.outcome = Outcome(state=ProviderState.NEW)
@@ -297,7 +295,7 @@ class ProviderRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one provider gave at the last reading.
+    """Report on one provider: what it gave at the last reading.
 
     Attributes:
         given: Names by device; of a health source the reasons of its problems.
@@ -323,12 +321,10 @@ class Providers:
         budget_seconds: float = BUDGET_SECONDS,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """Load nothing yet.
-
-        Args:
-            registered: In the order in which they give to a device.
-            budget_seconds: Time of each for a round of calls.
-            wake: Has the cards read soon; called, from any thread, when a provider has news.
+        """Args:
+        registered: In the order in which they give to a device.
+        budget_seconds: Time of each for a round of calls.
+        wake: Has the cards read soon; called, from any thread, when a provider has news.
         """
         # Capacities take the room of a device before attributes do.
         order = (ProviderKind.HEALTH, ProviderKind.CAPACITIES, ProviderKind.ATTRIBUTES)

@@ -143,22 +143,20 @@ class DeviceCatalog:
         wakeup: Wakeup | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read nothing yet.
-
-        Args:
-            discovery: Reads the cards.
-            node: None if set_node() provides it later; until then there is no catalog.
-            host: Sizes of the host, read only if the pool expands VRAM into it; None adds nothing.
-            providers: Of other packages; None for none.
-            tracker: Decides on the cards' health; None for one without a record on disk.
-            taint_effect: Effect of an unhealthy device's taint; "" for no taint.
-            enforcement: Returns what keeps limits on the node now.
-            allocations: Asks the kubelet what else gives away and holds devices; raises
-                RetryableError. Then its last answer stays in use.
-            events: Source of the NVIDIA driver's events; None to poll only.
-            poll_seconds: Time between two readings if nothing wakes the loop.
-            wakeup: Wakes the loop; others wake it too.
-            on_change: Called, from any thread, when the catalog has changed.
+        """Args:
+        discovery: Reads the cards.
+        node: None if set_node() provides it later; until then there is no catalog.
+        host: Sizes of the host, read only if the pool expands VRAM into it; None adds nothing.
+        providers: Of other packages; None for none.
+        tracker: Decides on the cards' health; None for one without a record on disk.
+        taint_effect: Effect of an unhealthy device's taint; "" for no taint.
+        enforcement: Returns what keeps limits on the node now.
+        allocations: Asks the kubelet what else gives away and holds devices; raises
+            RetryableError. Then its last answer stays in use.
+        events: Source of the NVIDIA driver's events; None to poll only.
+        poll_seconds: Time between two readings if nothing wakes the loop.
+        wakeup: Wakes the loop; others wake it too.
+        on_change: Called, from any thread, when the catalog has changed.
         """
         self._discovery = discovery
         self._providers = providers or Providers()
@@ -191,7 +189,7 @@ class DeviceCatalog:
 
         Raises:
             FatalError: The NVIDIA driver was replaced; only a new process can load its library. Or
-                the ledger is damaged.
+                the store is damaged.
         """
         while self._wakeup.next_round():
             began = time.monotonic()
@@ -232,7 +230,7 @@ class DeviceCatalog:
         Raises:
             RetryableError: The cards cannot be read now. The devices stay as they were, and become
                 unhealthy if further readings fail.
-            FatalError: The NVIDIA driver was replaced, or the ledger is damaged.
+            FatalError: The NVIDIA driver was replaced, or the store is damaged.
         """
         try:
             inventory = self._discovery.read()
@@ -490,18 +488,16 @@ class Publisher:
         repairs: Repairs | None = None,
         wakeup: Wakeup | None = None,
     ) -> None:
-        """Publish nothing yet.
-
-        Args:
-            catalog: The devices to publish.
-            slices_at_server: This node's slices.
-            nodes: Gives the UID of the Node, which owns the slices. It is read once, and again
-                after a change of another writer: if the Node was recreated, Kubernetes' garbage
-                collector deletes the slices of the old one.
-            events: Of this loop's thread alone.
-            lease: Of the publisher, which instances on this node pass on.
-            repairs: The pace of repairs; None for the default.
-            wakeup: Wakes the loop; whoever changes the catalog wakes it too.
+        """Args:
+        catalog: The devices to publish.
+        slices_at_server: This node's slices.
+        nodes: Gives the UID of the Node, which owns the slices. It is read once, and again
+            after a change of another writer: if the Node was recreated, Kubernetes' garbage
+            collector deletes the slices of the old one.
+        events: Of this loop's thread alone.
+        lease: Of the publisher, which instances on this node pass on.
+        repairs: The pace of repairs; None for the default.
+        wakeup: Wakes the loop; whoever changes the catalog wakes it too.
         """
         self._view = PublishingView()  # replaced as a whole, so that reading needs no lock
         self._events = events

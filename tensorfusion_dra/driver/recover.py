@@ -69,9 +69,9 @@ class RecoveryReport:
             alone until the record is refreshed.
         unknown: Claims without a readable record whose files name the claim. The files are left
             alone: the claim may still be allocated to this node.
-        troubles: Error texts by claim UID; an error of no single claim has the key "".
+        reasons: Error texts by claim UID; an error of no single claim has the key "".
         unenforceable: Records whose limits the present settings cannot enforce; the error of each
-            is among the troubles.
+            is among the reasons.
         left: Why folders that were removed cannot be deleted; their claims need them no more.
     """
 
@@ -82,7 +82,7 @@ class RecoveryReport:
     claims_removed: int = 0
     outdated: list[ClaimRef] = field(default_factory=list)
     unknown: list[ClaimRef] = field(default_factory=list)
-    troubles: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     unenforceable: list[PreparedClaim] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
@@ -93,13 +93,11 @@ class Reconciler:
     def __init__(
         self, store: ClaimStore, files: NodeFiles, *, boot_id: str, seconds: float
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            store: The claims of this node.
-            files: Writes and removes the claims' files.
-            boot_id: ID of this boot.
-            seconds: Interval between two rounds.
+        """Args:
+        store: The claims of this node.
+        files: Writes and removes the claims' files.
+        boot_id: ID of this boot.
+        seconds: Interval between two rounds.
         """
         self._store = store
         self._files = files
@@ -110,7 +108,7 @@ class Reconciler:
         self._found = RecoveryReport()
         self._throttle = LogThrottle(quiet_seconds=math.inf)
         self._pending_events: list[str] = []  # texts about damaged records
-        self._troubled: set[str] = set()  # UIDs of claims whose status shows a trouble
+        self._reported: set[str] = set()  # UIDs of claims whose status shows a reason
 
     def begin(self) -> None:
         """Run the first recovery, before the kubelet can call; without the API server.
@@ -122,7 +120,7 @@ class Reconciler:
         self._found = recover(self._store, self._files, boot_id=self._boot_id)
         self._log_recovery(self._found, always=True)
 
-    def ledger(self) -> StoreView:
+    def view(self) -> StoreView:
         """Return the damage to records: repaired since this process started, and left."""
         return StoreView(restored=self._store.restored, damaged=len(self._found.damaged))
 
@@ -156,7 +154,7 @@ class Reconciler:
         # Random, so that not all nodes call the API server at the same moment after an update.
         collect_at = time.monotonic() + random.uniform(0, self._seconds)  # noqa: S311 - spreads load
         while True:
-            self._show_troubles(status)
+            self._show_reasons(status)
             outdated = self._refresh(preparer)
             self._note_damage()
             if self._found.damaged or time.monotonic() >= collect_at:
@@ -186,17 +184,17 @@ class Reconciler:
                 self._log_recovery(self._found)
                 on_recovered(self._found.claims)
 
-    def _show_troubles(self, status: StatusReporter) -> None:
+    def _show_reasons(self, status: StatusReporter) -> None:
         """Show in each claim's status why its limits are not enforced; clear it once they are."""
         unenforceable = {record.ref.uid: record for record in self._found.unenforceable}
         for uid, record in unenforceable.items():
-            status.report(record, trouble=self._found.troubles[uid])
+            status.report(record, reason=self._found.reasons[uid])
         for record in self._found.claims:
-            if record.ref.uid in self._troubled - unenforceable.keys():
-                status.report(record, trouble="")
+            if record.ref.uid in self._reported - unenforceable.keys():
+                status.report(record, reason="")
         for record in self._found.rewritten:
-            status.report(record, trouble="")
-        self._troubled = set(unenforceable)
+            status.report(record, reason="")
+        self._reported = set(unenforceable)
 
     def _refresh(self, preparer: Preparer) -> list[str]:
         """Refresh the records of an earlier boot; return an error text for each that cannot be yet.
@@ -231,13 +229,13 @@ class Reconciler:
                 self._pending_events.append(text)
 
     def _log_recovery(self, found: RecoveryReport, *, always: bool = False) -> None:
-        for uid, trouble in found.troubles.items():
-            if self._throttle.is_new(trouble, key=uid):
-                log.warning("claim_recovery_failed", claim_uid=uid, error=trouble)
+        for uid, reason in found.reasons.items():
+            if self._throttle.is_new(reason, key=uid):
+                log.warning("claim_recovery_failed", claim_uid=uid, error=reason)
         if self._throttle.is_new(str(len(found.left)), key="left") and found.left:
             log.warning("claim_folders_left", folders=len(found.left), error=found.left[0])
         damaged = (f"record {uid}" for uid in found.damaged)
-        self._throttle.keep_only({*found.troubles, *damaged, "left"})
+        self._throttle.keep_only({*found.reasons, *damaged, "left"})
         if always or found.files_written or found.claims_removed:
             log.info(
                 "recovered",
@@ -278,10 +276,10 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
                     found.rewritten.append(current)
             except ClaimError as error:
                 # The files stay as they are: running containers were started with them.
-                found.troubles[uid] = str(error)
+                found.reasons[uid] = str(error)
                 found.unenforceable.append(current)
             except RetryableError as error:
-                found.troubles[uid] = f"claim {current.ref}: {error}"
+                found.reasons[uid] = f"claim {current.ref}: {error}"
     try:
         # Within a transaction, since most files are written in one. A new claim's files are not; if
         # a temporary file of theirs is removed here, they are written again.
@@ -300,6 +298,6 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
                 files.remove(uid, None)
                 found.claims_removed += 1
     except RetryableError as error:
-        found.troubles[""] = str(error)
+        found.reasons[""] = str(error)
     found.left.extend(files.delete_removed())  # slow, so outside any transaction
     return found

@@ -49,10 +49,10 @@ from tensorfusion_dra.driver.prepare import Preparer
 
 log = structlog.get_logger()
 
-MOST_PER_ROUND: Final = 10
+MAX_PER_ROUND: Final = 10
 """Claims that a round checks, besides urgent ones."""
-_MOST_URGENT: Final = 50
-_MOST_FAILURES: Final = 3
+_MAX_URGENT: Final = 50
+_MAX_FAILURES: Final = 3
 """Failed checks after which a round ends, because the API server seems to be unavailable."""
 _FRESH_SECONDS: Final = 600.0
 """Age up to which a check need not be repeated, whatever was refused."""
@@ -95,15 +95,13 @@ class StaleClaimCollector:
         check_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check nothing yet.
-
-        Args:
-            claims: Reads claims at the API server.
-            node: Reports whether this node's Node is Ready.
-            preparer: Releases claims that are stale.
-            gone_seconds: How long a claim has to be gone before it is released.
-            check_seconds: Longest time between two checks of a claim that is present.
-            clock: In seconds; must not go back.
+        """Args:
+        claims: Reads claims at the API server.
+        node: Reports whether this node's Node is Ready.
+        preparer: Releases claims that are stale.
+        gone_seconds: How long a claim has to be gone before it is released.
+        check_seconds: Longest time between two checks of a claim that is present.
+        clock: In seconds; must not go back.
         """
         self._claims = claims
         self._node = node
@@ -152,7 +150,7 @@ class StaleClaimCollector:
                 known.tried_at = self._clock()
                 wait = 0.0 if known.gone_since is not None else _RETRY_SECONDS
                 known.due_at = known.tried_at + min(wait, self._check_seconds)
-            if len(failures) >= _MOST_FAILURES:
+            if len(failures) >= _MAX_FAILURES:
                 break
         if failures:
             raise failures[0]
@@ -167,7 +165,7 @@ class StaleClaimCollector:
 
         due = sorted((each for each in recorded if order(each)[0] <= now), key=order)
         urgent = sum(order(each)[0] == _URGENT for each in due)
-        return due[: MOST_PER_ROUND + min(urgent, _MOST_URGENT)]
+        return due[: MAX_PER_ROUND + min(urgent, _MAX_URGENT)]
 
     def _check(self, each: Recorded, known: _Known) -> None:
         ref = _ref(each)

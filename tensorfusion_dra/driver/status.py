@@ -59,14 +59,14 @@ from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
 IDLE_SECONDS: Final = 0.1
 """Time without a call after which the kubelet is taken to be idle."""
-MOST_WAIT_SECONDS: Final = 2.0
+MAX_WAIT_SECONDS: Final = 2.0
 _SPACING_SECONDS: Final = 1 / 50
 _SPACING_BESIDE_CALLS_SECONDS: Final = 1 / 20
 
 log = structlog.get_logger()
 
 _FIRST_PAUSE_SECONDS: Final = 0.5
-_LONGEST_PAUSE_SECONDS: Final = 600.0
+_MAX_PAUSE_SECONDS: Final = 600.0
 """An outage of hours costs few requests, and ten minutes after it everything is written."""
 _LAST_WRITES_SECONDS: Final = 2.0
 
@@ -95,7 +95,7 @@ class _Known:
     Attributes:
         since: Time of the claim's first report in this process.
         shares: As they were reported last.
-        trouble: Why the claim's limits are not enforced; "" if they are.
+        reason: Why the claim's limits are not enforced; "" if they are.
         readiness: By device, as last reported. Kept for lastTransitionTime: a change of limits is
             no transition.
         entries: Hash of the entries last written; None if none were, or if a write may or may not
@@ -104,7 +104,7 @@ class _Known:
 
     since: datetime
     shares: Sequence[PreparedShare] = ()
-    trouble: str = ""
+    reason: str = ""
     readiness: Mapping[str, Readiness] | None = None
     entries: int | None = None
 
@@ -129,9 +129,9 @@ class _Known:
             since = before.since
             if unhealthy is not None:
                 since = unhealthy.since
-            elif before.is_ready == bool(self.trouble) or before.unhealthy is not None:
+            elif before.is_ready == bool(self.reason) or before.unhealthy is not None:
                 since = now()
-            readiness[device] = Readiness(since=since, unhealthy=unhealthy, trouble=self.trouble)
+            readiness[device] = Readiness(since=since, unhealthy=unhealthy, reason=self.reason)
         self.readiness = readiness
         return readiness
 
@@ -151,18 +151,16 @@ class StatusReporter:
         retry_seconds: float = _FIRST_PAUSE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write nothing yet.
-
-        Args:
-            claim_status: Stores the entries.
-            calls: The kubelet's calls; writes avoid them. None if this process answers none.
-            unhealthy: Returns the unhealthy devices by name.
-            enforcement: Knows whether limits hold, and is told which claims there are; None leaves
-                this out of the statuses.
-            used: Returns what each share of the claim with this UID uses; () for nothing.
-            now: Returns the wall clock's time, for lastTransitionTime.
-            retry_seconds: Pause after a first failure; it doubles with each further one in a row.
-            clock: In seconds; for delays.
+        """Args:
+        claim_status: Stores the entries.
+        calls: The kubelet's calls; writes avoid them. None if this process answers none.
+        unhealthy: Returns the unhealthy devices by name.
+        enforcement: Knows whether limits hold, and is told which claims there are; None leaves
+            this out of the statuses.
+        used: Returns what each share of the claim with this UID uses; () for nothing.
+        now: Returns the wall clock's time, for lastTransitionTime.
+        retry_seconds: Pause after a first failure; it doubles with each further one in a row.
+        clock: In seconds; for delays.
         """
         self._claim_status = claim_status
         self._unhealthy = unhealthy
@@ -172,28 +170,28 @@ class StatusReporter:
         self._clock = clock
         self._calls = calls or CallsInFlight()
         # Used by run()'s thread alone:
-        self._outage = Backoff(first_seconds=retry_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
+        self._outage = Backoff(first_seconds=retry_seconds, longest_seconds=_MAX_PAUSE_SECONDS)
         self._throttle = LogThrottle(clock=clock)
         self._began = -math.inf  # time of the last write
         self._paused_until = 0.0
-        self._missing_rights: set[str] = set()
+        self._missing_permissions: set[str] = set()
         self._changed = Condition()  # guards all below
         self._ends: float | None = None  # time of the last write; None until stop()
         self._queue: dict[str, _Waiting] = {}  # by claim UID, as is _known
         self._known: dict[str, _Known] = {}
 
-    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
+    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
         """Have the claim's status written soon; return at once, whatever the API server does.
 
-        Nothing happens if the same shares were reported last, with the same trouble.
+        Nothing happens if the same shares were reported last, with the same reason.
 
         Args:
             claim: As it is prepared now.
-            trouble: Why its limits cannot be enforced; "" if they can be.
+            reason: Why its limits cannot be enforced; "" if they can be.
         """
         if self._enforcement is not None:
             self._enforcement.watch(claim)
-        self._report(claim, trouble)
+        self._report(claim, reason)
 
     def report_changed(self, claim: PreparedClaim) -> None:
         """Have the claim's status written, before others: its record is the same, its state not.
@@ -221,8 +219,8 @@ class StatusReporter:
         while (waiting := self._next()) is not None:
             self._write(waiting)
 
-    def _report(self, claim: PreparedClaim, trouble: str | None) -> None:
-        """Queue a record; None keeps the last trouble, and has the status written in any case."""
+    def _report(self, claim: PreparedClaim, reason: str | None) -> None:
+        """Queue a record; None keeps the last reason, and has the status written in any case."""
         if not claim.shares:
             return
         uid = claim.ref.uid
@@ -230,12 +228,12 @@ class StatusReporter:
             known = self._known.get(uid)
             if known is None:
                 known = self._known[uid] = _Known(since=self._now())
-            elif trouble == known.trouble and claim.shares == known.shares:
+            elif reason == known.reason and claim.shares == known.shares:
                 return
             known.shares = claim.shares
             due = -math.inf
-            if trouble is not None:
-                known.trouble = trouble
+            if reason is not None:
+                known.reason = reason
                 waiting = self._queue.get(uid)
                 due = min(self._clock(), waiting.due if waiting else math.inf)
             self._queue[uid] = _Waiting(claim=claim, due=due)
@@ -271,7 +269,7 @@ class StatusReporter:
         if quiet_seconds >= IDLE_SECONDS:
             return max(due, self._began + _SPACING_SECONDS) - now
         idle = now + IDLE_SECONDS - quiet_seconds
-        allowed = max(due + MOST_WAIT_SECONDS, self._began + _SPACING_BESIDE_CALLS_SECONDS)
+        allowed = max(due + MAX_WAIT_SECONDS, self._began + _SPACING_BESIDE_CALLS_SECONDS)
         return max(due, min(idle, allowed)) - now
 
     def _write(self, waiting: _Waiting) -> None:
@@ -292,9 +290,9 @@ class StatusReporter:
             written = self._claim_status.write(ref, entries)
         except RetryableError as error:
             if isinstance(error, MissingPermissionError):
-                seconds = _LONGEST_PAUSE_SECONDS
-                if error.permission not in self._missing_rights:
-                    self._missing_rights.add(error.permission)
+                seconds = _MAX_PAUSE_SECONDS
+                if error.permission not in self._missing_permissions:
+                    self._missing_permissions.add(error.permission)
                     log.error(
                         "status_forbidden",
                         error=f"expected {error.permission}; claims are prepared without a status: "

@@ -127,7 +127,7 @@ class UseWatch:
                 self.check(report, events, on_excess)
                 self._throttle.over()
             except DriverError as error:
-                self._current = NodeUse(shares={}, foreign={}, foreign_text={}, trouble=str(error))
+                self._current = NodeUse(shares={}, foreign={}, foreign_text={}, reason=str(error))
                 if self._throttle.is_new(str(error)):
                     log.warning("use_not_observed", error=str(error))
             self._wakeup.wait(CHECK_SECONDS)
@@ -152,16 +152,16 @@ class UseWatch:
             for key, each in enforcer.used(claim).items()
         }
         cards: Mapping[str, Sequence[Process]] = {}
-        trouble = ""
+        reason = ""
         try:
             cards = self._processes.processes()
         except RetryableError as error:
             if not exact:
                 raise
-            trouble = str(error)
+            reason = str(error)
         are_known = self._find_late_pods(prepared, cards)
         found = self._current = use.of_node(
-            prepared, cards, pods=self._late_pods, exact=exact, trouble=trouble
+            prepared, cards, pods=self._late_pods, exact=exact, reason=reason
         )
         over = frozenset(
             (claim.ref.uid, index)

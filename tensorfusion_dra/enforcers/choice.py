@@ -58,7 +58,7 @@ class EnforcerChoice:
 
     @property
     def none_found(self) -> str:
-        """Why claims with limits are refused: `auto` found no enforcer; "" otherwise."""
+        """Reason to refuse claims with limits: `auto` found no enforcer; "" otherwise."""
         found = self.sign.verdict
         if found.reason != verdicts.NONE_FOUND:
             return ""
@@ -87,10 +87,10 @@ def _remedy(enforcer: Enforcer) -> str:
     return enforcer.facts.remedy or f"install what enforcer {enforcer.name} needs"
 
 
-def missing_error(enforcer: Enforcer, trouble: str) -> str:
+def missing_error(enforcer: Enforcer, reason: str) -> str:
     """Return the error of a claim that waits for what its enforcer lacks on this node."""
     return (
-        f"nothing on this node would enforce its limits: enforcer {enforcer.name}: {trouble}; "
+        f"nothing on this node would enforce its limits: enforcer {enforcer.name}: {reason}; "
         f"{remedy(enforcer)}"
     )
 
@@ -186,7 +186,7 @@ class NodeEnforcer:
         """The current verdict; None before the first check."""
         self._read_at = -math.inf
         self.shown: Enforcement | None = None
-        """What the devices show, as last read; None before the first reading."""
+        """State that the devices show, as last read; None before the first reading."""
         self._absent_since: tuple[float, datetime] | None = None  # on both clocks
         self._expands = False
         self._is_missing = False
@@ -256,11 +256,11 @@ class NodeEnforcer:
             except ClaimError:  # a fault of another package's, which fails each claim by itself
                 continue
             for path in needs.files:
-                if trouble := self._missing(Needs(files=(path,))):
-                    found[path] = missing_error(enforcer, trouble)
+                if reason := self._missing(Needs(files=(path,))):
+                    found[path] = missing_error(enforcer, reason)
             for path in needs.sockets:
-                if trouble := self._missing(Needs(sockets=(path,))):
-                    found[path] = missing_error(enforcer, trouble)
+                if reason := self._missing(Needs(sockets=(path,))):
+                    found[path] = missing_error(enforcer, reason)
         return found
 
     def _report(self, choice: EnforcerChoice) -> None:

@@ -115,8 +115,8 @@ class GuardedEnforcer(Enforcer):
                 text = f"{file}: not found"
                 return Sign(verdict=verdicts.not_enforced(verdicts.LIMITER_MISSING, text))
         for socket in needs.sockets:
-            if trouble := unix_sockets.trouble(socket):
-                text = f"{socket}: {trouble}"
+            if reason := unix_sockets.reason(socket):
+                text = f"{socket}: {reason}"
                 return Sign(verdict=verdicts.not_enforced(verdicts.DAEMON_SILENT, text))
         return found
 

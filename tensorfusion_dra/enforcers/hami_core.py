@@ -86,14 +86,14 @@ class Cache:
     """The file in which the processes of one request count their memory.
 
     Attributes:
-        trouble: Why it could not be read; "" if it could, or if there is no such file yet.
+        reason: Why it could not be read; "" if it could, or if there is no such file yet.
         limits: By the index of a card in the container; 0 means no limit. Empty while no process
             has initialized the file.
         processes: Number of processes that are registered.
     """
 
     path: str
-    trouble: str = ""
+    reason: str = ""
     limits: tuple[Limit, ...] = ()
     processes: int = 0
 
@@ -179,8 +179,8 @@ class HamiCore(Enforcer):
         return Edits(env={**env, **loading.env}, mounts=(library, *folders, *loading.mounts))
 
     def sign(self) -> Sign:
-        if trouble := preload.library_trouble(self.library):
-            return Sign(verdict=verdicts.not_enforced(verdicts.LIMITER_MISSING, trouble))
+        if reason := preload.library_reason(self.library):
+            return Sign(verdict=verdicts.not_enforced(verdicts.LIMITER_MISSING, reason))
         text = "the library is there; whether it works shows only in a running container"
         return Sign(verdict=verdicts.unknown(verdicts.LIBRARY_INSTALLED, text))
 
@@ -194,10 +194,10 @@ class HamiCore(Enforcer):
     ) -> Sequence[Verdict]:
         folder = self._caches(claim)
         caches = {each: read(f"{folder}/{_cache_file(each)}") for each in _limited(claim)}
-        trouble = preload.library_trouble(self.library)
+        reason = preload.library_reason(self.library)
         by_request = enforcer.enforced(claim)
         return [
-            of_request(each.request, index_limits.limits(by_request[each.request]), caches, trouble)
+            of_request(each.request, index_limits.limits(by_request[each.request]), caches, reason)
             for each in shares
         ]
 
@@ -222,7 +222,7 @@ def _cache_file(request: str) -> str:
 
 
 def of_request(
-    request: str, expected: Sequence[Limit], caches: Mapping[str, Cache], library_trouble: str
+    request: str, expected: Sequence[Limit], caches: Mapping[str, Cache], library_reason: str
 ) -> Verdict:
     """Return the verdict about the cards of one request.
 
@@ -230,15 +230,15 @@ def of_request(
         request: Its name.
         expected: Its limits by the index of a card in the container.
         caches: The files of the claim's requests, as read.
-        library_trouble: Why no process can load the library; "" if one can.
+        library_reason: Why no process can load the library; "" if one can.
     """
     cache = caches.get(request)
-    if cache is None or not (cache.processes or cache.trouble):
+    if cache is None or not (cache.processes or cache.reason):
         # A container that uses several requests of its claim counts in the file of one of them.
         # Their limits are equal (core/claims/index_limits.py), so that one speaks for all.
         cache = next((each for each in caches.values() if each.processes), cache)
-    if cache is not None and cache.trouble:
-        return verdicts.unknown(verdicts.UNREADABLE, f"{cache.path}: {cache.trouble}")
+    if cache is not None and cache.reason:
+        return verdicts.unknown(verdicts.UNREADABLE, f"{cache.path}: {cache.reason}")
     if cache is not None and cache.processes:
         for index, (limit, found) in enumerate(zip(expected, cache.limits, strict=False)):
             # HAMi-core takes 0 for no limit.
@@ -254,10 +254,10 @@ def of_request(
             verdicts.LIMITER_ACTIVE,
             f"limits in {cache.path} as in the claim, registered processes: {cache.processes}",
         )
-    if library_trouble:
+    if library_reason:
         return verdicts.not_enforced(
             verdicts.LIMITER_MISSING,
-            f"{library_trouble}: no container can load HAMi-core; put it there",
+            f"{library_reason}: no container can load HAMi-core; put it there",
         )
     return verdicts.unknown(
         verdicts.NO_PROCESS,
@@ -275,7 +275,7 @@ def read(path: str) -> Cache:
     except FileNotFoundError:
         return Cache(path=path)
     except OSError as error:
-        return Cache(path=path, trouble=error.strerror or str(error))
+        return Cache(path=path, reason=error.strerror or str(error))
     if len(beginning) < _BEGINNING or len(count) < _COUNT.size:
         # The first process makes it as long as it has to be before it writes anything.
         return Cache(path=path)
@@ -284,7 +284,7 @@ def read(path: str) -> Cache:
         return Cache(path=path)
     if tuple(version) != _VERSION:
         found, expected = (".".join(map(str, each)) for each in (version, _VERSION))
-        return Cache(path=path, trouble=f"found version {found}, expected {expected}")
+        return Cache(path=path, reason=f"found version {found}, expected {expected}")
     amounts = _LIMITS.unpack_from(beginning, _LIMITS_AT)
     (processes,) = _COUNT.unpack(count)
     return Cache(

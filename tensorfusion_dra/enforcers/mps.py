@@ -115,8 +115,8 @@ class Mps(Enforcer):
         )
 
     def sign(self) -> Sign:
-        if trouble := unix_sockets.trouble(self._socket):
-            text = f"no MPS daemon answers at {self._socket}: {trouble}"
+        if reason := unix_sockets.reason(self._socket):
+            text = f"no MPS daemon answers at {self._socket}: {reason}"
             return Sign(verdict=verdicts.not_enforced(verdicts.DAEMON_SILENT, text))
         text = f"the MPS daemon answers at {self._socket}"
         return Sign(verdict=verdicts.enforced(verdicts.ENFORCER_ALIVE, text))
@@ -129,10 +129,10 @@ class Mps(Enforcer):
         *,
         is_new: bool,
     ) -> Sequence[Verdict]:
-        if trouble := unix_sockets.trouble(self._socket):
+        if reason := unix_sockets.reason(self._socket):
             found = verdicts.not_enforced(
                 verdicts.DAEMON_SILENT,
-                f"{self._socket}: {trouble}: processes that start now run without limits; "
+                f"{self._socket}: {reason}: processes that start now run without limits; "
                 "start nvidia-cuda-mps-control -d on this node",
             )
         else:

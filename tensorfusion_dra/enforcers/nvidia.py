@@ -253,11 +253,11 @@ class Nvidia(Enforcer):
     def sign(self) -> Sign:
         try:
             with self._patience.waiting():
-                trouble, *hints = self._client.check(wait_seconds=self._wait_seconds)
+                reason, *hints = self._client.check(wait_seconds=self._wait_seconds)
         except RetryableError as error:
-            trouble, hints = str(error), []
-        if trouble:
-            found = verdicts.not_enforced(verdicts.DRIVER_CANNOT_LIMIT, trouble)
+            reason, hints = str(error), []
+        if reason:
+            found = verdicts.not_enforced(verdicts.DRIVER_CANNOT_LIMIT, reason)
         else:
             text = "the NVIDIA driver set and returned limits for a cgroup"
             found = verdicts.enforced(verdicts.ENFORCER_ALIVE, text)
@@ -273,13 +273,13 @@ class Nvidia(Enforcer):
     ) -> Sequence[Verdict]:
         expected = memory_limits((claim, *enforcer.beside(claim, others)))
         found: Mapping[str, tuple[int, int] | str] = {}
-        trouble = "its limit was not looked for"
+        reason = "its limit was not looked for"
         try:
             found = self._found(claim)
         except RetryableError as error:
-            trouble = str(error)
+            reason = str(error)
         return [
-            of_share(each, expected[each.gpu_uuid], found.get(each.gpu_uuid), trouble)
+            of_share(each, expected[each.gpu_uuid], found.get(each.gpu_uuid), reason)
             for each in shares
         ]
 
@@ -360,7 +360,7 @@ class Nvidia(Enforcer):
 
 
 def of_share(
-    share: PreparedShare, expected: int, found: tuple[int, int] | str | None, trouble: str
+    share: PreparedShare, expected: int, found: tuple[int, int] | str | None, reason: str
 ) -> Verdict:
     """Return the verdict about one card of a pod.
 
@@ -368,10 +368,10 @@ def of_share(
         share: A share of the card.
         expected: The pod's limit on this card, in bytes.
         found: Its limit and use as read, or why it cannot be read; None if nothing was read.
-        trouble: Why nothing was read.
+        reason: Why nothing was read.
     """
     if found is None:
-        memory = verdicts.unknown(verdicts.UNREADABLE, trouble)
+        memory = verdicts.unknown(verdicts.UNREADABLE, reason)
     elif isinstance(found, str):
         memory = verdicts.not_enforced(verdicts.LIMITS_DIFFER, found)
     elif found[0] > expected:

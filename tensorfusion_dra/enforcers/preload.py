@@ -1,4 +1,4 @@
-"""How processes of a container load the library that limits them."""
+"""Ways in which processes of a container load the library that limits them."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ _ELF: Final = b"\x7fELF"
 
 
 class PreloadMethod(StrEnum):
-    """How a container loads its limiter."""
+    """Way in which a container loads its limiter."""
 
     FILE = "file"
     ENV = "env"
@@ -45,7 +45,7 @@ def preload_edits(method: PreloadMethod, library: str, file: str) -> Edits:
     return Edits(mounts=(Mount(host_path=file, container_path=PRELOAD_IN_CONTAINER),))
 
 
-def library_trouble(library: str) -> str:
+def library_reason(library: str) -> str:
     """Return why no process can load the library on the host, with its path; "" if one can."""
     try:
         if not stat.S_ISREG(Path(library).stat().st_mode):

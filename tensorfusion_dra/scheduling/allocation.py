@@ -52,7 +52,7 @@ _MAX_STEPS: Final = 100_000
 NEWEST: Final = 37
 """Minor version of the newest release of Kubernetes whose rules are known here."""
 UNSATISFIED: Final = "does not satisfy"
-"""How the reason begins for which a device that fits alone does not fit beside the others."""
+"""Beginning of the reason for which a device that fits alone does not fit beside the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from tensorfusion_dra.core.kubernetes.quantity import QuantityError
 READERS: Final[dict[int, Callable[[Mapping[str, Any]], PreparedClaim]]] = {
     1: PreparedClaim.from_json
 }
-"""What reads the claim of each format; the highest is the one that is written."""
+"""Reader of the claim in each format; the highest is the one that is written."""
 WRITTEN: Final = ".json"
 NEW: Final = ".new"
 _BROKEN: Final = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EISDIR, errno.ELOOP})

@@ -29,9 +29,9 @@ REMOVED: Final = ".*.removed"
 
 _MODE: Final = 0o755
 """Readable for all: hypervisor, container runtimes and containers may run as other users."""
-_MOST_AT_ONCE: Final = 1_000
-"""Entries to delete while others wait for the ledger."""
-_MOST_LATER: Final = 20_000
+_MAX_AT_ONCE: Final = 1_000
+"""Entries to delete while others wait for the store."""
+_MAX_LATER: Final = 20_000
 """A container that still runs may create files as fast as they are deleted."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
@@ -69,7 +69,7 @@ def remove(path: Path) -> None:
         if stat.S_ISDIR(path.lstat().st_mode):
             path.rename(removed)
             with suppress(OSError):
-                _delete(removed, _MOST_AT_ONCE)
+                _delete(removed, _MAX_AT_ONCE)
 
 
 def delete_removed(found: Iterable[Path]) -> list[str]:
@@ -77,7 +77,7 @@ def delete_removed(found: Iterable[Path]) -> list[str]:
     left = []
     for folder in found:
         try:
-            _delete(folder, _MOST_LATER)
+            _delete(folder, _MAX_LATER)
         except FileNotFoundError:
             pass  # by another thread
         except OSError as error:

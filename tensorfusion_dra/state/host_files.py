@@ -21,11 +21,9 @@ class HostFiles:
     """
 
     def __init__(self, root: Path) -> None:
-        """Create nothing yet.
-
-        Args:
-            root: Folder with a folder for each enforcer, in which are those of namespaces and the
-                parents of claims' folders.
+        """Args:
+        root: Folder with a folder for each enforcer, in which are those of namespaces and the
+            parents of claims' folders.
         """
         self._root = root
 
@@ -37,8 +35,8 @@ class HostFiles:
             except OSError as error:
                 return f"{file}: {error.strerror or error}"
         for socket in needs.sockets:
-            if trouble := unix_sockets.trouble(socket):
-                return f"{socket}: {trouble}"
+            if reason := unix_sockets.reason(socket):
+                return f"{socket}: {reason}"
         return ""
 
     def provide(self, needs: Needs) -> None:

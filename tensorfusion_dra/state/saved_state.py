@@ -24,12 +24,10 @@ class SavedState:
     """
 
     def __init__(self, folder: Path, name: str, *, durable: bool = False) -> None:
-        """Read nothing yet.
-
-        Args:
-            folder: The driver's data folder.
-            name: Of the file: `CARDS` or `LIMITS`.
-            durable: What was saved survives a power cut as well.
+        """Args:
+        folder: The driver's data folder.
+        name: Of the file: `CARDS` or `LIMITS`.
+        durable: What was saved survives a power cut as well.
         """
         self._file = folder / name
         self._durable = durable

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-_TROUBLES: Final = {
+_REASONS: Final = {
     0: "",
     errno.ECONNREFUSED: "found a socket of an ended process, expected a running one",
     errno.EAGAIN: "found a process that accepts no connections, expected one that does",
@@ -16,7 +16,7 @@ _TYPES: Final = (socket.SOCK_SEQPACKET, socket.SOCK_STREAM)
 """Types that accept connections. NVIDIA's MPS control daemon has sockets of the first type."""
 
 
-def trouble(path: str) -> str:
+def reason(path: str) -> str:
     """Return why nothing accepts connections on a socket; "" if a process does.
 
     Connect and close the connection at once; send nothing and never wait. A socket's file is no
@@ -36,7 +36,7 @@ def trouble(path: str) -> str:
                 connection.settimeout(0)
                 found = connection.connect_ex(path)
             if found != errno.EPROTOTYPE:  # that of another type
-                return _TROUBLES.get(found, os.strerror(found))
+                return _REASONS.get(found, os.strerror(found))
     except OSError as error:
         return error.strerror or str(error)
     return "found a datagram socket, expected one with connections"

@@ -409,11 +409,9 @@ class QuotaAdmission:
     """
 
     def __init__(self, quotas: Objects, claims: ClaimReader) -> None:
-        """Store the arguments.
-
-        Args:
-            quotas: The GPUResourceQuotas of all namespaces.
-            claims: Read once for each claim in a namespace with a quota.
+        """Args:
+        quotas: The GPUResourceQuotas of all namespaces.
+        claims: Read once for each claim in a namespace with a quota.
         """
         self._quotas = quotas
         self._claims = claims

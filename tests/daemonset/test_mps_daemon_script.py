@@ -84,13 +84,13 @@ def node() -> Iterator[Node]:
 
 
 def test_daemon_answers_the_probes_and_the_driver_until_the_pod_ends(node: Node) -> None:
-    before = node.probe("startupProbe"), unix_sockets.trouble(str(node.control))
+    before = node.probe("startupProbe"), unix_sockets.reason(str(node.control))
     with node.pod() as pod:
         assert node.ready(), node.text()
-        during = node.probe("startupProbe"), unix_sockets.trouble(str(node.control))
+        during = node.probe("startupProbe"), unix_sockets.reason(str(node.control))
         pod.send_signal(signal.SIGTERM)
         status = pod.wait(PATIENCE_SECONDS)
-    after = node.probe("startupProbe"), unix_sockets.trouble(str(node.control))
+    after = node.probe("startupProbe"), unix_sockets.reason(str(node.control))
 
     assert (before[0], during, after[0]) == (1, (0, ""), 1)
     assert "No such file" in before[1]
@@ -172,7 +172,7 @@ def test_daemon_starts_again_beside_the_socket_of_a_killed_one(node: Node) -> No
     with node.pod():
         assert node.ready(), node.text()
 
-        assert (node.probe(), unix_sockets.trouble(str(node.control))) == (0, "")
+        assert (node.probe(), unix_sockets.reason(str(node.control))) == (0, "")
 
 
 def test_container_ends_with_its_daemon(node: Node) -> None:

@@ -168,7 +168,7 @@ def test_recovery_writes_missing_files_and_removes_those_without_a_record(node: 
 
     found = recover(node.ledger, node.node_files, boot_id=node.boot_id)
 
-    assert (found.files_written, found.claims_removed, found.troubles) == (1, 1, {})
+    assert (found.files_written, found.claims_removed, found.reasons) == (1, 1, {})
     assert files(node) == before | dict.fromkeys(others, b"")
 
 

@@ -78,7 +78,7 @@ class Hypervisor(TensorFusion):
                 worker.limits[each.gpu_uuid],
                 memory,
                 read_at=HEARTBEAT,
-                limiter_trouble="",
+                limiter_reason="",
                 is_new=is_new,
             )
             for each in shares

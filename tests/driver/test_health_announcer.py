@@ -28,7 +28,7 @@ class RecordingReporter(StatusReporter):
         super().__init__(NoStatus())
         self.names: list[str] = []
 
-    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
+    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
         """Record nothing: the node's own calls report here too."""
 
     def report_changed(self, claim: PreparedClaim) -> None:

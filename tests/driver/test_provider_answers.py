@@ -165,9 +165,9 @@ def test_text_of_256_characters_is_kept_behind_the_name_of_its_source() -> None:
 
 
 def test_text_of_a_problem_can_be_printed() -> None:
-    (trouble,) = providers.problems([replace(FAN, text="fan \udcff")], source="fans")
+    (reason,) = providers.problems([replace(FAN, text="fan \udcff")], source="fans")
 
-    assert trouble.text == "fans: fan ?"
+    assert reason.text == "fans: fan ?"
 
 
 @pytest.mark.parametrize(

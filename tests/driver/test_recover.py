@@ -118,8 +118,8 @@ def test_failed_recovery_of_one_claim_does_not_stop_the_others(setup: Setup) -> 
 
     found = recover_node(setup)
 
-    assert list(found.troubles) == [a.uid]
-    assert "Directory not empty" in found.troubles[a.uid]
+    assert list(found.reasons) == [a.uid]
+    assert "Directory not empty" in found.reasons[a.uid]
     assert setup.spec_of(b) is not None
     assert before[spec_file(b.uid)] == (setup.cdi_folder / spec_file(b.uid)).read_bytes()
 
@@ -209,10 +209,10 @@ class RecordingReporter(StatusReporter):
 
     def __init__(self) -> None:
         super().__init__(claim_status=None)  # type: ignore[arg-type]
-        self.troubles: list[tuple[str, str]] = []
+        self.reasons: list[tuple[str, str]] = []
 
-    def report(self, claim: PreparedClaim, *, trouble: str = "") -> None:
-        self.troubles.append((claim.ref.name, trouble))
+    def report(self, claim: PreparedClaim, *, reason: str = "") -> None:
+        self.reasons.append((claim.ref.name, reason))
 
 
 class MpsOfAnotherRelease(Mps):
@@ -282,9 +282,9 @@ def test_recovery_skips_the_unenforceable_claim_and_repairs_the_others(
 
     found = recover(after.ledger, after.node_files, boot_id=after.boot_id)
 
-    assert list(found.troubles) == [two.uid]
-    assert found.troubles[two.uid].startswith("claim default/two: ")
-    assert text in found.troubles[two.uid]
+    assert list(found.reasons) == [two.uid]
+    assert found.reasons[two.uid].startswith("claim default/two: ")
+    assert text in found.reasons[two.uid]
     assert [record.ref for record in found.unenforceable] == [two]
     assert after.spec_of(one) is not None
     assert after.spec_of(two) == before
@@ -314,17 +314,17 @@ def test_unenforceable_claim_is_refreshed_and_reported_after_a_reboot(
             transaction.put(replace(claim, boot_id="boot-0"))
 
     with reconciling(after), capture_logs() as logs:
-        assert eventually(lambda: len(reported_troubles(after)) > 0)
+        assert eventually(lambda: len(reported_reasons(after)) > 0)
 
-    assert [name for name, _ in reported_troubles(after)] == ["two"] * len(reported_troubles(after))
-    assert text in reported_troubles(after)[0][1]
+    assert [name for name, _ in reported_reasons(after)] == ["two"] * len(reported_reasons(after))
+    assert text in reported_reasons(after)[0][1]
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
     assert {claim.boot_id for claim in after.ledger.claims()} == {"boot-1"}
 
 
-def reported_troubles(node: Setup) -> list[tuple[str, str]]:
+def reported_reasons(node: Setup) -> list[tuple[str, str]]:
     assert isinstance(node.status, RecordingReporter)
-    return node.status.troubles
+    return node.status.reasons
 
 
 def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
@@ -333,13 +333,13 @@ def test_reason_is_reported_while_it_lasts_logged_once_and_then_withdrawn(
     after = without_several_cards(node)
 
     with capture_logs() as logs, reconciling(after):
-        assert eventually(lambda: len(reported_troubles(after)) > 3)
+        assert eventually(lambda: len(reported_reasons(after)) > 3)
         after.enforcers["mps"] = MpsOfAnotherRelease()
-        assert eventually(lambda: reported_troubles(after)[-1] == ("two", ""))
-        reports = len(reported_troubles(after))
+        assert eventually(lambda: reported_reasons(after)[-1] == ("two", ""))
+        reports = len(reported_reasons(after))
         time.sleep(0.2)
 
-    assert len(reported_troubles(after)) == reports
+    assert len(reported_reasons(after)) == reports
     assert [line["event"] for line in logs].count("claim_recovery_failed") == 1
 
 

@@ -43,7 +43,7 @@ class Setup:
         self.changes = 0
         self.fetched: list[str] = []
         self.late_pods: Sequence[str] = ()
-        self.trouble: Exception | None = None
+        self.reason: Exception | None = None
         self.unreadable = ""
         self.counted: Mapping[tuple[str, str], int] = {}
         self.watch = UseWatch(
@@ -62,8 +62,8 @@ class Setup:
     def fetch(self, ref: ClaimRef, *, wait_seconds: float) -> Mapping[str, Any]:
         del wait_seconds
         self.fetched.append(ref.uid)
-        if self.trouble:
-            raise self.trouble
+        if self.reason:
+            raise self.reason
         stored = stored_claims.stored_claim(
             ref.name, stored_claims.allocation_result("gpu-0", tflops=None, vram=None), uid=ref.uid
         )
@@ -214,9 +214,9 @@ def test_claims_are_read_once_for_a_pod_of_somebody_else(setup: Setup) -> None:
 def test_claims_are_read_again_until_the_api_server_answers(setup: Setup) -> None:
     setup.late_pods = ["uid-late"]
     setup.use(3, pod="uid-late")
-    setup.trouble = RetryableError("no answer")
+    setup.reason = RetryableError("no answer")
     setup.check(times=2)
-    setup.trouble = None
+    setup.reason = None
     setup.check(times=2)
 
     assert len(setup.fetched) == 3
@@ -226,7 +226,7 @@ def test_claims_are_read_again_until_the_api_server_answers(setup: Setup) -> Non
 
 def test_claim_that_is_gone_is_no_reason_to_read_again(setup: Setup) -> None:
     setup.use(3, pod="uid-late")
-    setup.trouble = ClaimError("no such claim")
+    setup.reason = ClaimError("no such claim")
 
     setup.check(times=3)
 
@@ -242,7 +242,7 @@ def test_use_that_the_driver_counts_is_known_without_processes(setup: Setup) -> 
     current = setup.watch.current()
     (first, second) = current.shares[CLAIM.ref.uid]
     assert first is not None
-    assert (first.vram_bytes, second, current.trouble) == (21 * GIB, None, "no such PID namespace")
+    assert (first.vram_bytes, second, current.reason) == (21 * GIB, None, "no such PID namespace")
     assert setup.watch.excess(CLAIM)[0].startswith("GPU-0: found 21Gi of memory in use")
 
 
@@ -265,5 +265,5 @@ def test_trouble_is_logged_once_and_shown(setup: Setup) -> None:
 
     assert rounds == 3
     assert [each["event"] for each in logs] == ["use_not_observed"]
-    assert setup.watch.current().trouble == "NVML: driver not loaded"
+    assert setup.watch.current().reason == "NVML: driver not loaded"
     assert setup.watch.excess(CLAIM) == ()

@@ -169,9 +169,9 @@ def test_memory_in_another_folder_than_the_registered_one_never_enforces(tmp_pat
     assert reason() == "LimiterActive"
     assert memory.is_kept(POD, (GPU.lower(),))
 
-    memory.record_trouble(POD, "tensor-fusion.ai/tflops-limit: found 312")
+    memory.record_reason(POD, "tensor-fusion.ai/tflops-limit: found 312")
     assert reason() == "LimitsDiffer"
-    memory.record_trouble(POD, "")
+    memory.record_reason(POD, "")
     assert reason() == "LimiterActive"
 
     file.parent.rename(file.parent.with_name("mounted"))
@@ -197,7 +197,7 @@ def test_limits_and_processes_of_hami_core_are_read(path: Path) -> None:
 
     found = hami_core.read(str(path))
 
-    assert (found.limits[:2], found.processes, found.trouble) == (LIMITS, 2, "")
+    assert (found.limits[:2], found.processes, found.reason) == (LIMITS, 2, "")
     assert found.limits[2:] == (limit(0, 0),) * 14
 
 
@@ -216,7 +216,7 @@ def test_bytes_that_are_no_text_are_no_error(path: Path) -> None:
 
     found = shared_memory.read(str(path))
 
-    assert (len(found.limits), found.processes, found.trouble) == (2, 2048, "")
+    assert (len(found.limits), found.processes, found.reason) == (2, 2048, "")
 
 
 @pytest.mark.parametrize(
@@ -241,19 +241,19 @@ def test_bytes_that_are_no_text_are_no_error(path: Path) -> None:
     ],
 )
 def test_file_of_another_layout_has_no_limits(
-    path: Path, read: Read, content: bytes, trouble: str
+    path: Path, read: Read, content: bytes, reason: str
 ) -> None:
     path.write_bytes(content)
 
     found = read(str(path))
 
-    assert (tuple(found.limits), found.processes, found.trouble) == ((), 0, trouble)
+    assert (tuple(found.limits), found.processes, found.reason) == ((), 0, reason)
 
 
 @pytest.mark.parametrize("read", [hami_core.read, shared_memory.read])
 def test_links_and_pipes_of_a_tenant_are_not_followed(path: Path, read: Read) -> None:
     missing = read(str(path))
-    assert (tuple(missing.limits), missing.trouble) == ((), "")
+    assert (tuple(missing.limits), missing.reason) == ((), "")
 
     real = path.with_name("real")
     real.write_bytes(
@@ -262,8 +262,8 @@ def test_links_and_pipes_of_a_tenant_are_not_followed(path: Path, read: Read) ->
         else enforcer_files.shared_memory(BY_GPU, heartbeat=1)
     )
     path.symlink_to(real)
-    assert (tuple(read(str(path)).limits), bool(read(str(path)).trouble)) == ((), True)
+    assert (tuple(read(str(path)).limits), bool(read(str(path)).reason)) == ((), True)
 
     path.unlink()
     os.mkfifo(path)
-    assert read(str(path)).trouble == "found something else, expected a regular file"
+    assert read(str(path)).reason == "found something else, expected a regular file"

@@ -29,7 +29,7 @@ class DriverInMemory(LimitsClient):
     def __init__(self) -> None:
         super().__init__("/nowhere")
         self.limits: dict[str, dict[str, int]] = {}
-        self.trouble = ""
+        self.reason = ""
         self.cannot = ""
         self.busy = ""
 
@@ -39,8 +39,8 @@ class DriverInMemory(LimitsClient):
     def get(
         self, pod_uid: str, gpu_uuids: Iterable[str], *, wait_seconds: float
     ) -> Mapping[str, tuple[int, int] | str]:
-        if self.trouble:
-            raise RetryableError(self.trouble)
+        if self.reason:
+            raise RetryableError(self.reason)
         own = self.limits[pod_uid]
         return {uuid: (own[uuid], 5) if uuid in own else "no limit" for uuid in gpu_uuids}
 
@@ -52,8 +52,8 @@ class DriverInMemory(LimitsClient):
         *,
         wait_seconds: float,
     ) -> Sequence[str]:
-        if self.trouble:
-            raise RetryableError(self.trouble)
+        if self.reason:
+            raise RetryableError(self.reason)
         own = self.limits.get(pod_uid, {})
         changed = [uuid for uuid, limit in limits.items() if own.get(uuid) != limit]
         pods = {**beside, pod_uid: limits}
@@ -110,12 +110,12 @@ def test_pod_has_the_sum_of_its_claims_until_they_are_unprepared(node: Node) -> 
 
 def test_claim_waits_while_its_limit_cannot_be_set_and_keeps_what_it_reserved(node: Node) -> None:
     ref = node.put("a", "70Gi")
-    node.driver.trouble = "GPU-0: found 5 bytes, expected 4"
+    node.driver.reason = "GPU-0: found 5 bytes, expected 4"
 
     assert node.refused(ref) == "GPU-0: found 5 bytes, expected 4"
     assert "found 16Gi plus 70Gi" in node.refused(node.put("b", "16Gi")).replace("vram: ", "")
 
-    node.driver.trouble = ""
+    node.driver.reason = ""
     node.prepared(ref)
     assert list(node.driver.limits["p"].values()) == [70 * GIB]
 
@@ -123,7 +123,7 @@ def test_claim_waits_while_its_limit_cannot_be_set_and_keeps_what_it_reserved(no
 def test_unprepare_succeeds_without_the_driver(node: Node) -> None:
     ref = node.put("a", "8Gi")
     node.prepared(ref)
-    node.driver.trouble = "nobody listens"
+    node.driver.reason = "nobody listens"
 
     assert node.unprepare(ref) == {ref.uid: None}
 
@@ -134,7 +134,7 @@ def test_use_is_what_the_driver_counts_for_the_pod(node: Node) -> None:
     known = node.nvidia.used(claim)
     node.driver.limits["p"].clear()
     without_limit = node.nvidia.used(claim)
-    node.driver.trouble = "nobody listens"
+    node.driver.reason = "nobody listens"
 
     assert known == {("p", card): 5}
     assert (without_limit, node.nvidia.used(claim)) == ({}, {})
@@ -150,7 +150,7 @@ def test_lost_limits_are_set_again(node: Node) -> None:
     node.apply(gone)
 
     assert [list(each.values()) for each in node.driver.limits.values()] == [[8 * GIB]]
-    node.driver.trouble = "nobody listens"
+    node.driver.reason = "nobody listens"
     with pytest.raises(RetryableError, match="nobody listens"):
         node.apply(claim)
 

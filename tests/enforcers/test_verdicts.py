@@ -66,7 +66,7 @@ def of_card(
     uuid: str = "GPU-0",
     *,
     read_at: float = NOW,
-    trouble: str = "",
+    reason: str = "",
     is_new: bool = False,
     **memory: Any,
 ) -> Verdict:
@@ -75,7 +75,7 @@ def of_card(
         limit(25, 20),
         replace(KEPT, **memory),
         read_at=read_at,
-        limiter_trouble=trouble,
+        limiter_reason=reason,
         is_new=is_new,
     )
 
@@ -131,10 +131,10 @@ def test_soft_limit_is_judged_by_the_shared_memory(
 
 
 def test_shared_memory_that_cannot_be_read_shows_nothing() -> None:
-    memory = replace(KEPT, trouble="found 3 bytes")
+    memory = replace(KEPT, reason="found 3 bytes")
 
     found = soft_verdict.of_card(
-        "GPU-0", limit(25, 20), memory, read_at=NOW, limiter_trouble="", is_new=False
+        "GPU-0", limit(25, 20), memory, read_at=NOW, limiter_reason="", is_new=False
     )
 
     assert (found.state, found.reason) == ("Unknown", "SignsUnreadable")
@@ -157,7 +157,7 @@ def test_missing_signs_mean_nothing_right_after_new_limits(changes: dict[str, An
         (replace(CACHE, limits=(limit(25, 21),) * 16), "", broken("LimitsDiffer", "")),
         (replace(CACHE, limits=(limit(25, 0),) * 16), "", broken("LimitsDiffer", "")),
         (replace(CACHE, limits=(limit(0, 20),) * 16), "", broken("LimitsDiffer", "")),
-        (replace(CACHE, trouble="found version 1.1"), "", unsaid("SignsUnreadable")),
+        (replace(CACHE, reason="found version 1.1"), "", unsaid("SignsUnreadable")),
         (
             Cache(path="/gpu.cache"),
             "/libvgpu.so.1: not found",
@@ -166,9 +166,9 @@ def test_missing_signs_mean_nothing_right_after_new_limits(changes: dict[str, An
     ],
 )
 def test_hami_core_is_judged_by_the_file_in_which_it_counts(
-    cache: Cache, library_trouble: str, expected: tuple[str, str, str]
+    cache: Cache, library_reason: str, expected: tuple[str, str, str]
 ) -> None:
-    found = hami_core.of_request("gpu", (limit(25, 20),), {"gpu": cache}, library_trouble)
+    found = hami_core.of_request("gpu", (limit(25, 20),), {"gpu": cache}, library_reason)
 
     assert (found.state, found.reason) == expected[:2]
     assert expected[2] in found.text

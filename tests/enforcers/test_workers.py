@@ -316,8 +316,8 @@ def test_annotations_that_cannot_be_put_back_are_noted_until_they_are_right(
 
     node.workers.on_pods(node.pods.stored.values())
     node.follow()
-    _, trouble = shared_memory.noted(note)
-    assert trouble.startswith("tensor-fusion.ai/tflops-limit: found 312; the driver cannot")
+    _, reason = shared_memory.noted(note)
+    assert reason.startswith("tensor-fusion.ai/tflops-limit: found 312; the driver cannot")
 
     if by_a_lost_answer:
         node.pods.stored["train"]["metadata"]["annotations"].pop(PREFIX + "tflops-limit")

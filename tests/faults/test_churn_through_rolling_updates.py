@@ -40,7 +40,7 @@ def failures(log_files: list[Path]) -> list[str]:
 def await_more(churn: Churn) -> None:
     """Wait until another PODS pods have run and ended."""
     ended = churn.ended
-    assert eventually(lambda: churn.ended >= ended + PODS), churn.trouble()
+    assert eventually(lambda: churn.ended >= ended + PODS), churn.reason()
 
 
 def test_pods_do_not_notice_rolling_updates(tally: Tally) -> None:
@@ -60,7 +60,7 @@ def test_pods_do_not_notice_rolling_updates(tally: Tally) -> None:
         await_more(churn)
         churn.stop()
 
-        assert churn.trouble() == []
+        assert churn.reason() == []
         assert failures([cluster.log_file_of(f"pod-{n}") for n in range(UPDATES + 1)]) == []
         assert cluster.spec_files() == []
         cluster.until("released", lambda: not cluster.claims())

@@ -52,7 +52,7 @@ def test_only_a_listening_process_is_enough_and_gets_no_byte(
 def test_other_kinds_of_files_are_no_sockets(control: Path, make: Callable[[Path], None]) -> None:
     make(control)
 
-    assert "found no socket, expected one" in unix_sockets.trouble(str(control))
+    assert "found no socket, expected one" in unix_sockets.reason(str(control))
 
 
 @CONNECTED
@@ -61,16 +61,16 @@ def test_hung_process_with_a_full_queue_is_refused_without_waiting(
 ) -> None:
     with listening(control, kind, queue=0), socket.socket(socket.AF_UNIX, kind) as waiting:
         waiting.connect(str(control))
-        trouble = unix_sockets.trouble(str(control))
+        reason = unix_sockets.reason(str(control))
 
-    assert "found a process that accepts no connections" in trouble
+    assert "found a process that accepts no connections" in reason
 
 
 def test_datagram_socket_accepts_no_connections(control: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(str(control))
 
-        assert "found a datagram socket" in unix_sockets.trouble(str(control))
+        assert "found a datagram socket" in unix_sockets.reason(str(control))
 
 
 def test_path_beyond_the_kernels_limit_is_an_error(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_path_beyond_the_kernels_limit_is_an_error(tmp_path: Path) -> None:
             os.close(folder)
     (tmp_path / "s").rename(long)
 
-    assert unix_sockets.trouble(str(long)) == "AF_UNIX path too long"
+    assert unix_sockets.reason(str(long)) == "AF_UNIX path too long"

@@ -47,7 +47,7 @@ class Churn:
         if self._error is not None:
             raise self._error
 
-    def trouble(self) -> list[str]:
+    def reason(self) -> list[str]:
         """Return the kubelet's failures with these pods."""
         return [str(e) for e in self._cluster.kubelet.journal if e.event in _TROUBLE]
 
@@ -68,7 +68,7 @@ class Churn:
                 self._step()
                 time.sleep(_POLL_SECONDS)
             if self._created:
-                raise TimeoutError(f"{sorted(self._created)} did not end: {self.trouble()[-3:]}")  # noqa: TRY301
+                raise TimeoutError(f"{sorted(self._created)} did not end: {self.reason()[-3:]}")  # noqa: TRY301
         except Exception as error:  # noqa: BLE001 - raised again by stop()
             self._error = error
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tensorfusion_dra.core.claims.prepared import Limit
 
-_MOST_PROCESSES: Final = 2048
+_MAX_PROCESSES: Final = 2048
 
 
 class _DeviceInfo(ctypes.Structure):
@@ -35,8 +35,8 @@ class _Device(ctypes.Structure):
 class _Pids(ctypes.Structure):
     _fields_ = (
         ("lock", ctypes.c_size_t),
-        ("values", ctypes.c_size_t * _MOST_PROCESSES),
-        ("bitmap", ctypes.c_uint64 * _MOST_PROCESSES),
+        ("values", ctypes.c_size_t * _MAX_PROCESSES),
+        ("bitmap", ctypes.c_uint64 * _MAX_PROCESSES),
         ("count", ctypes.c_size_t),
         ("owner", ctypes.c_size_t),
     )

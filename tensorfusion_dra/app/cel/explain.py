@@ -1,4 +1,4 @@
-"""Which devices a selector selects, and what excludes each other device."""
+"""Explanation of a selector: the devices that it selects, and what excludes each other one."""
 
 import sys
 from collections import Counter

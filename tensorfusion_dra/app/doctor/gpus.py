@@ -83,7 +83,7 @@ def competing_drivers(context: Context) -> Iterator[Finding]:
     for node in checked_nodes(context):
         yield from other_plugins(node)
         workers = None
-        with suppress(StatusError):  # without the right to list pods
+        with suppress(StatusError):  # without the permission to list pods
             workers = context.cluster.items(
                 "/api/v1/pods",
                 fieldSelector=f"spec.nodeName={node['metadata']['name']}",

@@ -186,7 +186,7 @@ def serving(context: Context) -> Iterator[Finding]:
         raise RetryableError(f"{folder}: {error.strerror or error}") from error
     yield from registrations(
         {
-            str(path): not unix_sockets.trouble(str(path)) if os.access(path, os.W_OK) else None
+            str(path): not unix_sockets.reason(str(path)) if os.access(path, os.W_OK) else None
             for path in files
             if sockets.OUR_REGISTRATION.fullmatch(path.name)
         }

@@ -53,7 +53,7 @@ def run(flags: argparse.Namespace) -> int:
 
     Raises:
         InputError: The kubeconfig cannot be used.
-        RetryableError: The API server did not answer, or a right is missing.
+        RetryableError: The API server did not answer, or a permission is missing.
     """
     logging.configure(level="critical", form="console")
     lists = ClusterLists(kubectl.api(flags.kubeconfig))

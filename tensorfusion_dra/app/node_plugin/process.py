@@ -358,7 +358,7 @@ class NodePlugin:
             registration=servers.registration,
             api_server=self._api.exchanges.view,
             publishing=self.publisher.view,
-            store=self._reconciler.ledger,
+            store=self._reconciler.view,
             operations=self._operations.recent,
             node=settings.node_name,
             version=version.current(),

@@ -1,4 +1,4 @@
-"""What a simulation is asked for."""
+"""Options of a simulation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -53,7 +53,7 @@ _BEGINNINGS: Final = tuple(
     for optional in ("?", "")
 )
 _DEFAULT: Final = '.orValue("")'
-"""What the webhook's selectors compare if a device lacks the attribute."""
+"""Value that the webhook's selectors compare if a device lacks the attribute."""
 _SHOWN_REASONS: Final = 3
 _SINGULAR: Final = {"are": "is", "do": "does", "fit": "fits", "have": "has", "use": "uses"}
 _PLURAL: Final = {singular: plural for plural, singular in _SINGULAR.items()}

@@ -45,7 +45,7 @@ def run(flags: argparse.Namespace) -> int:
 
     Raises:
         InputError: There is no such pod, a flag cannot be used, or the extra 'cel' is missing.
-        RetryableError: The API server did not answer, or a right is missing.
+        RetryableError: The API server did not answer, or a permission is missing.
     """
     if not flags.pod and flags.file is None:
         raise InputError("pod: found none, expected POD, KIND/NAME or -f FILE")

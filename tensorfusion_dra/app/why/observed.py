@@ -1,4 +1,4 @@
-"""What `why` reads: pods of the cluster or of a file, and everything that decides about them."""
+"""Reading for `why`: pods of the cluster or of a file, and everything that decides about them."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,16 +27,17 @@ class Observed:
 
     Attributes:
         slices: ResourceSlices, with the taints of DeviceTaintRules.
-        claims: ResourceClaims of all namespaces; without the right to list them, the pods' own.
-        missing: Kinds of these four without the right to list them. Then no pod can be tried.
+        claims: ResourceClaims of all namespaces; the pods' own without the permission to list
+            them.
+        missing: Kinds of these four without the permission to list them. Then no pod can be tried.
         templates: ResourceClaimTemplates of the pod's namespace, by name.
-        has_templates: False without the right to list them.
+        has_templates: False without the permission to list them.
         pools, pool_templates: GPUPools and SchedulingConfigTemplates of Tensor Fusion.
-        webhooks: MutatingWebhookConfigurations; None without the right to list them.
+        webhooks: MutatingWebhookConfigurations; None without the permission to list them.
         events_of: Reads the Events of a pod, not those of earlier pods of its name; None without
             the right.
         pool_status: What kube-controller-manager counts in the pools of this driver; read only
-            without the right to list claims.
+            without the permission to list claims.
         release: Minor version of Kubernetes, at most the newest that the allocation knows.
         unreadable: What could not be read for want of a right.
     """
@@ -102,7 +103,7 @@ def read(lists: ClusterLists, namespace: str, pods: Sequence[Document] = ()) -> 
 def events(lists: ClusterLists, about: Document) -> Sequence[Document] | None:
     """Return the Events of an object, not those of earlier ones of its name.
 
-    None, with a note, without the right to list them.
+    None, with a note, without the permission to list them.
     """
     metadata = about["metadata"]
     found = lists.readable_items(
@@ -247,7 +248,7 @@ def read_workload(lists: ClusterLists, kind: str, *, namespace: str, name: str) 
 
     Raises:
         InputError: There is no such workload.
-        RetryableError: The API server did not answer, or a right is missing.
+        RetryableError: The API server did not answer, or a permission is missing.
     """
     document = lists.find(_PATHS[kind].format(segment(namespace), segment(name)))
     if document is None:

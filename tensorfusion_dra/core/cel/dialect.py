@@ -96,7 +96,7 @@ _KNOWN: Final = {
     ValueKind.ATTRIBUTES: ("attribute", ATTRIBUTES),
     ValueKind.CAPACITY: ("capacity", CAPACITIES),
 }
-"""What is looked up in each of the device's maps, and the kinds of it by name."""
+"""Entries of each of the device's maps: their name for texts, and their kinds by name."""
 
 _Names = AbstractSet[str]
 _Use = Literal["member", "either", "value"]

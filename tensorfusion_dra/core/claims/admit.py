@@ -81,7 +81,7 @@ class ContainerNeighbours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFacts:
-    """What admit() has to know for one claim besides the records; all reading is done before.
+    """Facts that admit() needs for one claim besides the records; all reading is done before.
 
     Attributes:
         pool: The node's resource pool.

@@ -17,9 +17,9 @@ _SUBDOMAIN: Final = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
 )
 
-_LONGEST_SHOWN: Final = 320
+_MAX_SHOWN: Final = 320
 """Length of a claim's ``namespace/name`` from which an error shows a question mark instead."""
-_LONGEST_TEXT: Final = 500
+_MAX_TEXT: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def _check_name(ref: ClaimRef, what: str, name: object, rule: re.Pattern[str]) -
 
 
 def _shown(ref: ClaimRef) -> str:
-    return str(ref) if str(ref).isprintable() and len(str(ref)) < _LONGEST_SHOWN else "?"
+    return str(ref) if str(ref).isprintable() and len(str(ref)) < _MAX_SHOWN else "?"
 
 
 def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
@@ -145,7 +145,7 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
         return _allocated(ref, stored)
     except (KeyError, TypeError, AttributeError) as error:
         raise ClaimError(
-            f"claim {ref}: found a malformed ResourceClaim: {error!r}"[:_LONGEST_TEXT]
+            f"claim {ref}: found a malformed ResourceClaim: {error!r}"[:_MAX_TEXT]
         ) from error
 
 
@@ -180,7 +180,7 @@ def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
             for key, value in (stored["metadata"].get("annotations") or {}).items()
         },
         pods=tuple(pods),
-        group=", ".join(groups)[:_LONGEST_SHOWN],
+        group=", ".join(groups)[:_MAX_SHOWN],
     )
 
 

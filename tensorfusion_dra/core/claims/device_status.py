@@ -22,7 +22,7 @@ REASON_COMPUTE_CLAMPED: Final = "ComputeLimitClamped"
 REASON_UNHEALTHY: Final = "GPUUnhealthy"
 REASON_NOT_ENFORCED: Final = "LimitsNotEnforceable"
 CONDITION_ENFORCED: Final = "LimitsEnforced"
-_MOST_MESSAGE: Final = 4096
+_MAX_MESSAGE: Final = 4096
 _STATUS: Final = {State.ENFORCED: "True", State.NOT_ENFORCED: "False", State.UNKNOWN: "Unknown"}
 
 _KEY: Final = ("driver", "pool", "device", "shareID")
@@ -37,17 +37,17 @@ class Readiness:
     Attributes:
         since: Time since when it has been ready or not; timezone-aware.
         unhealthy: None if the device is healthy.
-        trouble: Why the claim's limits cannot be enforced on it; "" if they are.
+        reason: Why the claim's limits cannot be enforced on it; "" if they are.
     """
 
     since: datetime
     unhealthy: Unhealthy | None = None
-    trouble: str = ""
+    reason: str = ""
 
     @property
     def is_ready(self) -> bool:
         """True if the device is healthy and the claim's limits are enforced."""
-        return self.unhealthy is None and not self.trouble
+        return self.unhealthy is None and not self.reason
 
 
 def status(
@@ -147,12 +147,12 @@ def _entry(
     if share.clamped:
         reason = REASON_CLAMPED if share.memory_clamped else REASON_COMPUTE_CLAMPED
     message = _message(share)
-    if readiness.trouble:
+    if readiness.reason:
         reason = REASON_NOT_ENFORCED
-        message = f"{readiness.trouble}; {message}"[:_MOST_MESSAGE]
+        message = f"{readiness.reason}; {message}"[:_MAX_MESSAGE]
     if readiness.unhealthy is not None:
         reason = REASON_UNHEALTHY
-        message = f"{readiness.unhealthy.worst.text}; {message}"[:_MOST_MESSAGE]
+        message = f"{readiness.unhealthy.worst.text}; {message}"[:_MAX_MESSAGE]
     entry: Entry = {
         "driver": names.DRIVER,
         "pool": share.pool,
@@ -177,7 +177,7 @@ def _entry(
                 CONDITION_ENFORCED,
                 _STATUS[found.state],
                 found.reason,
-                found.text[:_MOST_MESSAGE],
+                found.text[:_MAX_MESSAGE],
                 since=current.since,
             )
         )

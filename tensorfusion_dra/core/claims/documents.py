@@ -54,7 +54,7 @@ def limits_document(claim: PreparedClaim) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """What a limits document still says of a claim whose record cannot be read.
+    """Remains of a claim whose record cannot be read, as its limits document has them.
 
     Attributes:
         devices: Those of its shares.

@@ -113,7 +113,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforcerFacts:
-    """What is true of an enforcer on every node. The defaults promise least.
+    """Facts of an enforcer that are the same on every node. The defaults promise least.
 
     Attributes:
         enforces_hard: It brings a limiter that reads its limits from the container's environment,
@@ -174,7 +174,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """Whether the enforcer is there; more than this no node shows before a container runs.
+    """Sign of an enforcer: is it there? No node shows more before a container runs.
 
     Attributes:
         verdict: About shares with limits in the default isolation.
@@ -249,7 +249,7 @@ class WorkerPods(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """What the loops of an enforcer may use."""
+    """Access to the node for the loops of an enforcer."""
 
     records: Records
     pods: Pods

@@ -13,7 +13,7 @@ from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, Re
 
 
 class OperationKind(StrEnum):
-    """What the kubelet asked for one claim."""
+    """Operation that the kubelet asked for one claim."""
 
     PREPARE = "prepare"
     UNPREPARE = "unprepare"
@@ -29,11 +29,11 @@ class Stage(StrEnum):
         LOOKUP: Look for a record that may answer, and compare it and its files with the claim.
         RESOLVE: Find out what the claim asks for and what the node offers: the first reading of
             the cards, pods, policies, device nodes.
-        ADMIT: Wait for the ledger, check that the claim fits, and put its record.
+        ADMIT: Wait for the store, check that the claim fits, and put its record.
         FLUSH: Commit, until the disk has it.
         WRITE: Write the claim's files, and those of other claims whose limits changed by it.
         REGISTER: Have Tensor Fusion's hypervisor keep the limits.
-        WITHDRAW: Wait for the ledger, and remove the claim's files and record.
+        WITHDRAW: Wait for the store, and remove the claim's files and record.
     """
 
     QUEUE = "queue"
@@ -56,7 +56,7 @@ STAGES: Final[Mapping[OperationKind, tuple[Stage, ...]]] = {
 
 
 class Result(StrEnum):
-    """How an operation ended: success, or the kind of its error (core/errors.py)."""
+    """Result of an operation: success, or the kind of its error (core/errors.py)."""
 
     SUCCESS = "success"
     CLAIM_ERROR = "claim_error"

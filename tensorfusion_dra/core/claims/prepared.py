@@ -138,7 +138,7 @@ class PreparedShare:
 
     @property
     def request_limit(self) -> Limit:
-        """What the scheduler reserved."""
+        """Amounts that the scheduler reserved."""
         return Limit(sm_percent=self.request_sm_percent, vram_bytes=self.vram_request_bytes)
 
     @property
@@ -219,7 +219,7 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMetadata:
-    """What the containers of a claim may know of its devices.
+    """Facts that the containers of a claim may know of its devices.
 
     Attributes:
         attributes: By device name.
@@ -235,7 +235,7 @@ class DeviceMetadata:
     generation: int = 1
 
     def as_json(self) -> dict[str, Any]:
-        """Return the metadata as JSON, for the ledger."""
+        """Return the metadata as JSON, for the store."""
         return {
             "attributes": dict(self.attributes),
             "subrequests": dict(self.subrequests),

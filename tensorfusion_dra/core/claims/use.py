@@ -22,7 +22,7 @@ _CONTAINER: Final = re.compile(
     r"/(?:[a-z]+(?:-[a-z]+)*-)?(?P<id>[0-9a-f]{64})(?=\.scope|/|$)",
     re.MULTILINE,
 )
-_LEAST_EXCESS_BYTES: Final = 64 * MIB
+_MIN_EXCESS_BYTES: Final = 64 * MIB
 _EXCESS_PART: Final = 32
 """A share is over its limit by more than 1/32 of it and 64 MiB: limiters count what a program asks
 for, NVML what the driver took for it, which is in whole pages and a little more."""
@@ -30,7 +30,7 @@ _NEAR_PART: Final = 20
 """A share is at its limit if less than 1/20 of it is left."""
 _NOTABLE_PART: Final = 16
 _NOTABLE_PERCENT: Final = 25
-_MOST_CONTAINERS: Final = 16
+_MAX_CONTAINERS: Final = 16
 """A container takes about 80 of the 10 KiB that the API server allows for a device's data."""
 
 
@@ -67,7 +67,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a share, a container, or everything outside of the shares uses of a card.
+    """Use of a card by a share, by a container, or by everything outside of the shares.
 
     Attributes:
         vram_bytes: Memory, with what the driver takes for each process.
@@ -93,7 +93,7 @@ class Used:
             "vramBytes": self.vram_bytes,
             "smPercent": self.sm_percent,
             "processes": self.processes,
-            "containers": dict(largest[:_MOST_CONTAINERS]),
+            "containers": dict(largest[:_MAX_CONTAINERS]),
         }
 
     def exceeds(self, limit: Limit | None) -> bool:
@@ -104,7 +104,7 @@ class Used:
         """
         if limit is None:
             return False
-        slack = max(limit.vram_bytes // _EXCESS_PART, _LEAST_EXCESS_BYTES)
+        slack = max(limit.vram_bytes // _EXCESS_PART, _MIN_EXCESS_BYTES)
         return self.vram_bytes > limit.vram_bytes + slack
 
     def is_near(self, limit: Limit | None) -> bool:
@@ -131,13 +131,13 @@ class NodeUse:
             not known.
         foreign: By GPU UUID, what belongs to no share; cards without any are missing.
         foreign_text: By GPU UUID, the processes behind it.
-        trouble: Why some or all of it is not known; "" if it is.
+        reason: Why some or all of it is not known; "" if it is.
     """
 
     shares: Mapping[str, Sequence[Used | None]]
     foreign: Mapping[str, Used]
     foreign_text: Mapping[str, str]
-    trouble: str = ""
+    reason: str = ""
 
 
 NOTHING: Final = NodeUse(shares={}, foreign={}, foreign_text={})
@@ -162,7 +162,7 @@ def of_node(
     *,
     pods: Mapping[str, Collection[str]],
     exact: Mapping[tuple[str, str], int] | None = None,
-    trouble: str = "",
+    reason: str = "",
 ) -> NodeUse:
     """Return who uses the cards.
 
@@ -172,7 +172,7 @@ def of_node(
         pods: UIDs of further pods of a claim by its UID: those that came after it was prepared.
         exact: Memory in bytes by pod UID and GPU UUID where the NVIDIA driver counts it by pod, in
             place of the sum over processes.
-        trouble: Why some of it is not known.
+        reason: Why some of it is not known.
     """
     counted = exact or {}
     cards = {**{uuid: () for _, uuid in counted}, **cards}
@@ -202,7 +202,7 @@ def of_node(
             parts_of_pod = _divided(used, [share.limit for _, _, share in owners])
             for (uid, index, _), part in zip(owners, parts_of_pod, strict=True):
                 parts[uid][index] = _added(parts[uid][index] or Used(), part)
-    return NodeUse(shares=parts, foreign=foreign, foreign_text=texts, trouble=trouble)
+    return NodeUse(shares=parts, foreign=foreign, foreign_text=texts, reason=reason)
 
 
 def _divided(used: Used, limits: Sequence[Limit | None]) -> Sequence[Used]:
@@ -249,7 +249,7 @@ def _added(one: Used, other: Used) -> Used:
     )
 
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 def _text(processes: Sequence[Process]) -> str:
@@ -258,7 +258,7 @@ def _text(processes: Sequence[Process]) -> str:
         f"process {each.pid} {each.name or '(no name)'}"
         + (f" of pod {each.container.pod_uid}" if each.container else "")
         + f" uses {each.vram_bytes // MIB} MiB"
-        for each in ordered[:_MOST_NAMED]
+        for each in ordered[:_MAX_NAMED]
     ]
     more = len(processes) - len(named)
     return ", ".join(named) + (f", and {more} more" if more else "")

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 
 class State(StrEnum):
-    """Whether the limits of a share hold at this moment."""
+    """State of the limits of a share at this moment."""
 
     ENFORCED = "Enforced"
     """Evidence shows it, or the share has no limit."""
@@ -75,7 +75,7 @@ _LIMITS: Final = ("memory", "compute")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether the limits of one share hold.
+    """Verdict on the limits of one share: do they hold?
 
     Attributes:
         reason: In CamelCase, for programs; one of the constants of this module.

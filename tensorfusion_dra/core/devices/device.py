@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:
-    """What keeps containers within their limits on this node now, as its devices show it.
+    """Enforcement of limits on this node now, as its devices show it.
 
     Attributes:
         enforcer: Its name; ``none`` if there is none.

@@ -28,7 +28,7 @@ REMEDY: Final = (
     "install the CustomResourceDefinitions (chart value crds.install) and create a GPUPool whose "
     "nodeSelector selects the node's labels, or set pool-source=settings"
 )
-"""What to do about a node that waits for its GPUPool."""
+"""Remedy for a node that waits for its GPUPool."""
 
 
 class NotSelectedError(InputError):

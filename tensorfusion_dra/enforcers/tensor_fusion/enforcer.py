@@ -173,15 +173,15 @@ class TensorFusion(Enforcer):
 
     def sign(self) -> Sign:
         advice = () if self.hypervisor_ip else (_NO_ADDRESS,)
-        if trouble := preload.library_trouble(self._limiter):
-            found = verdicts.not_enforced(verdicts.LIMITER_MISSING, trouble)
+        if reason := preload.library_reason(self._limiter):
+            found = verdicts.not_enforced(verdicts.LIMITER_MISSING, reason)
             return Sign(verdict=found, advice=advice)
         asked = []
-        for place, trouble in self._signs_of_life():
-            if not trouble:
+        for place, reason in self._signs_of_life():
+            if not reason:
                 found = verdicts.enforced(verdicts.ENFORCER_ALIVE, f"{place} answers")
                 return Sign(verdict=found, advice=advice)
-            asked.append(f"{place}: {trouble}")
+            asked.append(f"{place}: {reason}")
         text = f"no sign of a hypervisor ({'; '.join(asked)})"
         found = verdicts.not_enforced(verdicts.HYPERVISOR_MISSING, text)
         return Sign(verdict=found, advice=advice)
@@ -193,12 +193,12 @@ class TensorFusion(Enforcer):
         """
         pattern = Path(self.bridge or self.device_plugins) / "tensor-fusion-index-*.sock"
         found = min(pattern.parent.glob(pattern.name), default=pattern)
-        yield f"device plugin {found}", unix_sockets.trouble(str(found))
+        yield f"device plugin {found}", unix_sockets.reason(str(found))
         # With a bridge it has the sockets, and a pod in the host's network could answer on its port
         # while no hypervisor does.
         if self.hypervisor_ip and not self.bridge:
             host, port = self.hypervisor_ip, self.hypervisor_port
-            yield f"http://{host}:{port}{_HEALTHZ}", _http_trouble(host, port)
+            yield f"http://{host}:{port}{_HEALTHZ}", _http_reason(host, port)
 
     def judge(
         self,
@@ -215,7 +215,7 @@ class TensorFusion(Enforcer):
         else:
             memory = shared_memory.read(path)
         read_at = time.time()  # after the reading, so that no heartbeat is in the future
-        limiter_trouble = preload.library_trouble(self._limiter)
+        limiter_reason = preload.library_reason(self._limiter)
         of_pod = (claim, *enforcer.beside(claim, others))
         expected = _limits_by_uuid(share for each in of_pod for share in marks.soft_shares(each))
         return [
@@ -224,7 +224,7 @@ class TensorFusion(Enforcer):
                 expected[each.gpu_uuid],
                 memory,
                 read_at=read_at,
-                limiter_trouble=limiter_trouble,
+                limiter_reason=limiter_reason,
                 is_new=is_new,
             )
             for each in shares
@@ -308,7 +308,7 @@ def _limits_by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
     return prepared.by_uuid((share.gpu_uuid, share.limit) for share in shares)
 
 
-def _http_trouble(host: str, port: int) -> str:
+def _http_reason(host: str, port: int) -> str:
     """Return why the hypervisor's HTTP server does not call itself healthy; "" if it does.
 
     Prepares wait for the answer if the settings require an enforcer, so the whole question is

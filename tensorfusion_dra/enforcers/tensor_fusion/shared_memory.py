@@ -75,7 +75,7 @@ class SharedMemory:
         found: False if there is no such file.
         is_replaced: True if its folder is not the one that the pod's containers have mounted.
         overruled: What the hypervisor obeys instead of the limits in it; "" if nothing.
-        trouble: Why it could not be read; "" if it could.
+        reason: Why it could not be read; "" if it could.
         heartbeat: Time of the hypervisor's last visit, in seconds since 1970; 0 for none.
         limits: By GPU UUID, in the hypervisor's spelling.
         processes: Number of processes that registered. A hypervisor need not remove those that
@@ -86,7 +86,7 @@ class SharedMemory:
     found: bool = True
     is_replaced: bool = False
     overruled: str = ""
-    trouble: str = ""
+    reason: str = ""
     heartbeat: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)
     processes: int = 0
@@ -110,9 +110,9 @@ def read_registered(path: str, note: str) -> SharedMemory:
         note: What was noted of the pod.
     """
     memory = read(path)
-    folder, trouble = noted(note)
+    folder, reason = noted(note)
     present = folder_identity(str(Path(path).parent))
-    return replace(memory, is_replaced=folder not in {"", present}, overruled=trouble)
+    return replace(memory, is_replaced=folder not in {"", present}, overruled=reason)
 
 
 def read(path: str) -> SharedMemory:
@@ -123,9 +123,9 @@ def read(path: str) -> SharedMemory:
     except FileNotFoundError:
         return SharedMemory(path=path, found=False)
     except OSError as error:
-        return SharedMemory(path=path, trouble=error.strerror or str(error))
+        return SharedMemory(path=path, reason=error.strerror or str(error))
     except ValueError as error:
-        return SharedMemory(path=path, trouble=str(error))
+        return SharedMemory(path=path, reason=str(error))
     (heartbeat,) = _U64.unpack_from(content, _HEARTBEAT_AT)
     (processes,) = _U64.unpack_from(content, _COUNT_AT)
     return SharedMemory(
@@ -172,12 +172,12 @@ def folder_identity(folder: str) -> str:
 
 
 def noted(note: str) -> tuple[str, str]:
-    """Return the identity and the trouble in a note; empty if there is no note, or a broken one."""
+    """Return the identity and the reason in a note; empty if there is no note, or a broken one."""
     try:
-        folder, _, trouble = Path(note).read_text("utf-8").partition("\n")
+        folder, _, reason = Path(note).read_text("utf-8").partition("\n")
     except (OSError, ValueError):
         return "", ""
-    return folder, trouble
+    return folder, reason
 
 
 class WorkerMemory:
@@ -230,10 +230,10 @@ class WorkerMemory:
         with host_files.errors(self._note(pod)):
             self._write_note(pod, self._present(pod))
 
-    def record_trouble(self, pod: PodRef, text: str) -> None:
+    def record_reason(self, pod: PodRef, text: str) -> None:
         """Note why the limits of a registered pod do not hold; "" if nothing speaks against it."""
-        folder, trouble = noted(str(self._note(pod)))
-        if folder and trouble != text:
+        folder, reason = noted(str(self._note(pod)))
+        if folder and reason != text:
             with suppress(OSError):
                 self._write_note(pod, f"{folder}\n{text}")
 
@@ -307,8 +307,8 @@ class WorkerMemory:
         memory = read(str(self._file(pod)))
         if not memory.found:
             return f"{memory.path}: found none, expected the hypervisor's shared memory"
-        if memory.trouble:
-            return f"{memory.path}: {memory.trouble}"
+        if memory.reason:
+            return f"{memory.path}: {memory.reason}"
         found, expected = (sorted(map(plain_uuid, uuids)) for uuids in (memory.limits, gpu_ids))
         if found != expected:
             return f"{memory.path}: cards: found {found}, expected {expected}"

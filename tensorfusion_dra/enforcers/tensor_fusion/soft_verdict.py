@@ -17,7 +17,7 @@ def of_card(
     memory: SharedMemory,
     *,
     read_at: float,
-    limiter_trouble: str,
+    limiter_reason: str,
     is_new: bool,
 ) -> Verdict:
     """Return the verdict about one card of a pod.
@@ -27,25 +27,25 @@ def of_card(
         expected: The pod's limit on this card: that of all its shares of it together.
         memory: As it was read.
         read_at: Time of the reading, in seconds since 1970.
-        limiter_trouble: Why no process can load the limiter; "" if one can.
+        limiter_reason: Why no process can load the limiter; "" if one can.
         is_new: The limits were set a moment ago, so the hypervisor may still be about to write.
     """
-    if memory.trouble and not memory.is_replaced:
-        return verdicts.unknown(verdicts.UNREADABLE, f"{memory.path}: {memory.trouble}")
-    trouble = _memory_trouble(gpu_uuid, expected, memory, read_at)
-    if trouble is not None:
-        starting = f"the limits were set a moment ago; {trouble.text}"
-        return verdicts.unknown(verdicts.STARTING, starting) if is_new else trouble
+    if memory.reason and not memory.is_replaced:
+        return verdicts.unknown(verdicts.UNREADABLE, f"{memory.path}: {memory.reason}")
+    reason = _memory_reason(gpu_uuid, expected, memory, read_at)
+    if reason is not None:
+        starting = f"the limits were set a moment ago; {reason.text}"
+        return verdicts.unknown(verdicts.STARTING, starting) if is_new else reason
     if memory.processes:
         return verdicts.enforced(
             verdicts.LIMITER_ACTIVE,
             f"hypervisor alive, limits in {memory.path} as in the claim, "
             f"registered processes: {memory.processes}",
         )
-    if limiter_trouble:
+    if limiter_reason:
         return verdicts.not_enforced(
             verdicts.LIMITER_MISSING,
-            f"{limiter_trouble}: the hypervisor is alive, but no container can load the limiter; "
+            f"{limiter_reason}: the hypervisor is alive, but no container can load the limiter; "
             "put the limiter there",
         )
     return verdicts.unknown(
@@ -55,7 +55,7 @@ def of_card(
     )
 
 
-def _memory_trouble(
+def _memory_reason(
     gpu_uuid: str, expected: Limit, memory: SharedMemory, read_at: float
 ) -> Verdict | None:
     """Return why the hypervisor does not keep this limit; None if it does."""

@@ -231,7 +231,7 @@ class Workers:
         What was noted of pods without a claim is removed.
 
         Raises:
-            RetryableError: The ledger cannot be read now.
+            RetryableError: The store cannot be read now.
             FatalError: A newer release has changed the store.
         """
         claims = self._records()
@@ -295,11 +295,11 @@ class Workers:
         except RetryableError as error:
             found = pod_marks.annotations(stored or {})
             shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
-            self._memory.record_trouble(
+            self._memory.record_reason(
                 worker.pod, f"{shown}; the driver cannot put it back: {error}"
             )
             raise
-        self._memory.record_trouble(worker.pod, "")
+        self._memory.record_reason(worker.pod, "")
         return bool(wanted)
 
     def _register_worker(self, worker: Worker, deadline: float) -> bool:

@@ -341,8 +341,8 @@ def test_an_error_that_cannot_be_converted_is_reported_with_its_line(
         ("a: 1\n---\nb: 1\nc: 2\nb: 3\n", 'line 5: found duplicate key "b"'),
     ],
 )
-def test_invalid_yaml_is_bad_input(text: str, trouble: str) -> None:
-    with pytest.raises(InputError, match=f"^YAML: {trouble}"):
+def test_invalid_yaml_is_bad_input(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"^YAML: {reason}"):
         convert(text)
 
 

@@ -114,7 +114,7 @@ def test_clamped_limits_are_reported_with_the_wanted_ones(
 
 
 def test_unenforceable_limits_are_reported_with_the_reason() -> None:
-    shown = {DEVICE: Readiness(since=SINCE, trouble="claim default/a: found 2 cards")}
+    shown = {DEVICE: Readiness(since=SINCE, reason="claim default/a: found 2 cards")}
 
     (entry,) = device_status.status(reported_claim("a", reported_share()), shown)
 

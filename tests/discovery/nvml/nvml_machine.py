@@ -14,7 +14,7 @@ from tests.support.compiler import compiler
 _CHILD = "tests.discovery.nvml.nvml_child"
 
 MIB = 2**20
-MOST_THREADS = "2"
+MAX_THREADS = "2"
 """Threads that may call NVML: the one that reads, and the one that waits for events."""
 
 
@@ -39,7 +39,7 @@ def card(index: int, **answers: str) -> dict[str, str]:
 
 def answers(*cards: Mapping[str, str], **system: str) -> str:
     """Return the content of the file of cards."""
-    every = {**libraries.SYSTEM, "threads": MOST_THREADS, **system}
+    every = {**libraries.SYSTEM, "threads": MAX_THREADS, **system}
     return libraries.answers(cards, every)
 
 

@@ -229,10 +229,10 @@ def test_node_that_can_limit_has_no_trouble_but_hints(node: Node) -> None:
     ],
 )
 def test_node_that_cannot_limit_says_why(node: Node, text: str, found: str) -> None:
-    (trouble,) = node.run(text, ["check"])
+    (reason,) = node.run(text, ["check"])
 
-    assert len(trouble) == 1
-    assert found in trouble[0]
+    assert len(reason) == 1
+    assert found in reason[0]
 
 
 def test_check_needs_the_functions_cgroup2_and_kubepods(
