@@ -22,7 +22,7 @@ from dra_simulator.rest import (
 )
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.webhook import command, process
-from tensorfusion_dra.app.webhook.command import WebhookSettings
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.admission import claim_admission, dialects, pod_request
 from tensorfusion_dra.core.admission.dialects import WORDS, Dialect, FieldMapping, Kind

@@ -36,14 +36,6 @@ OUTSIDE: Final = {
 }
 """Modules of the standard library for I/O, threads, clocks, randomness or processes."""
 
-KNOWN_CIRCLES: Final = {
-    *("tensorfusion_dra.app.webhook.command", "tensorfusion_dra.app.webhook.process"),
-    "tensorfusion_dra.app.simulate.command",
-    "tensorfusion_dra.app.simulate.manifest_file",
-    "tensorfusion_dra.app.simulate.sequence",
-}
-"""Modules that still import each other. Nothing is to be added here."""
-
 
 def files(folder: Path = PACKAGE) -> list[Path]:
     return [path for path in sorted(folder.rglob("*.py")) if path.parent.name != "pb"]
@@ -82,7 +74,7 @@ def test_no_modules_import_each_other_directly_or_through_others() -> None:
             if through in others:
                 reached[name] = others | reached[through]
 
-    assert {name for name, others in reached.items() if name in others} - KNOWN_CIRCLES == set()
+    assert {name for name, others in reached.items() if name in others} == set()
 
 
 def test_package_init_files_are_empty() -> None:

@@ -121,7 +121,7 @@ def test_reconciler_rebuilds_it_from_its_claim_with_an_event(setup: Setup, ref: 
 
     with reconciling(after, events=events) as reconciler:
         assert eventually(lambda: len(after.ledger.claims()) == 3)
-        assert eventually(lambda: reconciler.ledger() == StoreView(restored=1))
+        assert eventually(lambda: reconciler.view() == StoreView(restored=1))
 
     ((reason, message),) = events.written
     assert reason == "ClaimRecordDamaged"
@@ -153,7 +153,7 @@ def test_event_is_retried_until_the_api_server_accepts_it(setup: Setup, ref: Cla
     with reconciling(after, events=events) as reconciler:
         fetched = len(after.claims.fetched)
         assert eventually(lambda: len(after.claims.fetched) > fetched + 1)
-        assert reconciler.ledger() == StoreView(damaged=1)
+        assert reconciler.view() == StoreView(damaged=1)
         events.away = False
         assert eventually(lambda: len(events.written) > 0)
         fetched = len(after.claims.fetched)
@@ -168,7 +168,7 @@ def test_damage_while_the_node_runs_is_undone_without_a_claim(setup: Setup, ref:
     damage(setup, ref)
 
     with reconciling(setup) as reconciler:
-        assert eventually(lambda: reconciler.ledger() == StoreView(restored=1))
+        assert eventually(lambda: reconciler.view() == StoreView(restored=1))
 
     assert files_of(setup, ref) == before
     assert setup.claims.fetched.count(str(ref)) == 1

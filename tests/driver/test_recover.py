@@ -353,7 +353,7 @@ def test_spec_that_vanishes_is_written_again(setup: Setup) -> None:
 
         assert eventually(lambda: setup.spec_of(ref) == spec)
 
-    assert reconciler.ledger() == StoreView()
+    assert reconciler.view() == StoreView()
 
 
 def test_start_and_loop_do_not_fetch_claims_at_once(setup: Setup) -> None:

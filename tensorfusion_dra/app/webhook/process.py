@@ -14,7 +14,7 @@ from tensorfusion_dra.app.shared import (
     version,
 )
 from tensorfusion_dra.app.shared.health_endpoint import HealthEndpoint, Page
-from tensorfusion_dra.app.webhook.command import WebhookSettings
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.cluster import watch
 from tensorfusion_dra.cluster.api import Api
 from tensorfusion_dra.cluster.objects import Claims, Pods

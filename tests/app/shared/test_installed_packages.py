@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tensorfusion_dra.app.shared import node_parts, providers
 from tensorfusion_dra.app.shared.node_settings import Settings
-from tensorfusion_dra.app.webhook.command import WebhookSettings
+from tensorfusion_dra.app.webhook.settings import WebhookSettings
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.verdicts import State
