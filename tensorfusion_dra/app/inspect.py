@@ -242,6 +242,21 @@ def _lines(found: Json) -> list[str]:
         )
         for card in found["cards"]
     ]
+    shares = [
+        (
+            f"{share['namespace']}/{share['claim']}",
+            share["claimUID"],
+            share["request"],
+            share["device"],
+            "admin access"
+            if share["adminAccess"]
+            else f"{share['requested']['tflops']:g} tflops, "
+            f"{share['requested']['vramBytes'] // 2**20} MiB",
+            _limits(share),
+            f"{share['enforcement']['state']} ({share['enforcement']['reason']})",
+        )
+        for share in found["shares"]
+    ]
     unhealthy = [card for card in found["cards"] if not card["health"]["healthy"]]
     advisory = [each for each in found["shares"] if each["enforcement"]["state"] != State.ENFORCED]
     return streams.sections(
@@ -258,7 +273,7 @@ def _lines(found: Json) -> list[str]:
         ],
         [
             "Prepared claims",
-            *streams.table([_SHARE_COLUMNS, *map(_share_row, found["shares"])]),
+            *streams.table([_SHARE_COLUMNS, *shares]),
             *(
                 f"  {share['enforcement']['state']}: {share['namespace']}/{share['claim']} on "
                 f"{share['device']}: {share['enforcement']['message']}"
@@ -266,21 +281,6 @@ def _lines(found: Json) -> list[str]:
             ),
         ],
         ["CDI specs", *(f"  {path}" for path in found["cdiSpecs"])],
-    )
-
-
-def _share_row(share: Json) -> tuple[object, ...]:
-    takes, verdict = share["requested"], share["enforcement"]
-    return (
-        f"{share['namespace']}/{share['claim']}",
-        share["claimUID"],
-        share["request"],
-        share["device"],
-        "admin access"
-        if share["adminAccess"]
-        else f"{takes['tflops']:g} tflops, {takes['vramBytes'] // 2**20} MiB",
-        _limits(share),
-        f"{verdict['state']} ({verdict['reason']})",
     )
 
 
@@ -320,7 +320,20 @@ def _read_providers(settings: Settings, discovery: Discovery) -> tuple[Json, lis
     return {
         "node": settings.node_name,
         "providers": [
-            _as_json(each)
+            {
+                "kind": each.registered.kind.value,
+                "name": each.registered.name,
+                "package": each.registered.package or "this driver",
+                "state": each.outcome.state.value,
+                "reason": each.registered.unused,
+                "seconds": each.outcome.seconds and round(each.outcome.seconds, 6),
+                "errors": dict(each.outcome.errors),
+                "given": {device: list(given) for device, given in each.given.items()},
+                "refused": {
+                    device: [{"name": name.name, "reason": name.reason} for name in refused]
+                    for device, refused in each.refused.items()
+                },
+            }
             for kind in ProviderKind
             for each in reports
             if each.registered.kind is kind
@@ -349,25 +362,6 @@ def _enforcers(settings: Settings, every: Sequence[Registered]) -> Iterator[Repo
                 errors=errors,
             )
         yield Report(registered=each, outcome=outcome)
-
-
-def _as_json(report: Report) -> Json:
-    registered, outcome = report.registered, report.outcome
-    seconds = outcome.seconds
-    return {
-        "kind": registered.kind.value,
-        "name": registered.name,
-        "package": registered.package or "this driver",
-        "state": outcome.state.value,
-        "reason": registered.unused,
-        "seconds": None if seconds is None else round(seconds, 6),
-        "errors": dict(outcome.errors),
-        "given": {device: list(given) for device, given in report.given.items()},
-        "refused": {
-            device: [{"name": each.name, "reason": each.reason} for each in refused]
-            for device, refused in report.refused.items()
-        },
-    }
 
 
 def _provider_lines(found: Json) -> Iterator[str]:

@@ -94,7 +94,21 @@ def run(flags: argparse.Namespace) -> int:
 
     def page() -> str:
         if flags.namespaces:
-            return _text_of_namespaces(_namespaces(lists, flags.namespace), form=flags.form)
+            namespaces = _namespaces(lists, flags.namespace)
+            rows = [
+                [
+                    each["namespace"],
+                    each["claims"],
+                    name,
+                    *(text or "-" for text in amount.values()),
+                ]
+                for each in namespaces
+                for name, amount in each["amounts"].items()
+            ]
+            heads = ["NAMESPACE", "CLAIMS", "AMOUNT", "USED", "QUOTA", "LEFT"]
+            return streams.formatted(
+                flags.form, {"namespaces": namespaces}, streams.table([heads, *rows], indent="")
+            )
         found = _cards(lists)
         containers = _containers(lists, flags.namespace) if flags.containers else None
         namespace = flags.namespace or ""
@@ -195,16 +209,6 @@ def _namespaces(lists: ClusterLists, namespace: str | None) -> list[Mapping[str,
             }
         found.append({"namespace": name, "claims": len(claims.get(name, ())), "amounts": rows})
     return found
-
-
-def _text_of_namespaces(found: Sequence[Mapping[str, Any]], *, form: str) -> str:
-    rows = [
-        [each["namespace"], each["claims"], name, *(text or "-" for text in amount.values())]
-        for each in found
-        for name, amount in each["amounts"].items()
-    ]
-    heads = ["NAMESPACE", "CLAIMS", "AMOUNT", "USED", "QUOTA", "LEFT"]
-    return streams.formatted(form, {"namespaces": found}, streams.table([heads, *rows], indent=""))
 
 
 def _containers(lists: ClusterLists, namespace: str | None) -> Mapping[str, str]:

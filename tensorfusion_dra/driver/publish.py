@@ -611,7 +611,17 @@ class Publisher:
         if is_repair and self._repairs.seconds_left():
             return None
         if is_repair and self._repairs.record():
-            self._report_contest(plan)
+            writers = ", ".join(slices.other_writers(plan))
+            is_by = (
+                f"found them written by {writers}" if writers else "found them deleted or written"
+            )
+            error = (
+                f"ResourceSlices of {names.DRIVER}: {is_by} again and again, "
+                f"expected {names.FIELD_MANAGER} as their only writer; they are restored once a "
+                "minute"
+            )
+            log.warning("slices_contested", writers=writers, error=error)
+            self._events.warn(names.EVENT_SLICES_CONTESTED, error)
         if self._writing is not None:
             self._writing = WriteReason.RETRY  # the writes before were not confirmed
         elif is_repair:
@@ -666,14 +676,3 @@ class Publisher:
             devices=sum(len(item["spec"]["devices"]) for item in wanted),
             confirmed_at=datetime.now(UTC),
         )
-
-    def _report_contest(self, plan: SlicePlan) -> None:
-        """Log the other writers of the slices, and name them in an Event on the Node."""
-        writers = ", ".join(slices.other_writers(plan))
-        found = f"found them written by {writers}" if writers else "found them deleted or written"
-        error = (
-            f"ResourceSlices of {names.DRIVER}: {found} again and again, "
-            f"expected {names.FIELD_MANAGER} as their only writer; they are restored once a minute"
-        )
-        log.warning("slices_contested", writers=writers, error=error)
-        self._events.warn(names.EVENT_SLICES_CONTESTED, error)

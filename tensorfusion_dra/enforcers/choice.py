@@ -201,7 +201,14 @@ class NodeEnforcer:
             may_wait: False for a claim that can do without an enforcer.
         """
         known = self._choice
-        if known is None or (may_wait and self._is_due(known)):
+        if known is not None and may_wait:
+            if self._is_auto:
+                is_old = self._clock() >= self._read_at + _FRESH_SECONDS
+                is_due = bool(known.none_found) or is_old
+            else:
+                is_due = self._waits_for(self._candidates[known.enforcer])
+            known = None if is_due else known
+        if known is None:
             known = self._choose()
         return replace(known, missing=self._missing_errors(known))
 
@@ -232,13 +239,6 @@ class NodeEnforcer:
                 self._report(choice)
         if self._pending and warn(names.EVENT_ENFORCER_MISSING, self._pending):
             self._pending = ""
-
-    def _is_due(self, known: EnforcerChoice) -> bool:
-        """Return True if a claim that is prepared now needs newer signs than these."""
-        if self._is_auto:
-            is_old = self._clock() >= self._read_at + _FRESH_SECONDS
-            return bool(known.none_found) or is_old
-        return self._waits_for(self._candidates[known.enforcer])
 
     def _waits_for(self, enforcer: Enforcer) -> bool:
         """Return True if claims wait for a sign; with `auto` the choice says that one is there."""

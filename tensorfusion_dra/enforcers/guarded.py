@@ -186,7 +186,12 @@ class GuardedEnforcer(Enforcer):
 
         def call() -> T:
             try:
-                return function(self._loaded())
+                with self._guard:
+                    if self._enforcer is None:
+                        kind = registered.checked(self.name, self._load())
+                        self._enforcer = kind.from_settings(self._settings)
+                    enforcer = self._enforcer
+                return function(enforcer)
             except (ClaimError, RetryableError, _FaultError):
                 raise
             except BaseException as error:  # noqa: BLE001 - code of another package
@@ -197,13 +202,6 @@ class GuardedEnforcer(Enforcer):
             return thread.run(call, wait_seconds=seconds)
         except OverdueError:
             raise _FaultError(f"no answer within {seconds:g} s") from None
-
-    def _loaded(self) -> Enforcer:
-        with self._guard:
-            if self._enforcer is None:
-                kind = registered.checked(self.name, self._load())
-                self._enforcer = kind.from_settings(self._settings)
-            return self._enforcer
 
 
 class _FaultError(Exception):

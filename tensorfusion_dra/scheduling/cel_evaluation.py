@@ -63,21 +63,19 @@ def semver_value(text: str, normalize: bool = False) -> Value:
     Raises:
         ValueError: The text is not a semver 2.0.0 version.
     """
-    match = _SEMVER_SHAPE.fullmatch(_normalized(text) if normalize else text)
+    version = text
+    if normalize:  # all three numbers, without a leading v and without leading zeros
+        core = re.split("[-+]", text, maxsplit=1)[0]
+        numbers = [
+            number.lstrip("0") or "0" if number.isdigit() else number
+            for number in core.removeprefix("v").split(".")
+        ]
+        version = ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
+    match = _SEMVER_SHAPE.fullmatch(version)
     if match is None:
         raise ValueError(f"found {text!r}, expected a semantic version such as 1.2.3")
     core = f"{match['major']}.{match['minor']}.{match['patch']}"
     return {_SEMVER: core + (f"-{match['pre']}" if match["pre"] else "")}
-
-
-def _normalized(text: str) -> str:
-    """Return a version with all three numbers, without a leading v and without leading zeros."""
-    core = re.split("[-+]", text, maxsplit=1)[0]
-    numbers = [
-        number.lstrip("0") or "0" if number.isdigit() else number
-        for number in core.removeprefix("v").split(".")
-    ]
-    return ".".join([*numbers, "0", "0"][: max(3, len(numbers))]) + text[len(core) :]
 
 
 def extension(*, typed: bool) -> Any:

@@ -220,7 +220,7 @@ def test_bytes_that_are_no_text_are_no_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "content", "trouble"),
+    ("read", "content", "reason"),
     [
         # A file that no process of HAMi-core has initialized yet has no limits.
         (hami_core.read, b"", ""),

@@ -106,14 +106,14 @@ def of_card(
             {"limits": {"0": limit(25, 21)}},
             broken("LimitsDiffer", "expected 25% of compute, 20Gi"),
         ),
-        ({"trouble": "", "overruled": "tflops-limit"}, broken("LimitsDiffer", "tflops-limit")),
+        ({"reason": "", "overruled": "tflops-limit"}, broken("LimitsDiffer", "tflops-limit")),
         # Without the limiter no process can register; a running one has its own reference to it.
         ({"processes": 0}, NO_PROCESS),
         (
-            {"processes": 0, "trouble": "/libcuda_limiter.so: not found"},
+            {"processes": 0, "reason": "/libcuda_limiter.so: not found"},
             broken("LimiterMissing", "/libcuda_limiter.so: not found"),
         ),
-        ({"trouble": "/libcuda_limiter.so: not found"}, ENFORCED),
+        ({"reason": "/libcuda_limiter.so: not found"}, ENFORCED),
         # The spelling of a UUID does not matter.
         *(
             ({"uuid": "GPU-ab-1", "limits": {spelling: limit(25, 20)}}, ENFORCED)
@@ -148,7 +148,7 @@ def test_missing_signs_mean_nothing_right_after_new_limits(changes: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("cache", "library_trouble", "expected"),
+    ("cache", "library_reason", "expected"),
     [
         (CACHE, "", ENFORCED),
         (replace(CACHE, processes=0), "", NO_PROCESS),

@@ -1,6 +1,5 @@
 """Parts that several commands build from the same settings: cards, health, enforcers, limits."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -306,21 +305,13 @@ def verdicts_now(
 ) -> Sequence[Sequence[Verdict]]:
     """Return for each of this node's claims the verdict about each of its shares, as of now."""
     every, now = enforcers(settings), time.time()
-    return [
-        enforcer_rules.judged(
-            claim,
-            every.get(claim.enforcer),
-            claims,
-            is_new=now - _limits_since(settings, claim) < verdicts.STARTING_SECONDS,
-        )
-        for claim in claims
-    ]
-
-
-def _limits_since(settings: Settings, claim: PreparedClaim) -> float:
-    """Return when the claim's limits were last set: the time of its limits document."""
-    document = Path(settings.tensor_fusion_root) / "claims" / f"{claim.ref.uid}.json"
-    try:
-        return document.stat().st_mtime
-    except OSError:
-        return -math.inf
+    found = []
+    for claim in claims:
+        try:  # the limits were last set when their document was written
+            document = Path(settings.tensor_fusion_root) / "claims" / f"{claim.ref.uid}.json"
+            is_new = now - document.stat().st_mtime < verdicts.STARTING_SECONDS
+        except OSError:
+            is_new = False
+        enforcer = every.get(claim.enforcer)
+        found.append(enforcer_rules.judged(claim, enforcer, claims, is_new=is_new))
+    return found

@@ -304,7 +304,12 @@ def read_file(file: str, *, namespace: str, name: str) -> tuple[Document, Sequen
         InputError: The file cannot be read, has not exactly one pod of this name, or an annotation
             of it is not text.
     """
-    placed = [_placed(document, namespace) for document in streams.documents(file)]
+    placed: list[Document] = []
+    for document in streams.documents(file):
+        metadata = as_map(document.get("metadata"))
+        # A generated name begins with this, and stands for it here.
+        found_name = {"name": metadata.get("generateName") or "", **metadata}
+        placed.append({**document, "metadata": {"namespace": namespace, **found_name}})
     pods = [pod for document in placed if (pod := pod_of(document)) is not None]
     chosen = [pod for pod in pods if not name or pod["metadata"]["name"] == name]
     if len(chosen) != 1:
@@ -340,13 +345,6 @@ def with_objects(observed: Observed, others: Sequence[Document]) -> Observed:
         claims=[*observed.claims, *claims],
         templates={**observed.templates, **templates},
     )
-
-
-def _placed(document: Document, namespace: str) -> Document:
-    """Return the object with a namespace and a name; that is what a generated one begins with."""
-    metadata = as_map(document.get("metadata"))
-    generated = metadata.get("generateName") or ""
-    return {**document, "metadata": {"namespace": namespace, "name": generated, **metadata}}
 
 
 def pod_of(document: Document) -> Document | None:

@@ -77,10 +77,6 @@ def _amount(text: str) -> Quantity | None:
     return amount if amount.nano else None
 
 
-def _percent_or_memory(text: str) -> Quantity | str | None:
-    return text if text == LIKE_MEMORY else _percent(text)
-
-
 def _percent(text: str) -> Quantity | None:
     """Parse a percentage; 0 is unset, as for amounts."""
     amount = quantity.parse(text)
@@ -134,7 +130,11 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[str], Any], Any]]] = {
     "enabled": (names.ANNOTATION_DRA_ENABLED, _boolean, None),
     "tflops": (names.ANNOTATION_TFLOPS_REQUEST, _amount, None),
     "vram": (names.ANNOTATION_VRAM_REQUEST, _amount, None),
-    "percent": (names.ANNOTATION_COMPUTE_PERCENT_REQUEST, _percent_or_memory, None),
+    "percent": (
+        names.ANNOTATION_COMPUTE_PERCENT_REQUEST,
+        lambda text: text if text == LIKE_MEMORY else _percent(text),
+        None,
+    ),
     "percent_limit": (names.ANNOTATION_COMPUTE_PERCENT_LIMIT, _percent, None),
     "vram_percent": (names.ANNOTATION_VRAM_PERCENT_REQUEST, _percent, None),
     "whole": (names.ANNOTATION_DEDICATED_GPU, _boolean, False),

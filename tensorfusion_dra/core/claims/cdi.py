@@ -18,7 +18,7 @@ that uses the request gets each of them once. With device metadata there is a fo
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from tensorfusion_dra.core import names
@@ -70,8 +70,20 @@ def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "")
         common["deviceNodes"] = _nodes(claim.common_nodes)
     if claim.driver_mounts:
         common["mounts"] = [mount.as_cdi() for mount in claim.driver_mounts]
-    document = {"kind": names.CDI_KIND, "devices": devices, "containerEdits": common}
-    return {"cdiVersion": _lowest_version(document), **document}
+    # Older runtimes refuse newer versions, so the spec has the lowest that allows it.
+    digit_first = any(device["name"][0].isdigit() for device in devices)
+    nodes = [
+        node
+        for edits in (common, *(device["containerEdits"] for device in devices))
+        for node in edits.get("deviceNodes", ())
+    ]
+    is_later = digit_first or any("hostPath" in node for node in nodes)
+    return {
+        "cdiVersion": _LATER_VERSION if is_later else _BASE_VERSION,
+        "kind": names.CDI_KIND,
+        "devices": devices,
+        "containerEdits": common,
+    }
 
 
 def devices_of(document: object) -> frozenset[str] | None:
@@ -164,14 +176,6 @@ def _request_edits(edits: Edits) -> dict[str, Any]:
     if edits.hooks:
         found["hooks"] = [hook.as_cdi() for hook in edits.hooks]
     return found
-
-
-def _lowest_version(spec: Mapping[str, Any]) -> str:
-    """Return the lowest version that allows the spec, because older runtimes refuse newer ones."""
-    digit_first = any(device["name"][0].isdigit() for device in spec["devices"])
-    edits = [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]
-    elsewhere = any("hostPath" in node for each in edits for node in each.get("deviceNodes", ()))
-    return _LATER_VERSION if digit_first or elsewhere else _BASE_VERSION
 
 
 def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:

@@ -72,7 +72,12 @@ def parse(pool: Mapping[str, Any]) -> GpuPool:
         InputError: Some values cannot be used; the text lists all of them.
     """
     spec = Fields(pool).inner("spec")
-    qos = spec.inner("qosConfig").read("defaultQoS", _qos, DEFAULT_QOS)
+    qos = spec.inner("qosConfig").read(
+        "defaultQoS",
+        # Tensor Fusion takes an empty one for an absent one, too.
+        lambda found: field_errors.choice(found, Qos).value if found != "" else DEFAULT_QOS,
+        DEFAULT_QOS,
+    )
     capacity = spec.inner("capacityConfig")
     found = capacity.inner("oversubscription")
     ratios = {
@@ -84,11 +89,6 @@ def parse(pool: Mapping[str, Any]) -> GpuPool:
     wanted = Oversubscription(**ratios)
     is_set = capacity.found.get("oversubscription") is not None and wanted != NO_MORE
     return GpuPool(name=_name(pool), qos=qos, oversubscription=wanted if is_set else None)
-
-
-def _qos(found: object) -> str:
-    """Return the name of a level; an empty one counts as absent, as in Tensor Fusion."""
-    return DEFAULT_QOS if found == "" else field_errors.choice(found, Qos).value
 
 
 def named(pools: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:

@@ -515,7 +515,13 @@ def from_json(
             raise ValueError(f"version: found {kept['version']!r}, expected {_VERSION}")
         same_boot = kept["bootID"] == boot_id
         absent = set(kept["absent"])
-        cards = {gpu.uuid: gpu for gpu in map(_gpu, kept["cards"])}
+        cards = {}
+        for card in kept["cards"]:
+            pairs = {
+                name: tuple(card[name]) for name in ("compute_capability", "cuda_driver_version")
+            }
+            source = TflopsSource(card["tflops_source"])
+            cards[card["uuid"]] = Gpu(**{**card, **pairs, "tflops_source": source})
         health = {
             uuid: CardHealth(
                 unhealthy=Unhealthy(
@@ -547,8 +553,3 @@ def _problem_json(problem: HealthProblem) -> dict[str, str]:
 
 def _problem(kept: Mapping[str, Any]) -> HealthProblem:
     return HealthProblem(kind=ProblemKind[kept["kind"]], reason=kept["reason"], text=kept["text"])
-
-
-def _gpu(kept: Mapping[str, Any]) -> Gpu:
-    pairs = {name: tuple(kept[name]) for name in ("compute_capability", "cuda_driver_version")}
-    return Gpu(**{**kept, **pairs, "tflops_source": TflopsSource(kept["tflops_source"])})

@@ -335,7 +335,7 @@ def test_an_error_that_cannot_be_converted_is_reported_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("text", "trouble"),
+    ("text", "reason"),
     [
         *(("a: [", ""), ("a: b: c", ""), ("\t- a", ""), ("a: \x00", ""), ("*nothing", "")),
         ("a: 1\n---\nb: 1\nc: 2\nb: 3\n", 'line 5: found duplicate key "b"'),
