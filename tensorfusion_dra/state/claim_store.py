@@ -119,7 +119,7 @@ class Transaction:
         return [
             claim
             for uid, claim in self._claims.items()
-            if uid in before
+            if claim is not before.get(uid, claim)
             and [share.limit for share in claim.shares]
             != [share.limit for share in before[uid].shares]
         ]

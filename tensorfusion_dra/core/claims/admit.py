@@ -148,11 +148,13 @@ def admit(
     record = _fitted(claim, facts, others)
     record = lending.with_totals(record, facts.devices)
     record = lending.with_first_grant(record, facts.rules, facts.shown)
+    devices = {share.device for share in record.shares}
+    beside = [other for other in others if any(share.device in devices for share in other.shares)]
     *_, record = lending.redistribute_limits(
-        [*others, record],
+        [*beside, record],
         facts.rules,
-        {share.device for share in record.shares},
-        lending.united(devices for uid, devices in damaged.items() if uid != claim.ref.uid),
+        devices,
+        lending.united(full for uid, full in damaged.items() if uid != claim.ref.uid),
     )
     if facts.describes_devices:
         metadata = device_metadata.of_claim(claim, facts.devices)
