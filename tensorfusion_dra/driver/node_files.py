@@ -87,10 +87,11 @@ class NodeFiles:
             self._metadata.remove(name)
         own = enforcers.needs_of_record(claim, self._enforcers).folders if claim else ()
         if own:
-            others = [each for each in recorded() if each.ref.uid != claim_uid]
+            pods = {pod.name for pod in claim.pods} if claim else set()
             used = {
                 folder
-                for other in others
+                for other in recorded()
+                if other.ref.uid != claim_uid and not pods.isdisjoint(p.name for p in other.pods)
                 for folder in enforcers.needs_of_record(other, self._enforcers).folders
             }
             for folder in own:
