@@ -375,11 +375,12 @@ class DeviceCatalog:
 
         Asks the kubelet again only if a device plugin or another driver offers one of the cards.
         """
-        if not (self._users or self._other_slices):
+        catalog = self.current()
+        gpus = [device.gpu for device in catalog.devices] if catalog else []
+        if not self._other_users(gpus):
             return {}
         self._read_allocations()
-        catalog = self.current()
-        users = self._other_users(device.gpu for device in catalog.devices) if catalog else {}
+        users = self._other_users(gpus)
         return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
 
     def on_awaited_pool(self, reason: str) -> None:

@@ -163,10 +163,15 @@ def test_a_claim_on_a_card_that_another_container_got_since_the_last_reading_wai
 def test_a_prepare_asks_the_kubelet_only_beside_something_else_that_gives_cards(
     node: Beside,
 ) -> None:
+    devices = [
+        {"name": "eth-0", "attributes": {"resource.kubernetes.io/pciBusID": {"string": "a"}}}
+    ]
+    network = {"spec": {"driver": "net.example.com", "pool": {"name": "p"}, "devices": devices}}
+    node.catalog.set_other_slices([network])
     asked = node.kubelet.calls
     node.prepared(put_claim(node, "alone", share_result(device=GPU_0)))
     alone = node.kubelet.calls - asked
-    node.catalog.set_other_slices([SLICE])
+    node.catalog.set_other_slices([network, SLICE])
 
     node.prepared(put_claim(node, "beside", share_result(device=GPU_0)))
 
