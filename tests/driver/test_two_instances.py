@@ -20,10 +20,17 @@ HELD = 500
 def test_ten_prepares_and_unprepares_through_each_of_two_instances(tmp_path: Path) -> None:
     one = Setup(tmp_path)
     two = Setup(tmp_path, one.claims)
+    # Each claim is one instance's; both have claims on both cards.
     refs = [
-        put_annotated_claim(one, f"c{number}", WANTS, device=device, tflops="1", vram="2Gi")
-        for number in range(10)
-        for device in (GPU_0, GPU_1)
+        put_annotated_claim(
+            one,
+            f"c{number}",
+            WANTS,
+            device=GPU_0 if number < 10 else GPU_1,
+            tflops="1",
+            vram="2Gi",
+        )
+        for number in range(20)
     ]
 
     def use(node: Setup, part: int) -> None:
