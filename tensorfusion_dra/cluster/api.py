@@ -657,6 +657,10 @@ class _Socket(socket.socket):
         self.settimeout(self.deadline.seconds_left())
         return super().recv_into(*arguments)
 
+    def __del__(self) -> None:
+        # An idle connection ends with its Api. A socket that ends open gives a ResourceWarning.
+        self.close()
+
 
 class _TlsSocket(_Socket, ssl.SSLSocket):
     """The same with TLS."""
@@ -690,9 +694,6 @@ class Connection(HTTPConnection):
             self.sock = context.wrap_socket(self.sock, server_hostname=self._login.tls_name)
             assert isinstance(self.sock, _TlsSocket)
             self.sock.deadline = self.deadline
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def _opened(deadline: Deadline, *arguments: Any) -> _Socket:

@@ -1,7 +1,9 @@
 """Requests to the API server: connections, bounds, malformed answers, retries and outages."""
 
+import gc
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -102,6 +104,25 @@ def test_login_that_was_rejected_leaves_no_connections(tmp_path: Path) -> None:
         failing(api)
 
         assert eventually(lambda: server.connected == 0)
+
+
+def test_idle_connection_ends_with_its_api(server: ApiServer, tmp_path: Path) -> None:
+    """In whichever order the garbage collector ends a cycle's objects; it warns of open sockets."""
+    client = Api(server.kubeconfig(tmp_path / "kubeconfig"))
+    client.call("GET", SLICES_PATH)
+    idle = client.connect().idle
+    assert idle is not None
+    opened = idle[0].sock
+    cycle: list[Any] = [client]
+    cycle.append(cycle)
+    del client, idle
+    gc.collect()  # while the socket has another user, so that it comes before the connection
+    descriptor = opened.fileno()
+    del opened, cycle
+    gc.collect()
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
