@@ -30,7 +30,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -59,10 +59,15 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """The records after this number of changes; a change makes a new object."""
+    """The records after this number of changes; a change makes a new object.
+
+    Attributes:
+        tenants: UIDs of the claims that have a share of a device, by its name.
+    """
 
     changes: int
     claims: Mapping[str, PreparedClaim]
+    tenants: Mapping[str, frozenset[str]]
     damaged: Mapping[str, Devices]
 
 
@@ -72,6 +77,7 @@ class Transaction:
     def __init__(self, known: _Known, rules: LendingRules) -> None:
         self._before, self._rules = known, rules
         self._claims = dict(known.claims)
+        self._tenants = dict(known.tenants)
         self._damaged = dict(known.damaged)
         self.read: Final[set[str]] = set()
         self.written: Final[dict[str, None]] = {}  # UIDs, in the order of writing
@@ -94,11 +100,14 @@ class Transaction:
     def put(self, claim: PreparedClaim) -> None:
         """Add the record, or replace an older one of the same UID, and divide its devices again."""
         uid = claim.ref.uid
-        devices = self._taken_out(uid)
+        devices = {share.device for share in claim.shares}
+        before = self._taken_out(uid)
         self._claims[uid] = claim
+        for device in devices:
+            self._tenants[device] = self._tenants.get(device, frozenset()) | {uid}
         self.removed.discard(uid)
         self.rebuilt += uid in self._before.damaged
-        self._divide(lending.united([devices, {share.device for share in claim.shares}]))
+        self._divide(lending.united([before, devices]))
         # After those of other claims: what these are granted for good holds without this one.
         self.written.pop(uid, None)
         self.written[uid] = None
@@ -126,24 +135,25 @@ class Transaction:
 
     def result(self, changes: int) -> _Known:
         """Return the records after this change."""
-        return replace(self._before, changes=changes, claims=self._claims, damaged=self._damaged)
+        return _Known(
+            changes=changes, claims=self._claims, tenants=self._tenants, damaged=self._damaged
+        )
 
     def _taken_out(self, claim_uid: str) -> Devices:
         """Take a record out; return the devices of its shares."""
         claim = self._claims.pop(claim_uid, None)
-        shares = claim.shares if claim else ()
-        damaged = self._damaged.pop(claim_uid, frozenset())
-        return lending.united([damaged, {share.device for share in shares}])
+        devices = {share.device for share in claim.shares} if claim else set()
+        for device in devices:
+            self._tenants[device] -= {claim_uid}
+        return lending.united([self._damaged.pop(claim_uid, frozenset()), devices])
 
     def _divide(self, devices: Devices) -> None:
-        concerned = [
-            claim
-            for claim in self._claims.values()
-            if any(lending.includes(devices, share.device) for share in claim.shares)
-        ]
+        each = self._tenants.keys() if devices is None else devices
+        found = frozenset().union(*(self._tenants.get(device, ()) for device in each))
+        concerned = [self._claims[uid] for uid in sorted(found)]
         full = lending.united(self._damaged.values())
-        found = lending.redistribute_limits(concerned, self._rules, devices, full)
-        for old, new in zip(concerned, found, strict=True):
+        divided = lending.redistribute_limits(concerned, self._rules, devices, full)
+        for old, new in zip(concerned, divided, strict=True):
             self._claims[new.ref.uid] = new
             if [share.granted for share in new.shares] != [share.granted for share in old.shares]:
                 self.written[new.ref.uid] = None
@@ -180,6 +190,7 @@ class ClaimStore:
         self._rules, self._devices_of = rules, devices_of
         self._mutex = Lock()  # guards all below; _known is replaced as a whole
         self._known: _Known | None = None
+        self._counted = 0  # 1 while a change has been counted that _known does not have yet
         self._unflushed: set[str] = set()  # UIDs whose `.new` is not finished
         self.restored = 0
         with self._errors():
@@ -258,7 +269,8 @@ class ClaimStore:
     def _current(self) -> _Known:
         known = self._known
         with self._errors():
-            if known is not None and known.changes == self._lock.changes():
+            # A change of this instance counts once all of it is written.
+            if known is not None and known.changes + self._counted == self._lock.changes():
                 return known
         with self._locked():
             return self._current_in_lock()
@@ -274,23 +286,37 @@ class ClaimStore:
         damaged = {uid: self._devices_of(uid) for uid in found.damaged}
         full = lending.united(damaged.values())
         claims = lending.divided(list(found.claims.values()), self._rules, full)
-        by_uid = {claim.ref.uid: claim for claim in claims}
-        known = _Known(changes=self._lock.changes(), claims=by_uid, damaged=damaged)
+        tenants: dict[str, frozenset[str]] = {}
+        for claim in claims:
+            for share in claim.shares:
+                tenants[share.device] = tenants.get(share.device, frozenset()) | {claim.ref.uid}
+        known = _Known(
+            changes=self._lock.changes(),
+            claims={claim.ref.uid: claim for claim in claims},
+            tenants=tenants,
+            damaged=damaged,
+        )
         return known, found
 
     def _write(self, step: Transaction) -> None:
-        # Before the first change: whoever is killed after it has counted it.
-        changes = self._lock.count_change()
-        self._known, known = None, step.result(changes)
-        for uid in step.written:
-            record = claim_records.content(known.claims[uid])
-            atomic.write(self._path(uid, NEW), record, mode=_MODE, durable=False)
-        for uid in step.removed:
-            self._path(uid, NEW).unlink(missing_ok=True)
-            self._path(uid, WRITTEN).unlink(missing_ok=True)
-        self._unflushed = (self._unflushed | step.written.keys()) - step.removed
-        self.restored += step.rebuilt
-        self._known = known
+        self._counted = 1
+        try:
+            # Before the first change: whoever is killed after it has counted it.
+            known = step.result(self._lock.count_change())
+            for uid in step.written:
+                _write_new(self._path(uid, NEW), claim_records.content(known.claims[uid]))
+            for uid in step.removed:
+                self._path(uid, NEW).unlink(missing_ok=True)
+                self._path(uid, WRITTEN).unlink(missing_ok=True)
+        except BaseException:
+            self._known = None
+            raise
+        else:
+            self._unflushed = (self._unflushed | step.written.keys()) - step.removed
+            self.restored += step.rebuilt
+            self._known = known
+        finally:
+            self._counted = 0
 
     def _finish(self, uid: str) -> None:
         """Return once the record would survive a power cut, or is removed."""
@@ -367,6 +393,23 @@ class ClaimStore:
             other = f"{error.filename}: " if error.filename else ""
             text = f"claim store {self._folder}: {other}{error.strerror or error}"
             raise (NoRoomError if error.errno in _FULL else RetryableError)(text) from error
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Write a record. If this process is killed meanwhile, the file cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    except FileExistsError:  # a call may have been answered from this one
+        atomic.write(path, content, mode=_MODE, durable=False)
+        return
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def read(folder: Path) -> Found:

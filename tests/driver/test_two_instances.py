@@ -90,6 +90,7 @@ def test_prepare_beside_500_records_reads_none_of_them(
         again = list(found)
         node.unprepare(last)
 
-    # To flush the file and its folder, and to see that nobody has replaced the file meanwhile.
-    assert first == [f"open {last.uid}.new", "open claims", f"stat {last.uid}.new"]
+    # To write and flush the file, flush its folder, and see that nobody has replaced it meanwhile.
+    new = f"{last.uid}.new"
+    assert first == [f"open {new}", f"open {new}", "open claims", f"stat {new}"]
     assert (again, found) == ([], ["open claims"])

@@ -33,12 +33,27 @@ class LossyDisk:
         self._flushed: dict[int, bytes] = {}
         for name in ("rename", "unlink"):
             patch.setattr(os, name, self._with_names(getattr(os, name)))
-        flush = os.fsync
+        create, write, flush = os.open, os.write, os.fsync
+
+        def created(path: Any, flags: int, *arguments: Any, **more: Any) -> int:
+            descriptor = create(path, flags, *arguments, **more)
+            if flags & os.O_CREAT and Path(path).parent == self.folder:
+                self._possible.append(self._names())
+                self.at_every_step()
+            return descriptor
+
+        def written(descriptor: int, content: bytes) -> int:
+            size = write(descriptor, content)
+            self._names()  # the same, with another content
+            self.at_every_step()
+            return size
 
         def flushed(descriptor: int) -> None:
             flush(descriptor)
             self._note_flush(descriptor)
 
+        patch.setattr(os, "open", created)
+        patch.setattr(os, "write", written)
         patch.setattr(os, "fsync", flushed)
 
     def cuts(self) -> Iterator[dict[str, bytes]]:
