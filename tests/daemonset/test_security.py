@@ -447,7 +447,9 @@ def pod(annotations: dict[str, str], labels: dict[str, str] | None = None) -> An
     return {"metadata": metadata, "spec": {"nodeName": "node-01"}}
 
 
-def denial(name: str, old: Any, new: Any, *, user: str = "tenant", group: str = "") -> str:
+def denial(
+    name: str, old: Any, new: Any, *, user: str = "tenant", group: str = "", node: str = ""
+) -> str:
     """Return why a policy denies a write; "" if it admits it, or does not concern it."""
     rendered = helm.render(VARIANTS["hypervisor"])
     spec = next(
@@ -459,8 +461,10 @@ def denial(name: str, old: Any, new: Any, *, user: str = "tenant", group: str = 
     roots = ("request", "object", "oldObject", "variables")
     environment = cel.NewEnv(variables=dict.fromkeys(roots, cel.Type.DYN), extensions=extensions)
     operation = "UPDATE" if old else "CREATE"
+    extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
+    writer = {"username": user, "groups": [group], "extra": extra}
     data: dict[str, Any] = {
-        "request": {"operation": operation, "userInfo": {"username": user, "groups": [group]}},
+        "request": {"operation": operation, "userInfo": writer},
         "object": new,
         "oldObject": old,
         "variables": {},
@@ -542,6 +546,30 @@ def test_tensor_fusions_scheduler_gives_cards_to_pods_of_its_own(
     old: Any, new: Any, expected: str
 ) -> None:
     found = denial("tensorfusion-dra-marks", old, new, group=SCHEDULER)
+
+    assert expected in found
+    assert bool(found) is bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("node", "spec", "expected"),
+    [
+        ("node-01", {}, ""),
+        ("", {}, "the token names no node"),
+        ("node-01", {"nodeName": "node-02"}, "spec.nodeName: found node-02"),
+        ("node-01", {"driver": "other.example.com"}, "spec.driver: found other.example.com"),
+        ("node-01", {"pool": {"name": "default/node-02"}}, "spec.pool.name: found default/node-02"),
+        ("node-01", {"pool": {"name": "default/x-node-01"}}, "default/x-node-01, expected a pool"),
+        ("node-01", {"pool": {"name": "node-01"}}, "expected a pool of the writer's node"),
+        ("node-01", {"pool": {"name": "gold/node-01"}}, ""),
+    ],
+)
+def test_node_plugin_writes_slices_of_its_own_node_and_pools_alone(
+    node: str, spec: dict[str, Any], expected: str
+) -> None:
+    own = {"driver": names.DRIVER, "nodeName": "node-01", "pool": {"name": "default/node-01"}}
+
+    found = denial("tensorfusion-dra-slices", None, {"spec": own | spec}, user=PLUGIN, node=node)
 
     assert expected in found
     assert bool(found) is bool(expected)

@@ -149,6 +149,8 @@ def test_node_plugin_may_write_slices_of_its_own_node_only(
     assert "tensor-fusion.ai.dra-driver" in str(
         _denial(node_plugin, _slice_like(own, driver="gpu.example.com"))
     )
+    pool = {"name": "default/another-node", "generation": 9, "resourceSliceCount": 1}
+    assert "default/another-node" in str(_denial(node_plugin, _slice_like(own, pool=pool)))
     without_node = _slice_like(own)
     del without_node["spec"]["nodeName"]
     assert _denial(
@@ -174,15 +176,19 @@ def test_token_without_node_may_not_write_slices(
 
 
 def _slice_like(own: Json, **spec: Any) -> Json:
-    """Return a slice with one device, for the node of a given slice."""
-    devices = own["spec"]["devices"][:1]
-    pool = {"name": f"e2e/{uuid.uuid4().hex[:8]}", "generation": 1, "resourceSliceCount": 1}
-    wanted = {"driver": names.DRIVER, "nodeName": own["spec"]["nodeName"], **spec}
+    """Return a slice with one device, for the node of a given slice, in a pool of its own."""
+    node = own["spec"]["nodeName"]
+    pool = {
+        "name": f"e2e-{uuid.uuid4().hex[:8]}/{node}",
+        "generation": 1,
+        "resourceSliceCount": 1,
+    }
+    wanted = {"driver": names.DRIVER, "nodeName": node, "pool": pool, **spec}
     return {
         "apiVersion": RESOURCE,
         "kind": "ResourceSlice",
         "metadata": {"name": f"e2e-{uuid.uuid4().hex[:8]}"},
-        "spec": {**wanted, "pool": pool, "devices": devices},
+        "spec": {**wanted, "devices": own["spec"]["devices"][:1]},
     }
 
 
