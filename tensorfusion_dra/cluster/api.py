@@ -28,8 +28,10 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
+
+import structlog
 
 from tensorfusion_dra.cluster import error_text, login
 from tensorfusion_dra.cluster.login import Login
@@ -42,10 +44,16 @@ from tensorfusion_dra.core.errors import (
     UnreadableError,
 )
 from tensorfusion_dra.core.kubernetes import untyped_json
+from tensorfusion_dra.core.kubernetes.item_stream import ItemStream
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.core.observed import NO_ANSWER, ApiServerView
 from tensorfusion_dra.runtime.calls import MAX_READING, WaitingCalls
 from tensorfusion_dra.runtime.loops import Backoff
+
+log = structlog.get_logger()
+
+Found = TypeVar("Found")
 
 USER_AGENT: Final = "tensorfusion-dra"
 """Identifies this driver in the API server's audit log."""
@@ -122,16 +130,16 @@ def metadata(item: object) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def items(listed: Mapping[str, Any], subject: str) -> list[dict[str, Any]]:
-    """Return the objects of a list answer.
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The objects of a collection, each reduced to what its reader keeps.
 
-    Raises:
-        RetryableError: The answer is not a list of named objects. A proxy in between may be broken.
+    Attributes:
+        version: The collection's resourceVersion.
     """
-    found = listed.get("items") or []
-    if not isinstance(found, list) or not all(metadata(item).get("name") for item in found):
-        raise RetryableError(f"{subject}: found no list of objects with names, expected one")
-    return found
+
+    items: list[dict[str, Any]]
+    version: str
 
 
 class Api:
@@ -160,7 +168,9 @@ class Api:
         self._login: Login | None = None
         self._rejected: Login | None = None
         """The last login that the server did not accept any more."""
-        self._guard = Lock()  # guards the idle connections of every login
+        self._guard = Lock()  # guards the idle connections of every login, and _listing
+        self._listing: dict[str, Lock] = {}
+        """Held while a collection is read: two lists of it at a time would take twice the room."""
 
     def connect(self) -> Login:
         """Log in at the first call, and return the login.
@@ -190,7 +200,7 @@ class Api:
         wait_seconds: float,
         permission: str = "",
     ) -> dict[str, Any]:
-        """Return the object or the list at a path; empty if there is no such object.
+        """Return the object at a path; empty if there is no such object.
 
         The request is repeated after transient faults. The number of callers at a time is bounded.
 
@@ -204,27 +214,58 @@ class Api:
             RetryableError: The API server did not answer within the time or refused, or too many
                 callers are waiting already.
         """
+
+        def find(seconds: float) -> dict[str, Any]:
+            try:
+                return self.call(
+                    "GET", path, query=query, wait_seconds=seconds, permission=permission
+                )
+            except StatusError as error:
+                # Only a 404 with these details means that the object does not exist. One without
+                # comes from a server that does not know the path, or from a proxy.
+                kind, name = (error.details.get(key) for key in ("kind", "name"))
+                if error.status == 404 and path.endswith(f"/{kind}/{segment(str(name))}"):
+                    return {}
+                raise
+
+        return self._patiently(subject, find, wait_seconds)
+
+    def read_list(
+        self,
+        subject: str,
+        path: str,
+        keep: Projection,
+        *,
+        query: Mapping[str, str] | None = None,
+        wait_seconds: float,
+        permission: str = "",
+    ) -> list[dict[str, Any]]:
+        """Return the objects of a collection, as read() does one object; see listed()."""
+
+        def listed(seconds: float) -> list[dict[str, Any]]:
+            return self.listed(
+                path, keep, query=query, wait_seconds=seconds, permission=permission
+            ).items
+
+        return self._patiently(subject, listed, wait_seconds)
+
+    def _patiently(
+        self, subject: str, attempt: Callable[[float], Found], wait_seconds: float
+    ) -> Found:
+        """Return what an attempt within these seconds returns; see read()."""
         with self._reading.slot(subject):
             deadline = time.monotonic() + min(wait_seconds, _ALL_SECONDS)
             backoff: Backoff | None = None
             answer: RetryableError | None = None  # the last one of the API server
             while True:
-                seconds = min(_TRY_SECONDS, deadline - time.monotonic())
                 try:
-                    return self.call(
-                        "GET", path, query=query, wait_seconds=seconds, permission=permission
-                    )
+                    return attempt(min(_TRY_SECONDS, deadline - time.monotonic()))
                 except UnreadableError as error:
                     raise UnreadableError(f"{subject}: {error}") from error
                 except RetryableError as error:
                     is_lasting = isinstance(error, MissingPermissionError)
                     if isinstance(error, StatusError):
                         answer, is_lasting = error, error.status in _LASTING
-                        # Only a 404 with these details means that the object does not exist. One
-                        # without comes from a server that does not know the path, or from a proxy.
-                        kind, name = (error.details.get(key) for key in ("kind", "name"))
-                        if error.status == 404 and path.endswith(f"/{kind}/{segment(str(name))}"):
-                            return {}
                     backoff = backoff or Backoff(first_seconds=0.2, longest_seconds=2)
                     delay = backoff.failed(at_least=error.after_seconds)
                     if is_lasting or time.monotonic() + delay >= deadline:
@@ -301,29 +342,72 @@ class Api:
     def listed(
         self,
         path: str,
+        keep: Projection,
         *,
         query: Mapping[str, str] | None = None,
+        pages: bool = True,
         wait_seconds: float = READ_SECONDS,
         permission: str = "",
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the objects of a collection, which is read in pages.
+    ) -> Listed:
+        """Return the objects of a collection; the only way to read one.
+
+        An object is reduced while the next ones arrive, so however large they are, one of them is
+        in memory at a time. One that has not the form that its reader expects is left out.
 
         Args:
+            path: That of the collection. Two threads do not read the same one at a time.
+            keep: What is kept of each object. One of which nothing is kept is left out too.
+            pages: True to have the API server make the answer in parts.
             wait_seconds: For each page.
             permission: See call().
 
         Raises:
-            RetryableError: See call().
+            RetryableError: See call(). A list of the collection is under way for too long.
         """
-        page = {**(query or {}), "limit": _PAGE}
-        while True:
-            found = self.call(
-                "GET", path, query=page, wait_seconds=wait_seconds, permission=permission
-            )
-            yield from found.get("items") or ()
-            if not (token := metadata(found).get("continue")):
-                return
-            page["continue"] = str(token)
+        page = {**(query or {}), **({"limit": _PAGE} if pages else {})}
+        found: list[dict[str, Any]] = []
+        with self._guard:
+            alone = self._listing.setdefault(path, Lock())
+        if not alone.acquire(timeout=wait_seconds):
+            raise RetryableError(f"GET {path}: another list takes more than {wait_seconds:.0f} s")
+        try:
+            while True:
+                try:
+                    answer = self.send(
+                        "GET", path, query=page, wait_seconds=wait_seconds, permission=permission
+                    )
+                    stream = ItemStream(answer.pieces(), max_bytes=_MAX_EVENT_BYTES)
+                    for item in stream:
+                        if not metadata(item).get("name"):  # a proxy in between may be broken
+                            raise UnreadableError(f"GET {path}: found an item without a name")
+                        found += self.reduced(path, item, keep)
+                except (HTTPException, OSError) as error:
+                    raise self._unanswered("GET", path, error) from error
+                except ValueError as error:
+                    text = error_text.one_line(error, self._secrets())
+                    raise UnreadableError(f"GET {path}: {text}, expected a list") from error
+                self.exchanges.record("GET", path, answer.response.status)
+                about = metadata(stream.fields)
+                if not (token := about.get("continue")):
+                    return Listed(found, str(about.get("resourceVersion") or ""))
+                page["continue"] = str(token)
+        finally:
+            alone.release()
+
+    def reduced(self, path: str, item: object, keep: Projection) -> list[dict[str, Any]]:
+        """Return the object with what is kept of it; none if it is odd, with a line in the log.
+
+        Args:
+            path: That of its collection.
+        """
+        try:
+            found = projected(item, keep)
+        except InputError as error:
+            text = error_text.one_line(error, self._secrets())
+            name = error_text.one_line(metadata(item).get("name"), self._secrets())
+            log.warning("object_left_out", path=path, name=name, error=text)
+            return []
+        return [found] if found else []
 
     def watch(
         self,

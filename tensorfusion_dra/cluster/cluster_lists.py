@@ -103,7 +103,8 @@ class ClusterLists:
             RetryableError: The API server did not answer, or permission to list is missing.
         """
         try:
-            return list(self.api.listed(path, query=query, wait_seconds=self._wait_seconds))
+            # Whole: this reader is a command that somebody runs, and ends with it.
+            return self.api.listed(path, dict, query=query, wait_seconds=self._wait_seconds).items
         except StatusError as error:
             if error.status != 404:
                 raise

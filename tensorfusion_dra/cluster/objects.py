@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,11 +23,14 @@ from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.errors import (
     ClaimError,
     DriverError,
+    InputError,
     MissingPermissionError,
     RetryableError,
     StatusError,
 )
 from tensorfusion_dra.core.kubernetes import resource_claims
+from tensorfusion_dra.core.kubernetes.projection import MAX_TEXT, Projection, projected
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.runtime.loops import LogThrottle
 
 log = structlog.get_logger()
@@ -56,6 +59,37 @@ _MAX_NOTE_BYTES: Final = 1024
 _MAX_INSTANCE_BYTES: Final = 128
 
 
+def _own(found: object) -> dict[str, str]:
+    """Return the labels or annotations that concern this driver."""
+    return {
+        key: str(text)[:MAX_TEXT]
+        for key, text in as_map(found).items()
+        if key.startswith(names.ANNOTATION_PREFIX)
+    }
+
+
+_CONTAINER: Final[Projection] = {"name": str, "resources": {"claims": [dict], "limits": dict}}
+_POD: Final[Projection] = {
+    "metadata!": {
+        "name!": str,
+        "namespace!": str,
+        "uid!": str,
+        "labels": _own,
+        "annotations": _own,
+    },
+    "spec!": {
+        "resourceClaims": [dict],
+        "initContainers": [_CONTAINER],
+        "containers": [_CONTAINER],
+    },
+    "status": {
+        "phase": str,
+        "resourceClaimStatuses": [dict],
+        "extendedResourceClaimStatus": dict,
+    },
+}
+
+
 class Claims:
     """Reader of ResourceClaims; implements ports.Claims, and NamespaceClaims of the webhook."""
 
@@ -68,14 +102,16 @@ class Claims:
             raise ClaimError(f"claim {ref}: found none at the API server")
         return found
 
-    def listed(self) -> Iterator[Mapping[str, Any]]:
+    def listed(self, keep: Projection) -> Sequence[Mapping[str, Any]]:
         permission = "list resourceclaims or, in a node plugin, --enforcer-wait-seconds=0"
-        return self._api.listed(resource_path("resourceclaims"), permission=permission)
+        return self._api.listed(resource_path("resourceclaims"), keep, permission=permission).items
 
-    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+    def of_namespace(
+        self, name: str, keep: Projection, *, wait_seconds: float
+    ) -> Sequence[Mapping[str, Any]]:
         path = resource_path("resourceclaims", namespace=name)
-        listed = self._api.read(f"claims of namespace {name}", path, wait_seconds=wait_seconds)
-        return listed.get("items") or []
+        subject = f"claims of namespace {name}"
+        return self._api.read_list(subject, path, keep, wait_seconds=wait_seconds)
 
 
 class ClaimStatus:
@@ -142,7 +178,12 @@ class Pods:
             wait_seconds=wait_seconds,
             permission=permission,
         )
-        return stored if metadata(stored).get("uid") == pod.uid else None
+        try:
+            # One claim may have many pods, of up to 3 MiB.
+            found: Mapping[str, Any] = projected(stored, _POD) if stored else {}
+        except InputError as error:
+            raise RetryableError(f"pod {pod}: {error}") from error
+        return found if metadata(found).get("uid") == pod.uid else None
 
 
 class WorkerPods:
@@ -152,19 +193,20 @@ class WorkerPods:
         self._api = api
         self._of_node = f"spec.nodeName={node_name}"
 
-    def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+    def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         query = {"fieldSelector": self._of_node, "labelSelector": names.TENSOR_FUSION_WORKER}
-        found = self._api.read(
+        return self._api.read_list(
             "workers of the node",
             resource_path("pods", root=CORE),
+            keep,
             query=query,
             wait_seconds=wait_seconds,
             permission="list pods",
         )
-        return found.get("items") or ()
 
     def watch(
         self,
+        keep: Projection,
         on_list: Callable[[Sequence[Mapping[str, Any]]], None],
         on_event: Callable[[str, Mapping[str, Any]], None],
     ) -> Watch:
@@ -172,6 +214,7 @@ class WorkerPods:
         return Watch(
             self._api,
             resource_path("pods", root=CORE),
+            keep,
             selector=self._of_node,
             labels=names.TENSOR_FUSION_WORKER,
             on_list=on_list,

@@ -11,21 +11,45 @@ version 7 arrives and is known already, so nothing is read because of it. Then s
 slice. The event has version 8, so the next fetch() lists the slices.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
 
-from tensorfusion_dra.cluster import api
 from tensorfusion_dra.cluster.api import RESOURCE_VERSION, Api, resource_path
 from tensorfusion_dra.cluster.watch import Watch
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.devices import slices
+from tensorfusion_dra.core.devices import other_users, slices
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError, StatusError
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 
 _SLICES: Final = resource_path("resourceslices")
 _PERMISSION: Final = "get, list, watch, create, update and delete resourceslices"
+_FRESH_SECONDS: Final = 10.0
+
+_CHECKED: Final[Projection] = {
+    "metadata!": {"name!": str, "uid!": str, "resourceVersion!": str},
+    "spec!": {"driver!": str, "nodeName": str, "pool!": {"name!": str}, "devices": [dict]},
+}
+_PUBLISHED: Final[Projection] = {
+    "metadata!": {"name!": str},
+    "spec!": {
+        "driver!": str,
+        "nodeName": str,
+        "pool!": {"name!": str, "generation": int, "resourceSliceCount!": int},
+        "devices": [dict],
+    },
+}
+
+
+def _kept(item: Any) -> Slice:
+    """Return a slice of this driver as it is, and of another one what shows its cards."""
+    is_own = projected(item, _CHECKED)["spec"]["driver"] == names.DRIVER
+    found: Slice = item if is_own else projected(item, other_users.SLICE)
+    return found
 
 
 class Slices:
@@ -47,8 +71,9 @@ class Slices:
     def fetch(self) -> Sequence[Slice]:
         with self._guard:
             if self._must_list:
-                listed = self._api.call("GET", _SLICES, query=self._query, permission=_PERMISSION)
-                found = api.items(listed, f"GET {_SLICES}")
+                found = self._api.listed(
+                    _SLICES, _kept, query=self._query, permission=_PERMISSION
+                ).items
                 # Slices of others must never be changed or deleted.
                 of_node = (item for item in found if slices.is_of_node(item, self._node_name))
                 self._known = {item["metadata"]["name"]: item for item in of_node}
@@ -135,6 +160,7 @@ class Slices:
         return Watch(
             self._api,
             _SLICES,
+            _kept,
             selector=self._of_node,
             on_list=on_list,
             on_event=on_event,
@@ -176,8 +202,25 @@ class PublishedSlices:
 
     def __init__(self, server: Api) -> None:
         self._api = server
+        self._reading = Lock()  # guards both below
+        self._found: Sequence[Mapping[str, Any]] = ()
+        self._read_at = -math.inf
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
-        listed = self._api.read("ResourceSlices", _SLICES, query=query, wait_seconds=wait_seconds)
-        return listed.get("items") or []
+        """Return the slices of all nodes, as they were at most ten seconds ago.
+
+        They are kept because many pods may come at once, and a large cluster has thousands.
+        """
+        if not self._reading.acquire(timeout=wait_seconds):
+            raise RetryableError(f"ResourceSlices: being read for more than {wait_seconds:.0f} s")
+        try:
+            if time.monotonic() - self._read_at > _FRESH_SECONDS:
+                began = time.monotonic()
+                query = {"fieldSelector": f"spec.driver={names.DRIVER}"}
+                self._found = self._api.read_list(
+                    "ResourceSlices", _SLICES, _PUBLISHED, query=query, wait_seconds=wait_seconds
+                )
+                self._read_at = began
+            return self._found
+        finally:
+            self._reading.release()

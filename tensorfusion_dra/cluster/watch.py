@@ -33,9 +33,10 @@ from typing import Any, Final
 import structlog
 
 from tensorfusion_dra.cluster import error_text
-from tensorfusion_dra.cluster.api import Answer, Api, items, metadata
+from tensorfusion_dra.cluster.api import Answer, Api, metadata
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
+from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.runtime.loops import Backoff, LogThrottle
 
 log = structlog.get_logger()
@@ -64,6 +65,7 @@ class Watch:
         self,
         api: Api,
         path: str,
+        keep: Projection,
         *,
         selector: str,
         labels: str = "",
@@ -75,6 +77,7 @@ class Watch:
     ) -> None:
         """Args:
         path: That of the collection.
+        keep: What is kept of each object; one that has another form is left out.
         selector: A field selector; empty for all objects.
         labels: A label selector; empty for all objects.
         on_list: Called with all objects after each list. Anything may have changed since the
@@ -88,6 +91,7 @@ class Watch:
         """
         self._api = api
         self._path = path
+        self._keep = keep
         selectors = {"fieldSelector": selector, "labelSelector": labels}
         self._selector = {key: text for key, text in selectors.items() if text}
         self._on_list = on_list
@@ -148,18 +152,17 @@ class Watch:
     def _list(self) -> None:
         path, query = self._path, {**self._selector, "resourceVersion": self._reached}
         try:
-            listed = self._api.call("GET", path, query=query)
+            # Without pages, because a list from the API server's memory has none.
+            listed = self._api.listed(path, self._keep, query=query, pages=False)
         except StatusError as error:
             # A server restored from a backup lacks the version. One that is only busy has it.
             if error.status == _TOO_LARGE_VERSION or not error.after_seconds:
                 self._reached = ""
             raise
-        version = metadata(listed).get("resourceVersion")
-        found = items(listed, f"GET {path}")
-        if not version:
+        if not listed.version:
             raise RetryableError(f"GET {path}: found no resourceVersion, expected one")
-        self._on_list(found)
-        self._reached = str(version)
+        self._on_list(listed.items)
+        self._reached = listed.version
         self._must_list = self._ended_early = False
 
     def _watch(self) -> None:
@@ -192,7 +195,8 @@ class Watch:
         ):
             self._reached = _version_of(event)
             if event.get("type") != "BOOKMARK":
-                self._on_event(str(event.get("type")), event.get("object") or {})
+                for item in self._api.reduced(self._path, event.get("object"), self._keep):
+                    self._on_event(str(event.get("type")), item)
         self._ended_early = self._clock() < due - 1
 
 
@@ -210,6 +214,12 @@ def _version_of(event: Mapping[str, Any]) -> str:
 
 def _key(item: Item) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+
+
+_CACHED: Final[Projection] = {
+    "metadata!": {"name!": str, "namespace": str, "uid": str, "labels": dict, "annotations": dict},
+    "spec": dict,
+}
 
 
 class ObjectCache:
@@ -236,6 +246,7 @@ class ObjectCache:
         self._watch = Watch(
             api,
             path,
+            _CACHED,
             selector=f"metadata.name={name}" if name else "",
             on_list=self._listed,
             on_event=self._changed,

@@ -26,6 +26,7 @@ from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.device_status import Entry
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.ports import ClaimStatus, ListedClaims
 from tensorfusion_dra.enforcers.choice import NodeEnforcer
 from tensorfusion_dra.runtime.loops import LogThrottle
@@ -34,6 +35,8 @@ LISTS: Final = 6
 """Lists after a change; together they last for a minute, longer than slices take to be written."""
 
 log = structlog.get_logger()
+
+_CLAIM: Final[Projection] = {"metadata!": {"namespace!": str, "name!": str, "uid!": str}}
 
 
 class BindingConditions:
@@ -73,10 +76,15 @@ class BindingConditions:
         shown = self._enforcer.shown
         if shown is None or shown.is_awaited or not self._lists_left:
             return
+
+        def waiting(claim: Mapping[str, Any]) -> Mapping[str, Any]:
+            """Return a claim that waits, with the entries that settle it."""
+            entries = device_status.binding(claim, self._node_name, shown, self._now())
+            return {**projected(claim, _CLAIM), "entries": entries} if entries else {}
+
         try:
-            for claim in self._claims.listed():
-                if entries := device_status.binding(claim, self._node_name, shown, self._now()):
-                    self._write(claim["metadata"], entries)
+            for claim in self._claims.listed(waiting):
+                self._write(claim["metadata"], claim["entries"])
         except RetryableError as error:
             if self._throttle.is_new(str(error)):
                 log.warning("binding_conditions_retried", error=str(error))

@@ -1,6 +1,6 @@
 """Interfaces to API server, machine, cards: what the driver calls, and each promise."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
@@ -9,6 +9,7 @@ from tensorfusion_dra.core.claims.use import Process
 from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.health import CardEvent
 from tensorfusion_dra.core.devices.slices import Slice
+from tensorfusion_dra.core.kubernetes.projection import Projection
 
 
 class Claims(Protocol):
@@ -27,8 +28,8 @@ class Claims(Protocol):
 class ListedClaims(Protocol):
     """Reader of all ResourceClaims of the cluster."""
 
-    def listed(self) -> Iterable[Mapping[str, Any]]:
-        """Yield the stored claims of all namespaces, read in pages.
+    def listed(self, keep: Projection) -> Sequence[Mapping[str, Any]]:
+        """Return what is kept of the stored claims of all namespaces.
 
         Raises:
             MissingPermissionError: The driver has no permission to list claims.

@@ -4,11 +4,10 @@ Pods get their share, claims their content, within the quotas of their namespace
 """
 
 import copy
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -31,13 +30,13 @@ from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import DriverError, InputError, RetryableError
 from tensorfusion_dra.core.kubernetes import review
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Reason
+from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.review import PASSED, Review, Verdict
 from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 from tensorfusion_dra.driver.ports import Objects
 
 Item = Mapping[str, Any]
 
-_FRESH_SECONDS: Final = 10.0
 _STORED_SECONDS: Final = 10.0
 """Time until a claim that was admitted is in every list, or was refused by somebody else."""
 
@@ -58,7 +57,7 @@ class SliceReader(Protocol):
     """This driver's ResourceSlices at the API server."""
 
     def published(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return the slices of all nodes as they are stored now.
+        """Return the slices of all nodes as they were a few seconds ago at most.
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
@@ -69,8 +68,8 @@ class SliceReader(Protocol):
 class ClaimReader(Protocol):
     """ResourceClaims at the API server."""
 
-    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Item]:
-        """Return the claims of a namespace as they are stored now.
+    def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Item]:
+        """Return what is kept of a namespace's claims as they are stored now.
 
         Raises:
             RetryableError: The API server answered with an error, or not within the time.
@@ -192,10 +191,6 @@ class AdmissionRules:
     virtual: bool
     enforces_hard: bool = False
     names_containers: bool = False
-    _lock: Lock = field(default_factory=Lock, init=False)
-    """Guards both below; one thread reads at a time."""
-    _published: frozenset[str] = field(default=frozenset(), init=False)
-    _read_at: float = field(default=-math.inf, init=False)
 
     def pod(self, asked: Review) -> Verdict:
         """Add the share to a new pod that requests one, if DRA is enabled for it."""
@@ -349,25 +344,10 @@ class AdmissionRules:
         found = choose_pool(pools, _items(self.templates) if pools else (), wanted.pool)
         found = found if enabled is None else replace(found, enabled=enabled)
         if found.enabled and pools and (found.unknown or not wanted.pool):
-            published = self._published_pools(wait_seconds=wait_seconds)
+            published = devices.gpupools(self.slices.published(wait_seconds=wait_seconds))
             if is_by_settings(wanted.pool, pools, published):
                 return replace(found, name=wanted.pool, document=None, unknown="")
         return found
-
-    def _published_pools(self, *, wait_seconds: float) -> frozenset[str]:
-        """Return the GPUPools that nodes publish, as they were at most ten seconds ago.
-
-        They are kept because many pods may come at once.
-
-        Raises:
-            RetryableError: The API server answered with an error, or not within the time.
-        """
-        with self._lock:
-            if time.monotonic() - self._read_at > _FRESH_SECONDS:
-                read_at = time.monotonic()
-                self._published = devices.gpupools(self.slices.published(wait_seconds=wait_seconds))
-                self._read_at = read_at
-            return self._published
 
     def _alternatives(
         self, wanted: PodRequest, pool: str, *, wait_seconds: float
@@ -400,6 +380,11 @@ def _refused(path: str, error: InputError | str) -> Verdict:
     return Verdict(errors=[FieldError(path, Reason.INVALID, str(error))])
 
 
+def _charged(claim: Item) -> Item:
+    """Return the name of a claim, and what it is charged: all that is kept of it."""
+    return {"name": claim["metadata"]["name"], "charged": quota.counted(claim)}
+
+
 class QuotaAdmission:
     """Rule for new claims in namespaces with a quota; safe for all threads.
 
@@ -430,7 +415,7 @@ class QuotaAdmission:
             if not quotas or not quota.shares(claim):
                 return PASSED
             wait_seconds = asked.wait_seconds
-            stored = self._claims.of_namespace(namespace, wait_seconds=wait_seconds)
+            stored = self._claims.of_namespace(namespace, _charged, wait_seconds=wait_seconds)
             errors = self._refusals(asked, quotas, stored)
         except InputError:
             return PASSED  # the cluster does not have the kind
@@ -448,7 +433,7 @@ class QuotaAdmission:
         stored: Sequence[Item],
     ) -> list[str]:
         """Return why quotas refuse the claim; if none does, count it from now on."""
-        others = {each["metadata"]["name"]: quota.counted(each) for each in stored}
+        others = {each["name"]: each["charged"] for each in stored}
         metadata, now = asked.document["metadata"], time.monotonic()
         name, uid = str(metadata.get("name", "")), str(metadata.get("uid", ""))
         with self._lock:

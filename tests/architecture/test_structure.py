@@ -122,3 +122,24 @@ def test_single_enforcers_are_known_only_in_their_folder() -> None:
 
     assert {path: found for path, found in named.items() if path not in KNOWN_OUTSIDE} == {}
     assert KNOWN_OUTSIDE.keys() <= named.keys()
+
+
+COLLECTION_READERS: Final = {
+    "core/kubernetes/item_stream.py": "the stream of a list's objects",
+    "app/shared/streams.py": "a document of the command's user",
+    "app/convert/convert.py": "a document of the command's user",
+    "app/inspect.py": "the list that it writes",
+}
+"""Files that name the field `items`, and why."""
+
+
+def test_collections_are_read_in_one_way_which_bounds_each_object() -> None:
+    """Whoever takes the field `items` from an answer has a list of foreign objects whole."""
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value == "items"
+    }
+
+    assert found == COLLECTION_READERS.keys()

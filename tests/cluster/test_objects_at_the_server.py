@@ -290,12 +290,16 @@ def test_slices_of_all_nodes_but_only_of_this_driver_are_read(
 
 
 def test_slices_of_others_are_left_out_even_if_a_proxy_drops_the_selector(tmp_path: Path) -> None:
-    own: Any = {**t4_slice(), "metadata": {"name": "own"}}
+    stored = {"uid": "1", "resourceVersion": "1"}
+    own: Any = {**t4_slice(), "metadata": {"name": "own", **stored}}
     others = [
-        {"metadata": {"name": "of-another-driver"}, "spec": {**own["spec"], "driver": "nvidia"}},
-        {"metadata": {"name": "of-another-node"}, "spec": {**own["spec"], "nodeName": "node-99"}},
-        {"metadata": {"name": "of-nobody"}},
+        {"metadata": {"name": name, **stored}, "spec": {**own["spec"], **changed}}
+        for name, changed in (
+            ("of-another-driver", {"driver": "nvidia"}),
+            ("of-another-node", {"nodeName": "node-99"}),
+        )
     ]
+    others.append({"metadata": {"name": "of-nobody", **stored}})
     answers: Any = {
         "GET /apis/resource.k8s.io/v1/resourceslices": {"items": [*others, own]},
     }

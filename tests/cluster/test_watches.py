@@ -15,7 +15,7 @@ from dra_simulator.api.faults import Action, Cut, Expire, Garble, HalfOpen, Refu
 from dra_simulator.apiserver import ApiServer
 from dra_simulator.rest import GPUPOOLS, Client
 from tensorfusion_dra.cluster import watch
-from tensorfusion_dra.cluster.api import Api
+from tensorfusion_dra.cluster.api import Api, Listed
 from tensorfusion_dra.cluster.slices import Slices
 from tensorfusion_dra.cluster.watch import ObjectCache, Watch
 from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
@@ -47,14 +47,12 @@ class ScriptedApi(Api):
         self.versions: list[str] = []
         self.refusals: list[RetryableError] = []
 
-    def call(
-        self, *_args: Any, query: Mapping[str, str] | None = None, **_more: Any
-    ) -> dict[str, Any]:
+    def listed(self, *_args: Any, query: Mapping[str, str] | None = None, **_more: Any) -> Listed:
         self.lists.append(self._time.seconds)
         self.versions.append((query or {})["resourceVersion"])
         if self.refusals:
             raise self.refusals.pop(0)
-        return {"metadata": {"resourceVersion": "1"}, "items": []}
+        return Listed([], "1")
 
     def watch(
         self, *_args: Any, query: Mapping[str, str], on_open: Any = None, **_more: Any
@@ -85,6 +83,7 @@ def run(api: ScriptedApi, time: VirtualTime) -> None:
     Watch(
         api,
         "/path",
+        dict,
         selector="",
         on_list=lambda _items: None,
         on_event=lambda _type, _item: None,

@@ -1,6 +1,6 @@
 """Claims that wait at the scheduler for the node's enforcer get their binding conditions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.driver.binding_conditions import LISTS, BindingConditions
 from tests.enforcers.test_enforcer_choice import NOW, Chooser
 
@@ -59,11 +60,11 @@ class Node:
             self.chooser.chooser, self, self, node_name="node-01", now=lambda: NOW
         )
 
-    def listed(self) -> Iterator[Json]:
+    def listed(self, keep: Projection) -> Sequence[Json]:
         self.lists += 1
         if self.is_away:
             raise RetryableError("no API server")
-        yield from self.claims
+        return [found for each in self.claims if (found := projected(each, keep))]
 
     def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         self.written[ref.name] = devices

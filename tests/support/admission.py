@@ -7,6 +7,7 @@ from typing import Any
 from dra_simulator.api import patches
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.kubernetes import review
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.core.kubernetes.review import Review
 
 Json = dict[str, Any]
@@ -72,12 +73,12 @@ class ClaimsInMemory:
         self.stored = [*claims]
         self.error: Exception | None = None
 
-    def of_namespace(self, name: str, *, wait_seconds: float) -> Sequence[Json]:
+    def of_namespace(self, name: str, keep: Projection, *, wait_seconds: float) -> Sequence[Json]:
         assert name == "team-a"
         assert wait_seconds > 0
         if self.error is not None:
             raise self.error
-        return self.stored
+        return [projected(each, keep) for each in self.stored]
 
 
 class SlicesInMemory:

@@ -25,6 +25,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.enforcer import Loop, NodeAccess
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.errors import RetryableError
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import socket_name
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
@@ -82,10 +83,11 @@ class WorkerPodsInMemory:
         stored = self.stored.get(pod.name)
         return deepcopy(stored) if stored and stored["metadata"]["uid"] == pod.uid else None
 
-    def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+    def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
         assert wait_seconds > 0
         self.lists += 1
-        return [deepcopy(pod) for pod in self.stored.values() if is_worker(pod)]
+        found = (projected(deepcopy(pod), keep) for pod in self.stored.values() if is_worker(pod))
+        return [pod for pod in found if pod]
 
     def mark(
         self,
@@ -111,7 +113,7 @@ class WorkerPodsInMemory:
                         metadata[field][key] = text
             self.changed.notify_all()
 
-    def watch(self, on_list: object, on_event: object) -> Loop:
+    def watch(self, keep: object, on_list: object, on_event: object) -> Loop:
         """Return a watch that sees nothing; tests call the workers' methods."""
         return NoWatch()
 

@@ -20,6 +20,7 @@ from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, P
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
+from tensorfusion_dra.core.kubernetes.projection import Projection
 from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 
 Records = Callable[[], Sequence[PreparedClaim]]
@@ -213,8 +214,8 @@ class Loop(Protocol):
 class WorkerPods(Protocol):
     """Reader and marker of the node's pods that have the label of workers."""
 
-    def of_node(self, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
-        """Return the stored workers of this node, whoever marked them.
+    def of_node(self, keep: Projection, *, wait_seconds: float) -> Sequence[Mapping[str, Any]]:
+        """Return what is kept of the stored workers of this node, whoever marked them.
 
         Raises:
             MissingPermissionError: The driver has no permission to list pods.
@@ -240,6 +241,7 @@ class WorkerPods(Protocol):
 
     def watch(
         self,
+        keep: Projection,
         on_list: Callable[[Sequence[Mapping[str, Any]]], None],
         on_event: Callable[[str, Mapping[str, Any]], None],
     ) -> Loop:

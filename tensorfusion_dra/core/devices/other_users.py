@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.devices.gpu import Gpu
+from tensorfusion_dra.core.kubernetes.projection import Projection
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 _MARKS: Final = frozenset({names.ATTR_UUID, "pciBusID", "pcieBusID"})
 """Attributes by which drivers name a card, without their domain."""
@@ -97,9 +99,29 @@ def of_cards(
     return found
 
 
+def _identifying(attributes: object) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in as_map(attributes).items()
+        if name.rpartition("/")[2] in _MARKS
+    }
+
+
+SLICE: Final[Projection] = {
+    "metadata!": {"name!": str, "uid": str, "resourceVersion": str},
+    "spec!": {
+        "driver!": str,
+        "nodeName": str,
+        "pool!": {"name!": str},
+        "devices": [{"name!": str, "attributes": _identifying}],
+    },
+}
+"""What of_cards() needs of another driver's slice."""
+
+
 def marks(device: Mapping[str, Any]) -> Iterator[str]:
     """Yield the attribute values that identify a card within its node, in lower case."""
     for name, value in (device.get("attributes") or {}).items():
-        text = str(value.get("string") or "").lower()
+        text = str(as_map(value).get("string") or "").lower()
         if text and name.rpartition("/")[2] in _MARKS:
             yield text

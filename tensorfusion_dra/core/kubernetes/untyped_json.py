@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
 _MAX_LEVELS: Final = 100
 """Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
 level, and Python's recursion limit is a thousand."""
+TOO_DEEP: Final = f"found more than {_MAX_LEVELS} levels of nesting"
 
 
 def as_map(value: object) -> Mapping[str, object]:
@@ -46,11 +46,22 @@ def parse(text: bytes) -> object:
     Raises:
         ValueError: It is not JSON, or nests too deeply.
     """
-    with suppress(RecursionError):
+    try:
         value: object = json.loads(text)
-        if _levels([value]) <= _MAX_LEVELS + 1:
-            return value
-    raise ValueError(f"found more than {_MAX_LEVELS} levels of nesting")
+        check_levels(value)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    return value
+
+
+def check_levels(value: object) -> None:
+    """Check how many objects and lists are inside one another.
+
+    Raises:
+        ValueError: Too many.
+    """
+    if _levels([value]) > _MAX_LEVELS + 1:
+        raise ValueError(TOO_DEEP)
 
 
 def compact_json(value: Any) -> str:

@@ -249,7 +249,7 @@ class TensorFusion(Enforcer):
         memory = WorkerMemory(Path(self.tenants_folder))
         self.is_told = True
         self.workers = workers = Workers(node, DevicePlugin(Path(self.bridge)), memory)
-        watch = node.worker_pods.watch(workers.on_pods, workers.on_event)
+        watch = node.worker_pods.watch(marks.WORKER_POD, workers.on_pods, workers.on_event)
         return {"workers": workers, "worker-watch": watch}
 
     @property

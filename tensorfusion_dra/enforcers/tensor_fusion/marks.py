@@ -40,6 +40,7 @@ from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import resource_claims, untyped_json
+from tensorfusion_dra.core.kubernetes.projection import Projection, projected
 from tensorfusion_dra.core.kubernetes.untyped_json import as_list, as_map, name_of
 
 NAME: Final = "tensor-fusion"
@@ -48,6 +49,8 @@ LAST_INDEX: Final = 128
 INDICES_PER_SOCKET: Final = 8
 _SOCKETS: Final = frozenset("0123456789abcdef")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_TEXT: Final = 4096
+"""Characters of an annotation that are kept: more than any that this driver writes has."""
 _COMPUTE_REQUESTS: Final = frozenset(
     {names.ANNOTATION_COMPUTE_PERCENT_REQUEST, names.ANNOTATION_TFLOPS_REQUEST}
 )
@@ -202,6 +205,43 @@ def unmarks(marked: Mapping[str, object]) -> dict[str, str | None]:
     return {**dict.fromkeys(sorted(own - {names.LABEL_COMPONENT})), **kept}
 
 
+def _marks(found: object) -> dict[str, str]:
+    given = as_map(found)
+    return {key: str(given[key])[:_TEXT] for key in _COMPARED if key in given}
+
+
+def _indices_alone(found: object) -> dict[str, object]:
+    amounts = as_map(found)
+    return {key: amounts[key] for key in amounts if key.startswith(names.TENSOR_FUSION_INDEX)}
+
+
+_COMPARED: Final = frozenset(
+    {
+        *RULING,
+        *map(pod_marks.kept, RULING),
+        *(names.MARK_INDEX, names.MARK_GPU_IDS, names.MARK_DRA_MARKS),
+    }
+)
+WORKER_POD: Final[Projection] = {
+    "metadata!": {
+        "namespace!": str,
+        "name!": str,
+        "uid!": str,
+        "labels": {names.LABEL_COMPONENT: str},
+        "annotations": _marks,
+    },
+    "spec": {"containers": [{"resources": {"limits": _indices_alone}}]},
+    "status": {"phase": str},
+}
+"""What is kept of the node's workers, which any tenant may make in any number and size."""
+
+
+def unfinished_pod(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is kept of a worker that may run; nothing of one that has ended."""
+    found = projected(pod, WORKER_POD)
+    return {} if is_finished(found) else found
+
+
 def is_finished(stored: Mapping[str, Any]) -> bool:
     """Return True if no container of the pod will ever run again."""
     return _phase(stored) in _FINISHED
@@ -251,15 +291,20 @@ def _phase(stored: Mapping[str, Any]) -> object:
     return as_map(stored.get("status")).get("phase")
 
 
-def free_index(others: Iterable[Mapping[str, Any]]) -> int:
+def free_index(others: Iterable[Mapping[str, Any]], chosen: Iterable[int] = ()) -> int:
     """Return an index that no other worker of the node uses; the highest one.
 
     Tensor Fusion's own scheduler counts upwards from 1.
+
+    Args:
+        others: The node's other workers.
+        chosen: Indices that other pods get at present.
 
     Raises:
         RetryableError: All are in use.
     """
     used = {index for pod in others if not is_finished(pod) for index in _indices(pod)}
+    used |= {*chosen}
     for index in range(LAST_INDEX, 0, -1):
         if index not in used:
             return index

@@ -41,6 +41,7 @@ hypervisor regulates the rate of kernels, follows in run(), which also repairs w
   find it so, because a restart takes some seconds, and only while the hypervisor serves.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -98,8 +99,9 @@ class Workers:
         self.allocate_seconds = _ALLOCATE_SECONDS
         self._clock = clock
         self._wakeup = Wakeup()
-        self._choosing = Lock()  # held from the choice of an index until the pod is marked with it
-        self._guard = Lock()  # guards the next two
+        self._guard = Lock()  # guards the next three
+        # Indices given, by pod UID, and when the pod had the mark: no earlier list shows it.
+        self._chosen: dict[str, tuple[int, float]] = {}
         self._busy: set[str] = set()  # UIDs of pods that are being registered
         # Pods whose annotations are to be compared, by UID; None if they have to be read.
         self._changed: dict[str, Mapping[str, Any] | None] = {}
@@ -235,7 +237,10 @@ class Workers:
             FatalError: A newer release has changed the store.
         """
         claims = self._records()
-        self._memory.forget_others(_pod_uids(claims))
+        uids = _pod_uids(claims)
+        self._memory.forget_others(uids)
+        with self._guard:
+            self._chosen = {uid: each for uid, each in self._chosen.items() if uid in uids}
         if not self._plugin.is_serving():
             return
         every = marks.of_claims(claims)
@@ -398,9 +403,15 @@ class Workers:
             RetryableError: One of its cards is in use, or the pod may not be marked.
         """
         pod = worker.pod
-        with self._choosing:
-            others = self._others(worker, stored, deadline)
-            given = marks.marks(worker, stored, marks.free_index(others))
+        began = self._clock()
+        others = self._others(worker, stored, deadline)
+        with self._guard:
+            self._chosen.pop(pod.uid, None)
+            new = [index for index, marked in self._chosen.values() if marked >= began]
+            index = marks.free_index(others, new)
+            self._chosen[pod.uid] = index, math.inf
+        given = marks.marks(worker, stored, index)
+        try:
             found = pod_marks.annotations(stored)
             if names.MARK_DRA_MARKS in found:  # by an earlier registration
                 self._unmark(pod, found)
@@ -410,6 +421,9 @@ class Workers:
                 annotations=given,
                 wait_seconds=min(_PATCH_SECONDS, deadline - self._clock()),
             )
+        finally:  # it may have the mark in spite of an error
+            with self._guard:
+                self._chosen[pod.uid] = index, self._clock()
         return given
 
     def _others(
@@ -421,7 +435,9 @@ class Workers:
             ClaimError: See marks.check_holders().
             RetryableError: One has, or they cannot be read now.
         """
-        every = self._worker_pods.of_node(wait_seconds=deadline - self._clock())
+        every = self._worker_pods.of_node(
+            marks.unfinished_pod, wait_seconds=deadline - self._clock()
+        )
         others = [each for each in every if each["metadata"]["uid"] != worker.pod.uid]
         # Read after the list: a claim is recorded before its pod is marked.
         own = _pod_uids(filter(marks.soft_shares, self._records()))
