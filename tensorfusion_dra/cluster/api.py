@@ -387,6 +387,8 @@ class Api:
                     text = error_text.one_line(error, self._secrets())
                     raise UnreadableError(f"GET {path}: {text}, expected a list") from error
                 self.exchanges.record("GET", path, answer.response.status)
+                if stream.left_out:
+                    log.warning("objects_left_out", path=path, too_deep=stream.left_out)
                 about = metadata(stream.fields)
                 if not (token := about.get("continue")):
                     return Listed(found, str(about.get("resourceVersion") or ""))

@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 from collections.abc import Iterable, Iterator
 from json import JSONDecodeError
 from typing import Final
@@ -11,6 +12,7 @@ from tensorfusion_dra.core.kubernetes import untyped_json
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\r\n"
 _NUMBER: Final = ".eE"
+_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|["\[\]{}]')
 
 
 class ItemStream:
@@ -18,6 +20,7 @@ class ItemStream:
 
     Attributes:
         fields: The object's other fields; complete after the last item.
+        left_out: The number of items so far that nest too deeply.
     """
 
     def __init__(self, pieces: Iterable[bytes], *, max_bytes: int) -> None:
@@ -26,16 +29,17 @@ class ItemStream:
         max_bytes: Of an item, and of another field.
         """
         self.fields: Final[dict[str, object]] = {}
+        self.left_out = 0
         self._pieces = iter(pieces)
         self._max_bytes = max_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text, self._at = "", 0
 
     def __iter__(self) -> Iterator[object]:
-        """Yield each item.
+        """Yield each item that does not nest too deeply.
 
         Raises:
-            ValueError: The text is no JSON object, an item is too large, or nests too deeply.
+            ValueError: The text is no JSON object, or an item is too large.
         """
         self._expect("{")
         is_first = True
@@ -64,7 +68,11 @@ class ItemStream:
         while self._next() != "]":
             if not is_first:
                 self._expect(",")
-            yield self._value()
+            try:
+                yield self._value()
+            except untyped_json.DepthError:
+                self._skip()
+                self.left_out += 1
             is_first = False
         self._expect("]")
 
@@ -88,18 +96,34 @@ class ItemStream:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
-                untyped_json.check_levels(value)
             except JSONDecodeError:
                 # Perhaps it was cut off. Each try has twice the text, so that all cost two.
                 if not self._read(at_least=len(self._text) - self._at):
                     raise
                 continue
             except RecursionError:
-                raise ValueError(untyped_json.TOO_DEEP) from None
+                raise untyped_json.DepthError from None
             if self._text[end : end + 1] in _NUMBER and self._read():
                 continue  # the text ends, perhaps within a number
+            untyped_json.check_levels(value)
             self._at = end
             return value
+
+    def _skip(self) -> None:
+        """Take the next object or list without decoding it."""
+        level, at = 0, self._at
+        while True:
+            found = _BRACKET.search(self._text, at)
+            if found is None or found[0] == '"':  # the text ends, perhaps within a string
+                if not self._read(at_least=len(self._text) - self._at):
+                    raise ValueError("found the end of the text, expected a JSON object")
+                level, at = 0, self._at
+                continue
+            level += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+            at = found.end()
+            if level == 0:
+                self._at = at
+                return
 
     def _read(self, *, at_least: int = 1) -> bool:
         """Read more of the text, and forget what was taken; return False at the end of the text.

@@ -2,12 +2,19 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeGuard
 
 _MAX_LEVELS: Final = 100
 """Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
 level, and Python's recursion limit is a thousand."""
-TOO_DEEP: Final = f"found more than {_MAX_LEVELS} levels of nesting"
+
+
+class DepthError(ValueError):
+    """A value nests too deeply."""
+
+    def __init__(self) -> None:
+        super().__init__(f"found more than {_MAX_LEVELS} levels of nesting")
 
 
 def as_map(value: object) -> Mapping[str, object]:
@@ -48,9 +55,9 @@ def parse(text: bytes) -> object:
     """
     try:
         value: object = json.loads(text)
-        check_levels(value)
     except RecursionError:
-        raise ValueError(TOO_DEEP) from None
+        raise DepthError from None
+    check_levels(value)
     return value
 
 
@@ -58,10 +65,12 @@ def check_levels(value: object) -> None:
     """Check how many objects and lists are inside one another.
 
     Raises:
-        ValueError: Too many.
+        DepthError: Too many.
     """
-    if _levels([value]) > _MAX_LEVELS + 1:
-        raise ValueError(TOO_DEEP)
+    with suppress(RecursionError):
+        if _levels([value]) <= _MAX_LEVELS + 1:
+            return
+    raise DepthError
 
 
 def compact_json(value: Any) -> str:

@@ -55,14 +55,26 @@ def test_a_text_that_ends_early_is_refused_wherever_it_ends() -> None:
         (b'{"items": {"a": 1}}', "items: found no list"),
         (b'{"items": []} {}', "more than one"),
         (b'{"items": ["\xff"]}', "utf-8"),
-        (b'{"items": [' + b"[" * 200 + b"]" * 200 + b"]}", "levels of nesting"),
-        (b'{"items": [' + b"[" * 200_000 + b"]" * 200_000 + b"]}", "levels of nesting"),
+        (b'{"kind": ' + b"[" * 200 + b"]" * 200 + b"}", "levels of nesting"),
+        (b'{"items": [' + b"[" * 2000, "found the end"),
         (b'{"items": ["' + b"x" * 2_000_000 + b'"]}', "more than 1000000 bytes"),
     ],
 )
 def test_what_is_no_list_is_refused(text: bytes, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         list(ItemStream(pieces(text, 65536), max_bytes=1_000_000))
+
+
+@pytest.mark.parametrize("levels", [101, 4_000, 100_000])
+@pytest.mark.parametrize("size", [7, 64, 10_000])
+def test_an_item_that_nests_too_deeply_costs_only_itself(levels: int, size: int) -> None:
+    deep = b'{"b": "]\\"[", "a": ' + b"[" * levels + b'"\\\\"' + b"]" * levels + b"}"
+    text = b'{"items": [{"n": 1}, ' + deep + b', {"n": 2}], "kind": "List"}'
+
+    stream = ItemStream(pieces(text, size), max_bytes=10**6)
+
+    assert list(stream) == [{"n": 1}, {"n": 2}]
+    assert (stream.fields, stream.left_out) == ({"kind": "List"}, 1)
 
 
 def test_null_and_missing_items_are_an_empty_list() -> None:
