@@ -85,10 +85,6 @@ class LendingRules:
         known = self.enforcers.get(enforcer)
         return known is not None and known.facts.counts_by_pid
 
-    def is_fixed(self, claim: PreparedClaim, share: PreparedShare) -> bool:
-        """Return True if the share's limit cannot change once a container may have started."""
-        return share.isolation in self.fixed(claim.enforcer)
-
     def refusal(self, claim: PreparedClaim) -> str:
         """Return why the claim's enforcer cannot express its limits; "" if it can."""
         enforcer = self.enforcers.get(claim.enforcer)
@@ -134,9 +130,10 @@ def with_first_grant(
         shown: Limits by device and share ID that the claim got before its record was damaged; its
             containers were started with them.
     """
+    fixed = rules.fixed(claim.enforcer)
     shares = []
     for share in claim.shares:
-        if share.limit is not None and rules.is_fixed(claim, share):
+        if share.limit is not None and share.isolation in fixed:
             limit = share.request_limit
             if rules.overcommit_limits:
                 limit = within(limit, share.wanted, share.total)
@@ -149,6 +146,8 @@ def with_first_grant(
 def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
     """Return the claim with what its devices have now; the limits are to be divided again.
 
+    If a pool oversubscribes compute, its tenants divide more than 100 percent.
+
     Args:
         claim: The claim.
         devices: By name; shares of other devices stay as they are.
@@ -156,9 +155,15 @@ def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepared
     shares = []
     for share in claim.shares:
         if share.consumed and (device := devices.get(share.device)) is not None:
-            tflops = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-            sm_percent = percent(tflops, device.gpu)
-            share = replace(share, request_sm_percent=sm_percent, total=total(device))  # noqa: PLW2901
+            requested = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
+            tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
+            vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
+            whole = Quantity.milli(device.gpu.milli_tflops)
+            share = replace(  # noqa: PLW2901
+                share,
+                request_sm_percent=percent(requested, device.gpu),
+                total=Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil()),
+            )
         shares.append(share)
     return replace(claim, shares=tuple(shares))
 
@@ -201,38 +206,18 @@ def redistribute_limits(
     kept: set[str] = set()
 
     def stays(claim: PreparedClaim, share: PreparedShare) -> bool:
-        return claim.ref.uid in kept or rules.is_fixed(claim, share)
+        return claim.ref.uid in kept or share.isolation in rules.fixed(claim.enforcer)
 
     while True:
         found = _divided(claims, devices, rules, damaged, stays)
         refused = {
             new.ref.uid
             for new, old in zip(found, claims, strict=True)
-            if new is not old and rules.refusal(new)
+            if new is not old and new.ref.uid not in kept and rules.refusal(new)
         }
         if not refused:
-            break
+            return found
         kept |= refused
-    return [
-        _with_shares(
-            claim,
-            [
-                _changed(share, share.limit, share.limit if stays(claim, share) else None)
-                if includes(devices, share.device)
-                else share
-                for share in claim.shares
-            ],
-        )
-        for claim in found
-    ]
-
-
-def total(device: Device) -> Limit:
-    """Return what the device's tenants divide; above 100 percent if its pool oversubscribes."""
-    tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
-    vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
-    whole = Quantity.milli(device.gpu.milli_tflops)
-    return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
 
 
 def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
@@ -250,17 +235,17 @@ def _divided(
     damaged: Devices,
     stays: Callable[[PreparedClaim, PreparedShare], bool],
 ) -> list[PreparedClaim]:
-    """Divide each device once.
+    """Divide each device once; a claim that does not change is the same object.
 
     Args:
-        stays: Returns True if the limit of a share stays as it is.
+        stays: Returns True if the limit of a share stays as it is, so that it is granted.
     """
     tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare]]] = {}
     for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid)):
         for index, share in enumerate(claim.shares):
             if includes(devices, share.device) and not share.admin_access:
                 tenants.setdefault(share.device, []).append((claim, index, share))
-    granted: dict[tuple[str, int], Limit] = {}
+    changed: dict[str, dict[int, PreparedShare]] = {}
     for device, found in tenants.items():
         demands = [
             # Its container may use this limit, whether it is more or less than its request.
@@ -289,36 +274,23 @@ def _divided(
                 Limit(sm_percent=part, vram_bytes=size)
                 for part, size in zip(compute, memory, strict=True)
             ]
-        granted.update(
-            ((claim.ref.uid, index), part)
-            for (claim, index, _), part in zip(found, parts, strict=True)
-        )
+        for (claim, index, share), part in zip(found, parts, strict=True):
+            limit = part if share.limit else None
+            granted = limit if stays(claim, share) else None
+            if (limit, granted) != (share.limit, share.granted):
+                new = replace(share, limit=limit, granted=granted)
+                changed.setdefault(claim.ref.uid, {})[index] = new
     return [
-        _with_shares(
+        replace(
             claim,
-            [
-                share
-                if share.limit is None
-                else _changed(
-                    share, granted.get((claim.ref.uid, index), share.limit), share.granted
-                )
-                for index, share in enumerate(claim.shares)
-            ],
+            shares=tuple(
+                changed[claim.ref.uid].get(index, share) for index, share in enumerate(claim.shares)
+            ),
         )
+        if claim.ref.uid in changed
+        else claim
         for claim in claims
     ]
-
-
-def _with_shares(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> PreparedClaim:
-    """Return the claim with these shares; the same object if none differs."""
-    return claim if claim.shares == tuple(shares) else replace(claim, shares=tuple(shares))
-
-
-def _changed(share: PreparedShare, limit: Limit | None, granted: Limit | None) -> PreparedShare:
-    """Return the share with these limits; the same object if none differs, as most do."""
-    if (limit, granted) == (share.limit, share.granted):
-        return share
-    return replace(share, limit=limit, granted=granted)
 
 
 def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:
