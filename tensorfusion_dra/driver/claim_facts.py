@@ -12,13 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core.claims import (
-    device_metadata,
-    isolation,
-    pod_marks,
-    prepared,
-    share_policy,
-)
+from tensorfusion_dra.core.claims import device_metadata, isolation, prepared, share_policy
 from tensorfusion_dra.core.claims.admit import ClaimFacts, ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Pods
@@ -262,7 +256,8 @@ class FactsReader:
             annotations = {
                 # Without those that this driver added: they are results and request nothing.
                 pod: {
-                    key: str(text) for key, text in pod_marks.original_annotations(stored).items()
+                    key: str(text)
+                    for key, text in share_policy.original_annotations(stored).items()
                 }
                 for pod, stored in stored_pods().items()
             }

@@ -43,6 +43,7 @@ class EnforcerChoice:
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
         sign: Whether it is there.
         remedy: What to do about a bad verdict.
+        none_found: Reason to refuse claims with limits: `auto` found no enforcer; "" otherwise.
         missing: Files and sockets that claims with limits need and that are not there: the error of
             such a claim by path.
         unenforced: The error of a claim whose limits depend on a sign of the enforcer, where claims
@@ -52,17 +53,10 @@ class EnforcerChoice:
     enforcer: str
     sign: Sign
     remedy: str
+    none_found: str = ""
     enforces_hard: bool = True
     missing: Mapping[str, str] = field(default_factory=dict)
     unenforced: str = ""
-
-    @property
-    def none_found(self) -> str:
-        """Reason to refuse claims with limits: `auto` found no enforcer; "" otherwise."""
-        found = self.sign.verdict
-        if found.reason != verdicts.NONE_FOUND:
-            return ""
-        return f"nothing on this node would enforce its limits: {found.text}; {self.remedy}"
 
     def with_remedy(self, *, is_required: bool) -> Verdict:
         """Return the verdict, with what follows from a bad one and what to do."""
@@ -325,11 +319,15 @@ class NodeEnforcer:
         seen = "; ".join(f"{name} ({found.text})" for name, found in looked_for.items())
         ways = "; ".join(f"{name}: {_remedy(self._candidates[name])}" for name in looked_for)
         found = verdicts.not_enforced(verdicts.NONE_FOUND, f"found no enforcer: {seen}")
+        remedy = (
+            f"install one: {ways}; or let limits be advisory (chart value "
+            f"settings.enforcer=none); {_WHOLE}"
+        )
         return EnforcerChoice(
             enforcer=NoEnforcer.name,
             sign=Sign(verdict=found),
-            remedy=f"install one: {ways}; or let limits be advisory (chart value "
-            f"settings.enforcer=none); {_WHOLE}",
+            remedy=remedy,
+            none_found=f"nothing on this node would enforce its limits: {found.text}; {remedy}",
         )
 
     def _show(self, choice: EnforcerChoice) -> Enforcement:

@@ -134,7 +134,7 @@ def with_first_grant(
     shares = []
     for share in claim.shares:
         if share.limit is not None and share.isolation in fixed:
-            limit = share.request_limit
+            limit = share.reserved
             if rules.overcommit_limits:
                 limit = within(limit, share.wanted, share.total)
             limit = shown.get((share.device, share.share_id), limit)
@@ -249,9 +249,9 @@ def _divided(
     for device, found in tenants.items():
         demands = [
             # Its container may use this limit, whether it is more or less than its request.
-            (share.limit or share.request_limit,) * 2
+            (share.limit or share.reserved,) * 2
             if stays(claim, share)
-            else (share.request_limit, share.wanted if share.limit else share.request_limit)
+            else (share.reserved, share.wanted if share.limit else share.reserved)
             for claim, _, share in found
         ]
         # The smallest, as long as not all records have what was read last.

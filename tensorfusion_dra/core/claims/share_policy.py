@@ -14,11 +14,15 @@ Example: the class sets a limit of 100 TFLOPS and QoS low, the claim sets QoS hi
 annotations set isolation hard and a limit of 9Gi. The share has 100 TFLOPS, 9Gi, QoS high and
 isolation hard. The isolation is the tenant's choice, so admit() checks whether a tenant may choose
 it.
+
+An enforcer may have to mark a pod for its own software. The marks are results and request nothing,
+so what a pod asks for is read without them (original_annotations()). What the driver added is named
+in `dra-marks`; the former value of an annotation that it replaced is kept under another name.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
@@ -27,6 +31,7 @@ from tensorfusion_dra.core.errors import ClaimError, DriverError
 from tensorfusion_dra.core.kubernetes import field_errors, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, boolean
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
 KIND: Final = "GpuShare"
@@ -38,6 +43,16 @@ _NOT_PARTITIONED: Final = (
     " (cards are not partitioned by this driver: soft divides a card by limits, shared gives whole "
     "cards, and MIG devices come from NVIDIA's own driver for Kubernetes)"
 )
+
+RULING: Final = (
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_GPU_COUNT,
+    names.MARK_GPU_INDICES,
+    names.ANNOTATION_ISOLATION,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
+)
+"""The annotations of a pod that this driver may replace."""
 
 
 class ParameterError(DriverError):
@@ -295,3 +310,34 @@ def _of_annotations(
         return of_annotations(found)
     except ParameterError as error:
         raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
+
+
+def pod_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the annotations of a pod."""
+    return as_map(as_map(stored.get("metadata")).get("annotations"))
+
+
+def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the annotations of a pod as they would be without this driver."""
+    found = pod_annotations(stored)
+    if names.MARK_DRA_MARKS not in found:
+        return found
+    own = added_keys(found) | {names.MARK_DRA_MARKS}
+    rest = {key: value for key, value in found.items() if key not in own}
+    return {**rest, **replaced_annotations(found)}
+
+
+def replaced_annotations(found: Mapping[str, object]) -> dict[str, object]:
+    """Return the former values of the annotations that this driver replaced."""
+    return {key: found[kept_key(key)] for key in RULING if kept_key(key) in found}
+
+
+def added_keys(found: Mapping[str, object]) -> frozenset[str]:
+    """Return the labels and annotations that this driver added, as it listed them."""
+    text = str(found.get(names.MARK_DRA_MARKS, ""))
+    return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
+
+
+def kept_key(key: str) -> str:
+    """Return the annotation that has the former value of one that this driver replaced."""
+    return names.MARK_DRA_PREFIX + key.removeprefix(names.ANNOTATION_PREFIX)
