@@ -204,7 +204,21 @@ class NodeEnforcer:
             known = None if is_due else known
         if known is None:
             known = self._choose()
-        return replace(known, missing=self._missing_errors(known))
+        enforcer = self._candidates.get(known.enforcer)
+        if enforcer is None or not self._is_real:
+            return known
+        missing: dict[str, str] = {}
+        for isolation in (Isolation.SOFT, Isolation.HARD):
+            try:
+                needs = enforcer.needs(enforcers.example(enforcer.name, isolation))
+            except ClaimError:  # a fault of another package's, which fails each claim by itself
+                continue
+            needed = {path: Needs(files=(path,)) for path in needs.files}
+            needed |= {path: Needs(sockets=(path,)) for path in needs.sockets}
+            for path, need in needed.items():
+                if reason := self._missing(need):
+                    missing[path] = missing_error(enforcer, reason)
+        return replace(known, missing=missing)
 
     def of_devices(self, node: Node) -> Enforcement:
         """Return what the devices of the node show.
@@ -238,24 +252,6 @@ class NodeEnforcer:
         """Return True if claims wait for a sign; with `auto` the choice says that one is there."""
         is_asked = self._is_required or enforcer.facts.must_show_itself
         return self._is_real and not self._is_auto and is_asked
-
-    def _missing_errors(self, choice: EnforcerChoice) -> Mapping[str, str]:
-        enforcer = self._candidates.get(choice.enforcer)
-        if enforcer is None or not self._is_real:
-            return {}
-        found: dict[str, str] = {}
-        for isolation in (Isolation.SOFT, Isolation.HARD):
-            try:
-                needs = enforcer.needs(enforcers.example(enforcer.name, isolation))
-            except ClaimError:  # a fault of another package's, which fails each claim by itself
-                continue
-            for path in needs.files:
-                if reason := self._missing(Needs(files=(path,))):
-                    found[path] = missing_error(enforcer, reason)
-            for path in needs.sockets:
-                if reason := self._missing(Needs(sockets=(path,))):
-                    found[path] = missing_error(enforcer, reason)
-        return found
 
     def _report(self, choice: EnforcerChoice) -> None:
         """Make the choice's verdict the current one, and log what changed."""

@@ -152,7 +152,15 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
         pods, groups = [], []
         for consumer in stored["status"].get("reservedFor") or []:
             if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
-                pods.append(_pod(ref, consumer["name"], consumer["uid"]))
+                name, uid = consumer["name"], str(consumer["uid"])
+                # Both become parts of paths.
+                _check_name(ref, "reservedFor", name, _SUBDOMAIN)
+                if not is_uid(uid):
+                    raise ClaimError(
+                        f"claim {ref}: reservedFor: UID {uid[:80]!r}, expected letters, digits "
+                        "and dashes, at most 63"
+                    )
+                pods.append(PodRef(namespace=ref.namespace, name=name, uid=uid))
             else:
                 groups.append(f"{consumer['resource']}/{consumer['name']}")
         return AllocatedClaim(
@@ -178,17 +186,6 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
         raise ClaimError(
             f"claim {ref}: found a malformed ResourceClaim: {error!r}"[:_MAX_TEXT]
         ) from error
-
-
-def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
-    """Return the pod after checking name and UID, which become parts of paths."""
-    _check_name(ref, "reservedFor", name, _SUBDOMAIN)
-    if not is_uid(str(uid)):
-        raise ClaimError(
-            f"claim {ref}: reservedFor: UID {str(uid)[:80]!r}, expected letters, digits and "
-            f"dashes, at most 63"
-        )
-    return PodRef(namespace=ref.namespace, name=str(name), uid=str(uid))
 
 
 def _config(entry: Mapping[str, Any]) -> OpaqueConfig:
