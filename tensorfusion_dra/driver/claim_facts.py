@@ -295,12 +295,13 @@ class FactsReader:
             ClaimError: Several containers of a pod would have the whole limit each.
             RetryableError: A pod cannot be read now.
         """
-        if not any(self.rules.mixes(enforcer, each.isolation) for each in policies):
+        facts = self.rules.facts(enforcer)
+        if not any(each.isolation in facts.mixed for each in policies):
             return ContainerNeighbours()
         if self.pods is None:
             return ContainerNeighbours(is_known=False)
         found: set[str] = set()
-        is_counted = self.rules.counts_by_pid(enforcer) and any(
+        is_counted = facts.counts_by_pid and any(
             each.limiter and each.isolation is not Isolation.SHARED for each in policies
         )
         for stored in filter(None, stored_pods().values()):

@@ -201,7 +201,7 @@ def _fitted(
     """Return the record of a claim that fits; its limits are the wanted ones."""
     beside = {o.ref.uid: o for o in recorded for s in o.shares if s.device in facts.access}
     others = list(beside.values())
-    fixed = facts.rules.fixed(facts.enforcer)
+    fixed = facts.rules.facts(facts.enforcer).fixed
     shares: list[PreparedShare] = []
     for allocation, policy in zip(claim.allocations, facts.policies, strict=True):
         if allocation.pool != facts.pool:
@@ -386,7 +386,8 @@ def _mixes(claim: PreparedClaim, rules: LendingRules) -> bool:
     Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
     """
     return any(
-        share.limit and rules.mixes(claim.enforcer, share.isolation) for share in claim.shares
+        share.limit and share.isolation in rules.facts(claim.enforcer).mixed
+        for share in claim.shares
     )
 
 

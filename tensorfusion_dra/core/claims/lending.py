@@ -39,12 +39,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Gpu, Isolation
+from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -64,26 +64,10 @@ class LendingRules:
     overcommit_limits: bool = False
     enforcers: Mapping[str, Enforcer] = field(default_factory=dict)
 
-    def fixed(self, enforcer: str) -> frozenset[Isolation]:
-        """Return the isolation modes in which limits of this enforcer never change once granted.
-
-        All modes for an unknown enforcer.
-        """
+    def facts(self, enforcer: str) -> EnforcerFacts:
+        """Return the facts of the enforcer of this name; of an unknown one the least promises."""
         known = self.enforcers.get(enforcer)
-        return frozenset(Isolation) if known is None else known.facts.fixed
-
-    def mixes(self, enforcer: str, isolation: Isolation) -> bool:
-        """Return True if limits of two claims cannot be told apart in one container.
-
-        Either its environment has them, or its one cgroup.
-        """
-        known = self.enforcers.get(enforcer)
-        return known is None or isolation in known.facts.mixed
-
-    def counts_by_pid(self, enforcer: str) -> bool:
-        """Return True if this enforcer tells processes apart by their PID in the container."""
-        known = self.enforcers.get(enforcer)
-        return known is not None and known.facts.counts_by_pid
+        return EnforcerFacts() if known is None else known.facts
 
     def refusal(self, claim: PreparedClaim) -> str:
         """Return why the claim's enforcer cannot express its limits; "" if it can."""
@@ -130,7 +114,7 @@ def with_first_grant(
         shown: Limits by device and share ID that the claim got before its record was damaged; its
             containers were started with them.
     """
-    fixed = rules.fixed(claim.enforcer)
+    fixed = rules.facts(claim.enforcer).fixed
     shares = []
     for share in claim.shares:
         if share.limit is not None and share.isolation in fixed:
@@ -206,7 +190,7 @@ def redistribute_limits(
     kept: set[str] = set()
 
     def stays(claim: PreparedClaim, share: PreparedShare) -> bool:
-        return claim.ref.uid in kept or share.isolation in rules.fixed(claim.enforcer)
+        return claim.ref.uid in kept or share.isolation in rules.facts(claim.enforcer).fixed
 
     while True:
         found = _divided(claims, devices, rules, damaged, stays)
