@@ -18,7 +18,7 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, PreparedClaim, SharedAccess
-from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import ProblemKind
@@ -247,13 +247,13 @@ class FactsReader:
         The pods are read only if a value of some share is set neither by parameters nor by the
         claim's annotations. With the webhook these have all values.
         """
-        annotated = share_policy.annotated(claim)
-        if annotated is None and share_policy.leaves_values_open(claim):
+
+        def of_pods() -> Mapping[str, Mapping[str, str]]:
             if self.pods is not None and len(claim.pods) > 1:
                 log.debug(
                     "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
                 )
-            annotations = {
+            return {
                 # Without those that this driver added: they are results and request nothing.
                 pod: {
                     key: str(text)
@@ -261,7 +261,8 @@ class FactsReader:
                 }
                 for pod, stored in stored_pods().items()
             }
-            annotated = share_policy.of_pods(claim, annotations)
+
+        annotated = share_policy.annotated(claim, of_pods)
         defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
@@ -270,7 +271,7 @@ class FactsReader:
             limiter=True,
         )
         return [
-            share_policy.of_share(claim, allocation, annotated or ShareParameters(), defaults)
+            share_policy.of_share(claim, allocation, annotated, defaults)
             for allocation in claim.allocations
         ]
 

@@ -20,7 +20,7 @@ so what a pod asks for is read without them (original_annotations()). What the d
 in `dra-marks`; the former value of an annotation that it replaced is kept under another name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -215,15 +215,33 @@ class SharePolicy:
     isolation_by_tenant: bool = False
 
 
-def annotated(claim: AllocatedClaim) -> ShareParameters | None:
-    """Parse the claim's own annotations; None if it has no annotation for shares.
+def annotated(
+    claim: AllocatedClaim, of_pods: Callable[[], Mapping[str, Mapping[str, str]]]
+) -> ShareParameters:
+    """Parse the claim's annotations or, if it has none for shares, those of its pods.
+
+    Of several pods the smallest limits count.
+
+    Args:
+        claim: The claim, with the parameters of claim and class.
+        of_pods: Returns the annotations of each pod, by ``namespace/name``. Called only if they
+            matter: the claim has none for shares, and its parameters leave a value open.
 
     Raises:
-        ClaimError: Some annotations are malformed; the text lists all errors.
+        ClaimError: Some annotations are malformed; the text lists all errors of one object.
     """
-    if not names.SHARE_ANNOTATIONS & claim.annotations.keys():
-        return None
-    return _of_annotations(claim, "annotation", claim.annotations)
+    sources: dict[str, Mapping[str, str]] = {}
+    if names.SHARE_ANNOTATIONS & claim.annotations.keys():
+        sources = {"annotation": claim.annotations}
+    elif leaves_values_open(claim):
+        sources = {f"pod {pod}: annotation": found for pod, found in of_pods().items()}
+    parsed = []
+    for subject, found in sources.items():
+        try:
+            parsed.append(of_annotations(found))
+        except ParameterError as error:
+            raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
+    return smallest(parsed)
 
 
 def leaves_values_open(claim: AllocatedClaim) -> bool:
@@ -237,21 +255,6 @@ def leaves_values_open(claim: AllocatedClaim) -> bool:
         if None in (found.tflops_limit, found.vram_limit, found.isolation, found.qos):
             return True
     return False
-
-
-def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> ShareParameters:
-    """Parse the annotations of a claim's pods; of several pods the smallest limits count.
-
-    Args:
-        claim: The claim that is reserved for the pods.
-        pods: Annotations by pod, ``namespace/name``.
-
-    Raises:
-        ClaimError: A pod's annotations are malformed; the text lists all errors of that pod.
-    """
-    return smallest(
-        _of_annotations(claim, f"pod {pod}: annotation", found) for pod, found in pods.items()
-    )
 
 
 def of_share(
@@ -301,15 +304,6 @@ def _merged(claim: AllocatedClaim, configs: Iterable[OpaqueConfig]) -> SharePara
             raise ClaimError(f"claim {claim.ref}: parameters of the {source}: {error}") from error
         merged = parsed.over(merged)
     return merged
-
-
-def _of_annotations(
-    claim: AllocatedClaim, subject: str, found: Mapping[str, str]
-) -> ShareParameters:
-    try:
-        return of_annotations(found)
-    except ParameterError as error:
-        raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
 
 
 def pod_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
