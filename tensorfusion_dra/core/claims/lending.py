@@ -34,7 +34,7 @@ containers equal parts of their time. So a tenant that may use the whole card wo
 tenants what they have reserved, whatever their own limits are.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -162,11 +162,7 @@ def divided(
         rules: The node's rules.
         damaged: Devices of claims whose record cannot be read.
     """
-
-    def is_granted(_: PreparedClaim, share: PreparedShare) -> bool:
-        return share.granted is not None
-
-    return _divided(claims, None, rules, damaged, is_granted)
+    return _divided(claims, None, rules, damaged, None)
 
 
 def redistribute_limits(
@@ -188,12 +184,8 @@ def redistribute_limits(
         damaged: Devices of claims whose record cannot be read.
     """
     kept: set[str] = set()
-
-    def stays(claim: PreparedClaim, share: PreparedShare) -> bool:
-        return claim.ref.uid in kept or share.isolation in rules.facts(claim.enforcer).fixed
-
     while True:
-        found = _divided(claims, devices, rules, damaged, stays)
+        found = _divided(claims, devices, rules, damaged, kept)
         refused = {
             new.ref.uid
             for new, old in zip(found, claims, strict=True)
@@ -217,31 +209,36 @@ def _divided(
     devices: Devices,
     rules: LendingRules,
     damaged: Devices,
-    stays: Callable[[PreparedClaim, PreparedShare], bool],
+    kept: AbstractSet[str] | None,
 ) -> list[PreparedClaim]:
     """Divide each device once; a claim that does not change is the same object.
 
     Args:
-        stays: Returns True if the limit of a share stays as it is, so that it is granted.
+        kept: UIDs of claims whose limits stay as they are, so that they are granted, like fixed
+            ones; None if the records say which limits are.
     """
-    tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare]]] = {}
+    tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare, bool]]] = {}
     for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid)):
+        fixed = rules.facts(claim.enforcer).fixed
         for index, share in enumerate(claim.shares):
+            stays = share.granted is not None
+            if kept is not None:
+                stays = claim.ref.uid in kept or share.isolation in fixed
             if includes(devices, share.device) and not share.admin_access:
-                tenants.setdefault(share.device, []).append((claim, index, share))
-    changed: dict[str, dict[int, PreparedShare]] = {}
+                tenants.setdefault(share.device, []).append((claim, index, share, stays))
+    changed: dict[str, list[PreparedShare]] = {}
     for device, found in tenants.items():
         demands = [
             # Its container may use this limit, whether it is more or less than its request.
             (share.limit or share.reserved,) * 2
-            if stays(claim, share)
+            if stays
             else (share.reserved, share.wanted if share.limit else share.reserved)
-            for claim, _, share in found
+            for _, _, share, stays in found
         ]
         # The smallest, as long as not all records have what was read last.
         whole = Limit(
-            sm_percent=min(share.total.sm_percent for _, _, share in found),
-            vram_bytes=min(share.total.vram_bytes for _, _, share in found),
+            sm_percent=min(share.total.sm_percent for _, _, share, _ in found),
+            vram_bytes=min(share.total.vram_bytes for _, _, share, _ in found),
         )
         if rules.overcommit_limits:
             parts = [within(request, wanted, whole) for request, wanted in demands]
@@ -258,21 +255,14 @@ def _divided(
                 Limit(sm_percent=part, vram_bytes=size)
                 for part, size in zip(compute, memory, strict=True)
             ]
-        for (claim, index, share), part in zip(found, parts, strict=True):
+        for (claim, index, share, stays), part in zip(found, parts, strict=True):
             limit = part if share.limit else None
-            granted = limit if stays(claim, share) else None
+            granted = limit if stays else None
             if (limit, granted) != (share.limit, share.granted):
-                new = replace(share, limit=limit, granted=granted)
-                changed.setdefault(claim.ref.uid, {})[index] = new
+                shares = changed.setdefault(claim.ref.uid, list(claim.shares))
+                shares[index] = replace(share, limit=limit, granted=granted)
     return [
-        replace(
-            claim,
-            shares=tuple(
-                changed[claim.ref.uid].get(index, share) for index, share in enumerate(claim.shares)
-            ),
-        )
-        if claim.ref.uid in changed
-        else claim
+        replace(claim, shares=tuple(changed[claim.ref.uid])) if claim.ref.uid in changed else claim
         for claim in claims
     ]
 
