@@ -12,19 +12,13 @@ from typing import Any, Final
 
 import structlog
 
-from tensorfusion_dra.core.claims import (
-    device_metadata,
-    isolation,
-    pod_marks,
-    prepared,
-    share_policy,
-)
+from tensorfusion_dra.core.claims import device_metadata, isolation, prepared, share_policy
 from tensorfusion_dra.core.claims.admit import ClaimFacts, ContainerNeighbours
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef
 from tensorfusion_dra.core.claims.enforcer import Pods
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import CardAccess, PreparedClaim, SharedAccess
-from tensorfusion_dra.core.claims.share_policy import ShareParameters, SharePolicy
+from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices.device import Device, Node
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.devices.health import ProblemKind
@@ -253,20 +247,22 @@ class FactsReader:
         The pods are read only if a value of some share is set neither by parameters nor by the
         claim's annotations. With the webhook these have all values.
         """
-        annotated = share_policy.annotated(claim)
-        if annotated is None and share_policy.leaves_values_open(claim):
+
+        def of_pods() -> Mapping[str, Mapping[str, str]]:
             if self.pods is not None and len(claim.pods) > 1:
                 log.debug(
                     "shared_claim_uses_smallest_limits", claim=str(claim.ref), pods=len(claim.pods)
                 )
-            annotations = {
+            return {
                 # Without those that this driver added: they are results and request nothing.
                 pod: {
-                    key: str(text) for key, text in pod_marks.original_annotations(stored).items()
+                    key: str(text)
+                    for key, text in share_policy.original_annotations(stored).items()
                 }
                 for pod, stored in stored_pods().items()
             }
-            annotated = share_policy.of_pods(claim, annotations)
+
+        annotated = share_policy.annotated(claim, of_pods)
         defaults = SharePolicy(
             isolation=node.isolation or self.isolation,
             qos=Qos(node.qos),
@@ -275,7 +271,7 @@ class FactsReader:
             limiter=True,
         )
         return [
-            share_policy.of_share(claim, allocation, annotated or ShareParameters(), defaults)
+            share_policy.of_share(claim, allocation, annotated, defaults)
             for allocation in claim.allocations
         ]
 
@@ -300,12 +296,13 @@ class FactsReader:
             ClaimError: Several containers of a pod would have the whole limit each.
             RetryableError: A pod cannot be read now.
         """
-        if not any(self.rules.mixes(enforcer, each.isolation) for each in policies):
+        facts = self.rules.facts(enforcer)
+        if not any(each.isolation in facts.mixed for each in policies):
             return ContainerNeighbours()
         if self.pods is None:
             return ContainerNeighbours(is_known=False)
         found: set[str] = set()
-        is_counted = self.rules.counts_by_pid(enforcer) and any(
+        is_counted = facts.counts_by_pid and any(
             each.limiter and each.isolation is not Isolation.SHARED for each in policies
         )
         for stored in filter(None, stored_pods().values()):

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Final, TypeVar
@@ -21,11 +21,16 @@ from typing import Final, TypeVar
 import structlog
 from structlog.contextvars import bind_contextvars, reset_contextvars
 
-from tensorfusion_dra.core.claims import operation as operation_rules
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.operation import EndedOperation, OperationKind, Result, Stage
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
-from tensorfusion_dra.core.errors import DriverError, FatalError
+from tensorfusion_dra.core.errors import (
+    ClaimError,
+    DriverError,
+    FatalError,
+    NoRoomError,
+    RetryableError,
+)
 
 log = structlog.get_logger()
 
@@ -34,6 +39,12 @@ Outcome = TypeVar("Outcome")
 MAX_KEPT: Final = 60
 """Enough for a burst of pods; an older one is in the log."""
 
+_RESULTS: Final = (
+    (NoRoomError, Result.NO_ROOM),  # before RetryableError, which it is too
+    (RetryableError, Result.RETRYABLE),
+    (ClaimError, Result.CLAIM_ERROR),
+    (FatalError, Result.FATAL),
+)
 _DONE: Final = {
     OperationKind.PREPARE: "claim_prepared",
     OperationKind.UNPREPARE: "claim_unprepared",
@@ -56,12 +67,15 @@ class _Running:
     """An operation that has not ended.
 
     Attributes:
-        entered: The stages, with the time at which it entered each.
+        stage: The stage that it is in, since the time `began`.
+        seconds_by_stage: Time in the stages before; one that was entered several times counts once.
         from_record: True if its claim is answered from its record.
     """
 
     clock: Callable[[], float]
-    entered: list[tuple[Stage, float]]
+    began: float
+    stage: Stage = Stage.QUEUE
+    seconds_by_stage: dict[Stage, float] = field(default_factory=dict)
     from_record: bool = False
 
 
@@ -72,7 +86,9 @@ def enter(stage: Stage) -> None:
     """Begin a stage of this context's operation, and end the one before; no-op without one."""
     running = _running.get()
     if running is not None:
-        running.entered.append((stage, running.clock()))
+        now, seconds = running.clock(), running.seconds_by_stage
+        seconds[running.stage] = seconds.get(running.stage, 0.0) + now - running.began
+        running.stage, running.began = stage, now
 
 
 def answered_from_record() -> None:
@@ -123,32 +139,29 @@ class Operations:
             FatalError: Of a step; the steps of the remaining claims are not taken then.
         """
         began = self._clock()
-        return {ref.uid: self._run(kind, ref, step, began) for ref in refs}
-
-    def _run(
-        self, kind: OperationKind, ref: ClaimRef, step: Callable[[ClaimRef], Outcome], began: float
-    ) -> Outcome | Failure:
-        running = _Running(self._clock, [(Stage.QUEUE, began)])
-        token = _running.set(running)
-        # Less than half of the cost of bound_contextvars(), which copies the context.
-        bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
-        try:
-            outcome = step(ref)
-        except DriverError as error:
-            self._end(kind, ref, running, error=error)
-            if isinstance(error, FatalError):
+        outcomes: dict[str, Outcome | Failure] = {}
+        for ref in refs:
+            running = _Running(self._clock, began)
+            token = _running.set(running)
+            # Less than half of the cost of bound_contextvars(), which copies the context.
+            bound = bind_contextvars(claim=str(ref), claim_uid=ref.uid)
+            try:
+                outcome = outcomes[ref.uid] = step(ref)
+            except DriverError as error:
+                self._end(kind, ref, running, error=error)
+                if isinstance(error, FatalError):
+                    raise
+                outcomes[ref.uid] = Failure(str(error))
+            except Exception as error:
+                self._end(kind, ref, running, error=error)
                 raise
-            return Failure(str(error))
-        except Exception as error:
-            self._end(kind, ref, running, error=error)
-            raise
-        else:
-            prepared = outcome if isinstance(outcome, PreparedClaim) else None
-            self._end(kind, ref, running, prepared=prepared)
-            return outcome
-        finally:
-            _running.reset(token)
-            reset_contextvars(**bound)
+            else:
+                prepared = outcome if isinstance(outcome, PreparedClaim) else None
+                self._end(kind, ref, running, prepared=prepared)
+            finally:
+                _running.reset(token)
+                reset_contextvars(**bound)
+        return outcomes
 
     def _end(
         self,
@@ -159,52 +172,50 @@ class Operations:
         error: Exception | None = None,
         prepared: PreparedClaim | None = None,
     ) -> None:
-        result = operation_rules.result(error)
+        """Log an operation, and report it.
+
+        At info if it succeeded, at warning if the kubelet will call again, at error if this process
+        ends or has a defect.
+        """
+        enter(running.stage)  # which ends it
+        result = Result.SUCCESS if error is None else Result.UNEXPECTED
+        result = next((found for kinds, found in _RESULTS if isinstance(error, kinds)), result)
         ended = EndedOperation(
             kind=kind,
             claim=ref,
             ended_at=datetime.now(UTC),
-            seconds_by_stage=operation_rules.seconds_by_stage(running.entered, self._clock()),
-            last_stage=running.entered[-1][0],
+            seconds_by_stage=running.seconds_by_stage,
+            last_stage=running.stage,
             result=result,
             error=repr(error) if result is Result.UNEXPECTED else str(error or ""),
             from_record=running.from_record,
         )
-        _log(ended, prepared)
+        facts: dict[str, object] = {
+            "seconds": round(ended.seconds, 4),
+            "stages_ms": {
+                str(stage): round(seconds * 1000, 2)
+                for stage, seconds in ended.seconds_by_stage.items()
+            },
+        }
+        if prepared is not None:
+            shares = [_share(share) for share in prepared.shares]
+            facts |= {"shares": shares, "from_record": ended.from_record}
+            if prepared.pods:
+                # The first one is that in whose name the claim has its folders (ADR 12).
+                facts |= {"pod": str(prepared.pods[0]), "pods": len(prepared.pods)}
+        if result is Result.SUCCESS:
+            log.info(_DONE[kind], **facts)
+        else:
+            facts |= {"result": result.value, "stage": ended.last_stage.value}
+            is_defect = result in (Result.FATAL, Result.UNEXPECTED)
+            write = log.error if is_defect else log.warning
+            write(_FAILED[kind], **facts, error=ended.error)
         with self._guard:
             self._recent.appendleft(ended)
         try:
             self._on_end(ended)
         except Exception as failure:  # noqa: BLE001 - whatever it raises, the claim is done
             log.error("operation_observer_failed", error=repr(failure))
-
-
-def _log(operation: EndedOperation, claim: PreparedClaim | None) -> None:
-    """Log an operation; the caller has bound its claim.
-
-    At info if it succeeded, at warning if the kubelet will call again, at error if this process
-    ends or has a defect.
-    """
-    facts: dict[str, object] = {
-        "seconds": round(operation.seconds, 4),
-        "stages_ms": {
-            str(stage): round(seconds * 1000, 2)
-            for stage, seconds in operation.seconds_by_stage.items()
-        },
-    }
-    if operation.result is Result.SUCCESS:
-        if claim is not None:
-            shares = [_share(share) for share in claim.shares]
-            facts |= {"shares": shares, "from_record": operation.from_record}
-        if claim is not None and claim.pods:
-            # The first one is that in whose name the claim has its folders (ADR 12).
-            facts |= {"pod": str(claim.pods[0]), "pods": len(claim.pods)}
-        log.info(_DONE[operation.kind], **facts)
-        return
-    facts |= {"result": operation.result.value, "stage": operation.last_stage.value}
-    is_defect = operation.result in (Result.FATAL, Result.UNEXPECTED)
-    write = log.error if is_defect else log.warning
-    write(_FAILED[operation.kind], **facts, error=operation.error)
 
 
 def _share(share: PreparedShare) -> dict[str, object]:

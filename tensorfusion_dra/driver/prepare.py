@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from tensorfusion_dra.core.claims import claim as claims
+from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims import isolation, prepared
 from tensorfusion_dra.core.claims.admit import admit
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
@@ -152,8 +153,8 @@ class Preparer:
             RetryableError: It does not keep them now, a file cannot be written, or another instance
                 unprepared the claim meanwhile.
         """
-        self._upkeep.write(record)
-        enforcer = self._enforcer_of(record)
+        self._upkeep.files.ensure(record)
+        enforcer = enforcers.of_claim(record, self._facts.rules.enforcers)
         if enforcer.is_told:
             operations.enter(Stage.REGISTER)
         try:
@@ -204,7 +205,7 @@ class Preparer:
         """
         with self._locks.locked(ref, deadline):
             if (record := self._store.get(ref.uid)) is not None:
-                self._upkeep.write(self._updated(record, deadline, pods=()))
+                self._upkeep.files.ensure(self._updated(record, deadline, pods=()))
 
     def unprepare(
         self, refs: Iterable[ClaimRef], *, deadline: float
@@ -254,7 +255,8 @@ class Preparer:
         """
         operations.enter(Stage.WITHDRAW)
         if (record := self._store.get(ref.uid)) is not None:
-            self._enforcer_of(record).release(record, self._store.claims)
+            enforcer = self._facts.rules.enforcers.get(record.enforcer) or Enforcer()
+            enforcer.release(record, self._store.claims)
         with self._store.transaction() as records:
             # Inside the transaction, so that a folder that a new claim needs as well stays. A crash
             # after it leaves a record without files, which is prepared or unprepared again; files
@@ -264,9 +266,6 @@ class Preparer:
             operations.enter(Stage.FLUSH)
         operations.enter(Stage.WRITE)
         self._upkeep.follow(records.changed())
-
-    def _enforcer_of(self, record: PreparedClaim) -> Enforcer:
-        return self._facts.rules.enforcers.get(record.enforcer) or Enforcer()
 
     def take_refusal(self) -> bool:
         """Return True if since the last call a claim did not fit beside the recorded ones.

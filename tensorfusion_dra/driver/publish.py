@@ -262,9 +262,11 @@ class DeviceCatalog:
             self._build()
 
     def set_other_slices(self, other: Sequence[Slice]) -> None:
-        """Use these ResourceSlices of other drivers on this node."""
+        """Use these ResourceSlices of other drivers on this node, with the cards as last read."""
         if other != self._other_slices:
-            self._other_slices = other
+            with self._building:
+                self._other_slices = other
+                self._build()
             self._wakeup.wake()
 
     def _read_allocations(self) -> None:
@@ -376,11 +378,10 @@ class DeviceCatalog:
         Asks the kubelet again only if a device plugin or another driver offers one of the cards.
         """
         catalog = self.current()
-        gpus = [device.gpu for device in catalog.devices] if catalog else []
-        if not self._other_users(gpus):
+        if catalog is None or not self._users:
             return {}
         self._read_allocations()
-        users = self._other_users(gpus)
+        users = self._other_users(device.gpu for device in catalog.devices)
         return {device_name(uuid): each.name for uuid, each in users.items() if each.holds}
 
     def on_awaited_pool(self, reason: str) -> None:

@@ -41,6 +41,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from threading import Condition
 from typing import Final
 
@@ -70,10 +71,8 @@ _MAX_PAUSE_SECONDS: Final = 600.0
 """An outage of hours costs few requests, and ten minutes after it everything is written."""
 _LAST_WRITES_SECONDS: Final = 2.0
 
-
-def utc_now() -> datetime:
-    """Return the present time."""
-    return datetime.now(UTC)
+utc_now: Final = partial(datetime.now, UTC)
+"""Returns the present time."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -238,6 +238,6 @@ def _differ(claim: PreparedClaim, found: Uses, before: Uses) -> bool:
         return any(found)
     return any(
         (new is None) != (old is None)
-        or (new is not None and old is not None and new.differs(old, share.vram_request_bytes))
+        or (new is not None and old is not None and new.differs(old, share.reserved.vram_bytes))
         for share, new, old in zip(claim.shares, found, before, strict=True)
     )

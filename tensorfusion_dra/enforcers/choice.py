@@ -43,6 +43,7 @@ class EnforcerChoice:
         enforces_hard: True if the enforcer brings a limiter for hard isolation.
         sign: Whether it is there.
         remedy: What to do about a bad verdict.
+        none_found: Reason to refuse claims with limits: `auto` found no enforcer; "" otherwise.
         missing: Files and sockets that claims with limits need and that are not there: the error of
             such a claim by path.
         unenforced: The error of a claim whose limits depend on a sign of the enforcer, where claims
@@ -52,17 +53,10 @@ class EnforcerChoice:
     enforcer: str
     sign: Sign
     remedy: str
+    none_found: str = ""
     enforces_hard: bool = True
     missing: Mapping[str, str] = field(default_factory=dict)
     unenforced: str = ""
-
-    @property
-    def none_found(self) -> str:
-        """Reason to refuse claims with limits: `auto` found no enforcer; "" otherwise."""
-        found = self.sign.verdict
-        if found.reason != verdicts.NONE_FOUND:
-            return ""
-        return f"nothing on this node would enforce its limits: {found.text}; {self.remedy}"
 
     def with_remedy(self, *, is_required: bool) -> Verdict:
         """Return the verdict, with what follows from a bad one and what to do."""
@@ -210,7 +204,21 @@ class NodeEnforcer:
             known = None if is_due else known
         if known is None:
             known = self._choose()
-        return replace(known, missing=self._missing_errors(known))
+        enforcer = self._candidates.get(known.enforcer)
+        if enforcer is None or not self._is_real:
+            return known
+        missing: dict[str, str] = {}
+        for isolation in (Isolation.SOFT, Isolation.HARD):
+            try:
+                needs = enforcer.needs(enforcers.example(enforcer.name, isolation))
+            except ClaimError:  # a fault of another package's, which fails each claim by itself
+                continue
+            needed = {path: Needs(files=(path,)) for path in needs.files}
+            needed |= {path: Needs(sockets=(path,)) for path in needs.sockets}
+            for path, need in needed.items():
+                if reason := self._missing(need):
+                    missing[path] = missing_error(enforcer, reason)
+        return replace(known, missing=missing)
 
     def of_devices(self, node: Node) -> Enforcement:
         """Return what the devices of the node show.
@@ -244,24 +252,6 @@ class NodeEnforcer:
         """Return True if claims wait for a sign; with `auto` the choice says that one is there."""
         is_asked = self._is_required or enforcer.facts.must_show_itself
         return self._is_real and not self._is_auto and is_asked
-
-    def _missing_errors(self, choice: EnforcerChoice) -> Mapping[str, str]:
-        enforcer = self._candidates.get(choice.enforcer)
-        if enforcer is None or not self._is_real:
-            return {}
-        found: dict[str, str] = {}
-        for isolation in (Isolation.SOFT, Isolation.HARD):
-            try:
-                needs = enforcer.needs(enforcers.example(enforcer.name, isolation))
-            except ClaimError:  # a fault of another package's, which fails each claim by itself
-                continue
-            for path in needs.files:
-                if reason := self._missing(Needs(files=(path,))):
-                    found[path] = missing_error(enforcer, reason)
-            for path in needs.sockets:
-                if reason := self._missing(Needs(sockets=(path,))):
-                    found[path] = missing_error(enforcer, reason)
-        return found
 
     def _report(self, choice: EnforcerChoice) -> None:
         """Make the choice's verdict the current one, and log what changed."""
@@ -325,11 +315,15 @@ class NodeEnforcer:
         seen = "; ".join(f"{name} ({found.text})" for name, found in looked_for.items())
         ways = "; ".join(f"{name}: {_remedy(self._candidates[name])}" for name in looked_for)
         found = verdicts.not_enforced(verdicts.NONE_FOUND, f"found no enforcer: {seen}")
+        remedy = (
+            f"install one: {ways}; or let limits be advisory (chart value "
+            f"settings.enforcer=none); {_WHOLE}"
+        )
         return EnforcerChoice(
             enforcer=NoEnforcer.name,
             sign=Sign(verdict=found),
-            remedy=f"install one: {ways}; or let limits be advisory (chart value "
-            f"settings.enforcer=none); {_WHOLE}",
+            remedy=remedy,
+            none_found=f"nothing on this node would enforce its limits: {found.text}; {remedy}",
         )
 
     def _show(self, choice: EnforcerChoice) -> Enforcement:

@@ -395,14 +395,13 @@ def memory_limits(claims: Iterable[PreparedClaim]) -> Mapping[str, int]:
 
     Simulated cards are left out, and so are claims of other enforcers.
     """
-    shares = [
+    granted = prepared.by_uuid(
         share
         for claim in claims
         if claim.enforcer == Nvidia.name
         for share in claim.shares
         if share.device_nodes
-    ]
-    granted = prepared.by_uuid((share.gpu_uuid, share.limit) for share in shares)
+    )
     return {uuid: limit.vram_bytes for uuid, limit in granted.items()}
 
 

@@ -6,7 +6,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Semaphore
 from typing import Any, Final
@@ -87,8 +87,8 @@ class DraService:
     def _prepare(
         self, request: pb.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodePrepareResourcesResponse:
-        with self._call(context) as deadline:
-            outcomes = self._preparer.prepare(_refs(request.claims), deadline=deadline)
+        with self._call(request.claims, context) as (refs, deadline):
+            outcomes = self._preparer.prepare(refs, deadline=deadline)
         # Filled in place: messages that are passed to a constructor are copied.
         response = pb.NodePrepareResourcesResponse()
         for uid, outcome in outcomes.items():
@@ -109,16 +109,18 @@ class DraService:
     def _unprepare(
         self, request: pb.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> pb.NodeUnprepareResourcesResponse:
-        with self._call(context) as deadline:
-            outcomes = self._preparer.unprepare(_refs(request.claims), deadline=deadline)
+        with self._call(request.claims, context) as (refs, deadline):
+            outcomes = self._preparer.unprepare(refs, deadline=deadline)
         response = pb.NodeUnprepareResourcesResponse()
         for uid, failure in outcomes.items():
             response.claims[uid].error = _text(failure) if failure else ""
         return response
 
     @contextmanager
-    def _call(self, context: grpc.ServicerContext) -> Iterator[float]:
-        """Count and log a call, and yield its deadline on the monotonic clock.
+    def _call(
+        self, claims: Iterable[pb.Claim], context: grpc.ServicerContext
+    ) -> Iterator[tuple[Sequence[ClaimRef], float]]:
+        """Count and log a call; yield its claims, and its deadline on the monotonic clock.
 
         A fatal error ends the call and then the process.
         """
@@ -126,7 +128,8 @@ class DraService:
         with self.calls:
             bound = bind_contextvars(op_id=f"{random.getrandbits(32):08x}")
             try:
-                yield time.monotonic() + seconds - _MARGIN_SECONDS
+                refs = [ClaimRef(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
+                yield refs, time.monotonic() + seconds - _MARGIN_SECONDS
             except FatalError as error:
                 log.error("call_failed_fatally", error=str(error))
                 self._on_fatal(error)
@@ -137,10 +140,6 @@ class DraService:
                 raise
             finally:
                 reset_contextvars(**bound)
-
-
-def _refs(claims: Iterable[pb.Claim]) -> list[ClaimRef]:
-    return [ClaimRef(namespace=c.namespace, name=c.name, uid=c.uid) for c in claims]
 
 
 def _text(failure: Failure) -> str:

@@ -15,7 +15,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.enforcers import choice
 from tensorfusion_dra.enforcers.mps import Mps
-from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.claim_files import HostFiles
 from tests.support.ports import HostFilesInMemory
 from tests.support.prepared_node import (
     GPU_0,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tensorfusion_dra.core.claims import pod_marks
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.errors import RetryableError
@@ -269,7 +269,7 @@ def test_replaced_annotations_are_kept_and_restored(
 
     node.setup.unprepare(node.put("b", share_result(GPU_1), pod="train"))
     node.prepare(node.put("a", share_result(**SMALL), pod="train"))
-    found = pod_marks.original_annotations(node.pods.stored["train"])
+    found = share_policy.original_annotations(node.pods.stored["train"])
     assert {key: value for key, value in found.items() if key in before} == before
 
 

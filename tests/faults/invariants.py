@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, device_metadata, documents, lending
+from tensorfusion_dra.core.claims import cdi, device_metadata, lending, prepared
 from tensorfusion_dra.core.claims.lending import LendingRules
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.kubernetes.quantity import GIB, NANO
@@ -69,7 +69,7 @@ def _violations(node: Disk, held: Mapping[str, PreparedClaim]) -> Iterator[str]:
         node.cdi_folder,
         {f"{names.CDI_FILE_PREFIX}{uid}.json": _as_file(spec) for uid, spec in specs.items()},
     )
-    limits = {uid: documents.limits_document(claim) for uid, claim in held.items()}
+    limits = {uid: prepared.limits_document(claim) for uid, claim in held.items()}
     yield from _differences(
         node.limits_folder,
         {f"{uid}.json": _as_file(found) for uid, found in limits.items()},

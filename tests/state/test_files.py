@@ -13,8 +13,7 @@ from tensorfusion_dra.core.claims import cdi
 from tensorfusion_dra.core.claims.enforcer import Folder, Needs, TextFile
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.state import claim_files, folders
-from tensorfusion_dra.state.claim_files import ClaimFiles
-from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.claim_files import ClaimFiles, HostFiles
 from tensorfusion_dra.state.saved_state import CARDS, SavedState
 from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import claim_record

@@ -11,7 +11,7 @@ import pytest
 
 from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.state import unix_sockets
-from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.claim_files import HostFiles
 
 FILES = HostFiles(Path("/nowhere"))
 CONNECTED = pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])

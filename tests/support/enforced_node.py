@@ -4,12 +4,12 @@ from pathlib import Path
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.driver.node_files import NodeFiles
+from tensorfusion_dra.driver.claim_upkeep import NodeFiles
 from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.preload import PreloadMethod
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.state import claim_files
-from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.claim_files import HostFiles
 from tests.support.prepared_node import GPU_0, Setup, put_claim, share_result, use_real_cards
 
 

@@ -12,7 +12,7 @@ from tensorfusion_dra.core.devices.gpu import Inventory
 from tensorfusion_dra.core.devices.slices import Slice
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import device_rules
-from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 
 

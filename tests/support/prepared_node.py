@@ -17,8 +17,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Gpu, Inventory, Isolation
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.driver.claim_facts import CardFiles, FactsReader
-from tensorfusion_dra.driver.claim_upkeep import LimitChanges, Upkeep
-from tensorfusion_dra.driver.node_files import NodeFiles
+from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
 from tensorfusion_dra.driver.operations import Failure, Operations
 from tensorfusion_dra.driver.ports import Claims, Events
 from tensorfusion_dra.driver.prepare import Preparer

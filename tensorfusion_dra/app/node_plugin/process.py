@@ -39,11 +39,10 @@ from tensorfusion_dra.core.kubernetes.node_fit import NodeLabels
 from tensorfusion_dra.discovery.host import HostSizes
 from tensorfusion_dra.driver.binding_conditions import BindingConditions
 from tensorfusion_dra.driver.claim_facts import FactsReader
-from tensorfusion_dra.driver.claim_upkeep import LimitChanges, Upkeep
+from tensorfusion_dra.driver.claim_upkeep import LimitChanges, NodeFiles, Upkeep
 from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 from tensorfusion_dra.driver.enforcement_watch import EnforcementWatch
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
-from tensorfusion_dra.driver.node_files import NodeFiles
 from tensorfusion_dra.driver.node_observer import NodeObserver
 from tensorfusion_dra.driver.operations import Operations
 from tensorfusion_dra.driver.pool_follower import PoolFollower, member
@@ -61,8 +60,8 @@ from tensorfusion_dra.runtime.calls import CallsInFlight
 from tensorfusion_dra.runtime.loops import Wakeup
 from tensorfusion_dra.runtime.supervisor import Supervisor
 from tensorfusion_dra.state import claim_files, saved_state
+from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.claim_store import ClaimStore
-from tensorfusion_dra.state.host_files import HostFiles
 from tensorfusion_dra.state.publisher_lease import PublisherLease
 from tensorfusion_dra.state.saved_state import SavedState
 

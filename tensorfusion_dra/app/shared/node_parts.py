@@ -36,7 +36,7 @@ from tensorfusion_dra.enforcers.guarded import GuardedEnforcer
 from tensorfusion_dra.enforcers.registered import AUTO
 from tensorfusion_dra.kubelet import pod_resources
 from tensorfusion_dra.state import claim_store, saved_state
-from tensorfusion_dra.state.host_files import HostFiles
+from tensorfusion_dra.state.claim_files import HostFiles
 from tensorfusion_dra.state.saved_state import SavedState
 
 if TYPE_CHECKING:

@@ -47,7 +47,6 @@ from tensorfusion_dra.core.claims import (
 )
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, ClaimRef
-from tensorfusion_dra.core.claims.enforcer import Needs
 from tensorfusion_dra.core.claims.lending import Devices, LendingRules
 from tensorfusion_dra.core.claims.prepared import (
     CardAccess,
@@ -159,7 +158,7 @@ def admit(
     if facts.describes_devices:
         metadata = device_metadata.of_claim(claim, facts.devices)
         record = replace(record, metadata=metadata)
-    needs = _needs(record, facts.rules)
+    needs = enforcers.of_claim(record, facts.rules.enforcers).needs(record)
     needed = (*needs.files, *needs.sockets)
     reason = next((facts.missing[path] for path in needed if path in facts.missing), "")
     if any(share.limit for share in record.shares):
@@ -169,8 +168,9 @@ def admit(
                 f"reserved for {claim.group}, which does not say whose limits to keep; expected a "
                 "claim of whole cards, or one that is named in pods alone"
             )
-    if enforcers.needs_evidence(record, facts.rules.enforcers.get(record.enforcer)):
-        reason = reason or facts.unenforced
+    if facts.unenforced and not reason:
+        enforcer = facts.rules.enforcers.get(record.enforcer)
+        reason = facts.unenforced if enforcers.needs_evidence(record, enforcer) else ""
     if reason:
         unlimited = isolation.without_limits(record, facts.devices)
         if unlimited is None:
@@ -179,10 +179,6 @@ def admit(
     _check_neighbours(record, facts.neighbours, others, facts.rules)
     _check_folders(record, others, facts.rules)
     return record
-
-
-def _needs(record: PreparedClaim, rules: LendingRules) -> Needs:
-    return enforcers.of_claim(record, rules.enforcers).needs(record)
 
 
 def _check_damage(claim: AllocatedClaim, damaged: Mapping[str, Devices]) -> None:
@@ -205,10 +201,20 @@ def _fitted(
     """Return the record of a claim that fits; its limits are the wanted ones."""
     beside = {o.ref.uid: o for o in recorded for s in o.shares if s.device in facts.access}
     others = list(beside.values())
-    fixed = facts.rules.fixed(facts.enforcer)
+    fixed = facts.rules.facts(facts.enforcer).fixed
     shares: list[PreparedShare] = []
     for allocation, policy in zip(claim.allocations, facts.policies, strict=True):
-        device = _local_device(claim.ref, allocation, facts)
+        if allocation.pool != facts.pool:
+            raise ClaimError(
+                f"claim {claim.ref}: allocated from pool {allocation.pool}, "
+                f"this node's is {facts.pool}"
+            )
+        device = facts.devices.get(allocation.device)
+        if device is None:
+            known = ", ".join(sorted(facts.devices)) or "none"
+            raise ClaimError(
+                f"claim {claim.ref}: device {allocation.device} unknown, this node has {known}"
+            )
         share = _share(claim.ref, allocation, device, policy)
         if policy.isolation_by_tenant and not share.admin_access:
             isolation.check_choice(
@@ -234,18 +240,6 @@ def _fitted(
         enforcer=facts.enforcer,
     )
     return prepared.refreshed(record, facts.access, facts.shared_access, boot_id=facts.boot_id)
-
-
-def _local_device(ref: ClaimRef, allocation: Allocation, facts: ClaimFacts) -> Device:
-    if allocation.pool != facts.pool:
-        raise ClaimError(
-            f"claim {ref}: allocated from pool {allocation.pool}, this node's is {facts.pool}"
-        )
-    device = facts.devices.get(allocation.device)
-    if device is None:
-        known = ", ".join(sorted(facts.devices)) or "none"
-        raise ClaimError(f"claim {ref}: device {allocation.device} unknown, this node has {known}")
-    return device
 
 
 def _share(
@@ -299,7 +293,7 @@ def _check_fits(
                 "expected a share of its own"
             )
     for name, entry in device.capacity.items():
-        if not share.consumed[name].nano and _is_provided(name):
+        if not share.consumed[name].nano and name not in names.CAPACITIES:
             continue  # a provider may have lowered the capacity below what others consume
         counted = (
             capacity.counted_amount(each.consumed, name, device.capacity) for _, each in consuming
@@ -326,8 +320,9 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
         return {name: entry.value for name, entry in device.capacity.items()}
     taken: dict[str, Quantity] = {}
     for name, entry in device.capacity.items():
-        if _is_provided(name):
-            # None if the claim was allocated before the capacity was published.
+        if name not in names.CAPACITIES:
+            # Of another package. It becomes no limit; the scheduler adds it up, and so does
+            # _check_fits(). None if the claim was allocated before the capacity was published.
             taken[name] = allocation.consumed.get(name, capacity.NONE)
             continue
         if name not in allocation.consumed and name not in capacity.VIRTUAL:
@@ -344,14 +339,6 @@ def _consumed(ref: ClaimRef, allocation: Allocation, device: Device) -> Mapping[
             )
         taken[name] = amount
     return taken
-
-
-def _is_provided(name: str) -> bool:
-    """Return True for a capacity that a provider of another package gives.
-
-    Such an amount becomes no limit. The scheduler adds it up, and so does this check.
-    """
-    return name not in names.CAPACITIES
 
 
 def _check_neighbours(
@@ -399,7 +386,8 @@ def _mixes(claim: PreparedClaim, rules: LendingRules) -> bool:
     Also True for a claim with limits whose enforcer is unknown, because it may be such a one.
     """
     return any(
-        share.limit and rules.mixes(claim.enforcer, share.isolation) for share in claim.shares
+        share.limit and share.isolation in rules.facts(claim.enforcer).mixed
+        for share in claim.shares
     )
 
 
@@ -417,7 +405,7 @@ def _check_folders(
             if pod.name not in names_of_pods or pod.uid in uids:
                 continue
             theirs = enforcers.needs_of_record(other, rules.enforcers).folders
-            if {*theirs} & {*_needs(claim, rules).folders}:
+            if {*theirs} & {*enforcers.needs_of_record(claim, rules.enforcers).folders}:
                 raise RetryableError(
                     f"pod {pod}: UID {', '.join(uids)}: found claim {other.ref} of an earlier pod "
                     f"of this name still prepared, UID {pod.uid}, expected the kubelet to "

@@ -24,7 +24,7 @@ from typing import Any, Final
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import device_metadata
 from tensorfusion_dra.core.claims import enforcer as enforcers
-from tensorfusion_dra.core.claims.enforcer import Edits, Enforcer
+from tensorfusion_dra.core.claims.enforcer import Enforcer
 from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.devices.gpu import device_name
 from tensorfusion_dra.core.kubernetes import untyped_json
@@ -47,13 +47,14 @@ def spec(claim: PreparedClaim, enforcer: Enforcer, *, metadata_folder: str = "")
         {"name": share_device(claim, share), "containerEdits": _share_edits(claim, share)}
         for share in claim.shares
     ]
-    devices += [
-        {
-            "name": request_device(claim, request),
-            "containerEdits": _request_edits(enforcer.edits(claim, shares)),
-        }
-        for request, shares in enforcers.enforced(claim).items()
-    ]
+    for request, shares in enforcers.enforced(claim).items():
+        edits = enforcer.edits(claim, shares)
+        found: dict[str, Any] = {"env": [f"{name}={value}" for name, value in edits.env.items()]}
+        if edits.mounts:
+            found["mounts"] = [mount.as_cdi() for mount in edits.mounts]
+        if edits.hooks:
+            found["hooks"] = [hook.as_cdi() for hook in edits.hooks]
+        devices.append({"name": request_device(claim, request), "containerEdits": found})
     if claim.metadata is not None:
         mounts = device_metadata.mounts(claim, claim.metadata, metadata_folder)
         devices += [
@@ -167,15 +168,6 @@ def _share_edits(claim: PreparedClaim, share: PreparedShare) -> dict[str, Any]:
     if share.device_nodes:
         edits["deviceNodes"] = _nodes(share.device_nodes)
     return edits
-
-
-def _request_edits(edits: Edits) -> dict[str, Any]:
-    found: dict[str, Any] = {"env": [f"{name}={value}" for name, value in edits.env.items()]}
-    if edits.mounts:
-        found["mounts"] = [mount.as_cdi() for mount in edits.mounts]
-    if edits.hooks:
-        found["hooks"] = [hook.as_cdi() for hook in edits.hooks]
-    return found
 
 
 def _nodes(paths: Iterable[str]) -> list[dict[str, str]]:

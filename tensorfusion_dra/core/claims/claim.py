@@ -23,27 +23,27 @@ _MAX_TEXT: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRef:
+class ObjectRef:
+    """Reference to an object at the API server."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ClaimRef(ObjectRef):
     """Reference to a claim, as in the kubelet's calls."""
 
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRef:
+class PodRef(ObjectRef):
     """Reference to a pod that a claim is reserved for."""
 
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,57 +142,50 @@ def allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
             is not a quantity, or the object is not a ResourceClaim.
     """
     try:
-        return _allocated(ref, stored)
+        uid = stored.get("metadata", {}).get("uid")
+        if uid != ref.uid:
+            raise ClaimError(f"claim {ref}: found UID {uid}, expected {ref.uid}: it was replaced")
+        allocation = (stored.get("status") or {}).get("allocation")
+        if not allocation:
+            raise ClaimError(f"claim {ref}: found no allocation, expected one by the scheduler")
+        devices = allocation.get("devices") or {}
+        pods, groups = [], []
+        for consumer in stored["status"].get("reservedFor") or []:
+            if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
+                name, uid = consumer["name"], str(consumer["uid"])
+                # Both become parts of paths.
+                _check_name(ref, "reservedFor", name, _SUBDOMAIN)
+                if not is_uid(uid):
+                    raise ClaimError(
+                        f"claim {ref}: reservedFor: UID {uid[:80]!r}, expected letters, digits "
+                        "and dashes, at most 63"
+                    )
+                pods.append(PodRef(namespace=ref.namespace, name=name, uid=uid))
+            else:
+                groups.append(f"{consumer['resource']}/{consumer['name']}")
+        return AllocatedClaim(
+            ref=ref,
+            allocations=tuple(
+                _allocation(ref, result)
+                for result in devices.get("results") or []
+                if result.get("driver") == names.DRIVER
+            ),
+            configs=tuple(
+                _config(entry)
+                for entry in devices.get("config") or []
+                if (entry.get("opaque") or {}).get("driver") == names.DRIVER
+            ),
+            annotations={
+                key: _text(value)
+                for key, value in (stored["metadata"].get("annotations") or {}).items()
+            },
+            pods=tuple(pods),
+            group=", ".join(groups)[:_MAX_SHOWN],
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ClaimError(
             f"claim {ref}: found a malformed ResourceClaim: {error!r}"[:_MAX_TEXT]
         ) from error
-
-
-def _allocated(ref: ClaimRef, stored: Mapping[str, Any]) -> AllocatedClaim:
-    uid = stored.get("metadata", {}).get("uid")
-    if uid != ref.uid:
-        raise ClaimError(f"claim {ref}: found UID {uid}, expected {ref.uid}: it was replaced")
-    allocation = (stored.get("status") or {}).get("allocation")
-    if not allocation:
-        raise ClaimError(f"claim {ref}: found no allocation, expected one by the scheduler")
-    devices = allocation.get("devices") or {}
-    pods, groups = [], []
-    for consumer in stored["status"].get("reservedFor") or []:
-        if consumer.get("resource") == "pods" and not consumer.get("apiGroup"):
-            pods.append(_pod(ref, consumer["name"], consumer["uid"]))
-        else:
-            groups.append(f"{consumer['resource']}/{consumer['name']}")
-    return AllocatedClaim(
-        ref=ref,
-        allocations=tuple(
-            _allocation(ref, result)
-            for result in devices.get("results") or []
-            if result.get("driver") == names.DRIVER
-        ),
-        configs=tuple(
-            _config(entry)
-            for entry in devices.get("config") or []
-            if (entry.get("opaque") or {}).get("driver") == names.DRIVER
-        ),
-        annotations={
-            key: _text(value)
-            for key, value in (stored["metadata"].get("annotations") or {}).items()
-        },
-        pods=tuple(pods),
-        group=", ".join(groups)[:_MAX_SHOWN],
-    )
-
-
-def _pod(ref: ClaimRef, name: object, uid: object) -> PodRef:
-    """Return the pod after checking name and UID, which become parts of paths."""
-    _check_name(ref, "reservedFor", name, _SUBDOMAIN)
-    if not is_uid(str(uid)):
-        raise ClaimError(
-            f"claim {ref}: reservedFor: UID {str(uid)[:80]!r}, expected letters, digits and "
-            f"dashes, at most 63"
-        )
-    return PodRef(namespace=ref.namespace, name=str(name), uid=str(uid))
 
 
 def _config(entry: Mapping[str, Any]) -> OpaqueConfig:
@@ -208,10 +201,16 @@ def _allocation(ref: ClaimRef, result: Mapping[str, Any]) -> Allocation:
         if not isinstance(result.get(key), str):
             raise ClaimError(f"claim {ref}: {key}: found {result.get(key)!r}, expected a name")
     device = result["device"]
-    consumed = {
-        name: _amount(f"claim {ref}: {device}: {name}", text)
-        for name, text in (result.get("consumedCapacity") or {}).items()
-    }
+    consumed = {}
+    for name, text in (result.get("consumedCapacity") or {}).items():
+        try:
+            consumed[name] = quantity.parse(text)
+        except QuantityError as error:
+            raise ClaimError(f"claim {ref}: {device}: {name}: {error}") from error
+        if consumed[name].nano < 0:
+            raise ClaimError(
+                f"claim {ref}: {device}: {name}: found {consumed[name]}, expected 0 or more"
+            )
     request, _, subrequest = result["request"].partition("/")
     # Request and share ID become part of the names of CDI devices and variables.
     _check_name(ref, "request", request, _LABEL)
@@ -233,13 +232,3 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"found {value!r}, expected text")
     return value
-
-
-def _amount(subject: str, text: object) -> Quantity:
-    try:
-        amount = quantity.parse(text)
-    except QuantityError as error:
-        raise ClaimError(f"{subject}: {error}") from error
-    if amount.nano < 0:
-        raise ClaimError(f"{subject}: found {amount}, expected 0 or more")
-    return amount

@@ -17,7 +17,7 @@ def limits(shares: Iterable[PreparedShare]) -> tuple[Limit, ...]:
     card.
     """
     ordered = sorted(shares, key=_bus)
-    known = by_uuid((share.gpu_uuid, share.limit) for share in ordered)
+    known = by_uuid(ordered)
     if not known:
         return ()
     least = smallest(tuple(known.values()))

@@ -34,17 +34,17 @@ containers equal parts of their time. So a tenant that may use the whole card wo
 tenants what they have reserved, whatever their own limits are.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims.enforcer import Enforcer
+from tensorfusion_dra.core.claims.enforcer import Enforcer, EnforcerFacts
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.share_policy import SharePolicy
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.gpu import Gpu, Isolation
+from tensorfusion_dra.core.devices.gpu import Gpu
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
 
@@ -64,30 +64,10 @@ class LendingRules:
     overcommit_limits: bool = False
     enforcers: Mapping[str, Enforcer] = field(default_factory=dict)
 
-    def fixed(self, enforcer: str) -> frozenset[Isolation]:
-        """Return the isolation modes in which limits of this enforcer never change once granted.
-
-        All modes for an unknown enforcer.
-        """
+    def facts(self, enforcer: str) -> EnforcerFacts:
+        """Return the facts of the enforcer of this name; of an unknown one the least promises."""
         known = self.enforcers.get(enforcer)
-        return frozenset(Isolation) if known is None else known.facts.fixed
-
-    def mixes(self, enforcer: str, isolation: Isolation) -> bool:
-        """Return True if limits of two claims cannot be told apart in one container.
-
-        Either its environment has them, or its one cgroup.
-        """
-        known = self.enforcers.get(enforcer)
-        return known is None or isolation in known.facts.mixed
-
-    def counts_by_pid(self, enforcer: str) -> bool:
-        """Return True if this enforcer tells processes apart by their PID in the container."""
-        known = self.enforcers.get(enforcer)
-        return known is not None and known.facts.counts_by_pid
-
-    def is_fixed(self, claim: PreparedClaim, share: PreparedShare) -> bool:
-        """Return True if the share's limit cannot change once a container may have started."""
-        return share.isolation in self.fixed(claim.enforcer)
+        return EnforcerFacts() if known is None else known.facts
 
     def refusal(self, claim: PreparedClaim) -> str:
         """Return why the claim's enforcer cannot express its limits; "" if it can."""
@@ -134,10 +114,11 @@ def with_first_grant(
         shown: Limits by device and share ID that the claim got before its record was damaged; its
             containers were started with them.
     """
+    fixed = rules.facts(claim.enforcer).fixed
     shares = []
     for share in claim.shares:
-        if share.limit is not None and rules.is_fixed(claim, share):
-            limit = share.request_limit
+        if share.limit is not None and share.isolation in fixed:
+            limit = share.reserved
             if rules.overcommit_limits:
                 limit = within(limit, share.wanted, share.total)
             limit = shown.get((share.device, share.share_id), limit)
@@ -149,6 +130,8 @@ def with_first_grant(
 def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> PreparedClaim:
     """Return the claim with what its devices have now; the limits are to be divided again.
 
+    If a pool oversubscribes compute, its tenants divide more than 100 percent.
+
     Args:
         claim: The claim.
         devices: By name; shares of other devices stay as they are.
@@ -156,9 +139,15 @@ def with_totals(claim: PreparedClaim, devices: Mapping[str, Device]) -> Prepared
     shares = []
     for share in claim.shares:
         if share.consumed and (device := devices.get(share.device)) is not None:
-            tflops = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-            sm_percent = percent(tflops, device.gpu)
-            share = replace(share, request_sm_percent=sm_percent, total=total(device))  # noqa: PLW2901
+            requested = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
+            tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
+            vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
+            whole = Quantity.milli(device.gpu.milli_tflops)
+            share = replace(  # noqa: PLW2901
+                share,
+                request_sm_percent=percent(requested, device.gpu),
+                total=Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil()),
+            )
         shares.append(share)
     return replace(claim, shares=tuple(shares))
 
@@ -173,11 +162,7 @@ def divided(
         rules: The node's rules.
         damaged: Devices of claims whose record cannot be read.
     """
-
-    def is_granted(_: PreparedClaim, share: PreparedShare) -> bool:
-        return share.granted is not None
-
-    return _divided(claims, None, rules, damaged, is_granted)
+    return _divided(claims, None, rules, damaged, None)
 
 
 def redistribute_limits(
@@ -199,40 +184,16 @@ def redistribute_limits(
         damaged: Devices of claims whose record cannot be read.
     """
     kept: set[str] = set()
-
-    def stays(claim: PreparedClaim, share: PreparedShare) -> bool:
-        return claim.ref.uid in kept or rules.is_fixed(claim, share)
-
     while True:
-        found = _divided(claims, devices, rules, damaged, stays)
+        found = _divided(claims, devices, rules, damaged, kept)
         refused = {
             new.ref.uid
             for new, old in zip(found, claims, strict=True)
-            if new is not old and rules.refusal(new)
+            if new is not old and new.ref.uid not in kept and rules.refusal(new)
         }
         if not refused:
-            break
+            return found
         kept |= refused
-    return [
-        _with_shares(
-            claim,
-            [
-                _changed(share, share.limit, share.limit if stays(claim, share) else None)
-                if includes(devices, share.device)
-                else share
-                for share in claim.shares
-            ],
-        )
-        for claim in found
-    ]
-
-
-def total(device: Device) -> Limit:
-    """Return what the device's tenants divide; above 100 percent if its pool oversubscribes."""
-    tflops = capacity.divided_capacity(device.capacity, names.CAPACITY_TFLOPS).value
-    vram = capacity.divided_capacity(device.capacity, names.CAPACITY_VRAM).value
-    whole = Quantity.milli(device.gpu.milli_tflops)
-    return Limit(sm_percent=100 * tflops.nano // whole.nano, vram_bytes=vram.ceil())
 
 
 def within(request: Limit, wanted: Limit, whole: Limit) -> Limit:
@@ -248,31 +209,36 @@ def _divided(
     devices: Devices,
     rules: LendingRules,
     damaged: Devices,
-    stays: Callable[[PreparedClaim, PreparedShare], bool],
+    kept: AbstractSet[str] | None,
 ) -> list[PreparedClaim]:
-    """Divide each device once.
+    """Divide each device once; a claim that does not change is the same object.
 
     Args:
-        stays: Returns True if the limit of a share stays as it is.
+        kept: UIDs of claims whose limits stay as they are, so that they are granted, like fixed
+            ones; None if the records say which limits are.
     """
-    tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare]]] = {}
+    tenants: dict[str, list[tuple[PreparedClaim, int, PreparedShare, bool]]] = {}
     for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.ref.uid)):
+        fixed = rules.facts(claim.enforcer).fixed
         for index, share in enumerate(claim.shares):
+            stays = share.granted is not None
+            if kept is not None:
+                stays = claim.ref.uid in kept or share.isolation in fixed
             if includes(devices, share.device) and not share.admin_access:
-                tenants.setdefault(share.device, []).append((claim, index, share))
-    granted: dict[tuple[str, int], Limit] = {}
+                tenants.setdefault(share.device, []).append((claim, index, share, stays))
+    changed: dict[str, list[PreparedShare]] = {}
     for device, found in tenants.items():
         demands = [
             # Its container may use this limit, whether it is more or less than its request.
-            (share.limit or share.request_limit,) * 2
-            if stays(claim, share)
-            else (share.request_limit, share.wanted if share.limit else share.request_limit)
-            for claim, _, share in found
+            (share.limit or share.reserved,) * 2
+            if stays
+            else (share.reserved, share.wanted if share.limit else share.reserved)
+            for _, _, share, stays in found
         ]
         # The smallest, as long as not all records have what was read last.
         whole = Limit(
-            sm_percent=min(share.total.sm_percent for _, _, share in found),
-            vram_bytes=min(share.total.vram_bytes for _, _, share in found),
+            sm_percent=min(share.total.sm_percent for _, _, share, _ in found),
+            vram_bytes=min(share.total.vram_bytes for _, _, share, _ in found),
         )
         if rules.overcommit_limits:
             parts = [within(request, wanted, whole) for request, wanted in demands]
@@ -289,36 +255,16 @@ def _divided(
                 Limit(sm_percent=part, vram_bytes=size)
                 for part, size in zip(compute, memory, strict=True)
             ]
-        granted.update(
-            ((claim.ref.uid, index), part)
-            for (claim, index, _), part in zip(found, parts, strict=True)
-        )
+        for (claim, index, share, stays), part in zip(found, parts, strict=True):
+            limit = part if share.limit else None
+            granted = limit if stays else None
+            if (limit, granted) != (share.limit, share.granted):
+                shares = changed.setdefault(claim.ref.uid, list(claim.shares))
+                shares[index] = replace(share, limit=limit, granted=granted)
     return [
-        _with_shares(
-            claim,
-            [
-                share
-                if share.limit is None
-                else _changed(
-                    share, granted.get((claim.ref.uid, index), share.limit), share.granted
-                )
-                for index, share in enumerate(claim.shares)
-            ],
-        )
+        replace(claim, shares=tuple(changed[claim.ref.uid])) if claim.ref.uid in changed else claim
         for claim in claims
     ]
-
-
-def _with_shares(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> PreparedClaim:
-    """Return the claim with these shares; the same object if none differs."""
-    return claim if claim.shares == tuple(shares) else replace(claim, shares=tuple(shares))
-
-
-def _changed(share: PreparedShare, limit: Limit | None, granted: Limit | None) -> PreparedShare:
-    """Return the share with these limits; the same object if none differs, as most do."""
-    if (limit, granted) == (share.limit, share.granted):
-        return share
-    return replace(share, limit=limit, granted=granted)
 
 
 def wanted(subject: str, gpu: Gpu, consumed: Mapping[str, Quantity], policy: SharePolicy) -> Limit:

@@ -3,13 +3,12 @@
 The log, the metrics and the status page name them with the words of this module.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError, FatalError, NoRoomError, RetryableError
 
 
 class OperationKind(StrEnum):
@@ -66,21 +65,6 @@ class Result(StrEnum):
     UNEXPECTED = "unexpected"
 
 
-_RESULTS: Final = (
-    (NoRoomError, Result.NO_ROOM),  # before RetryableError, which it is too
-    (RetryableError, Result.RETRYABLE),
-    (ClaimError, Result.CLAIM_ERROR),
-    (FatalError, Result.FATAL),
-)
-
-
-def result(error: BaseException | None) -> Result:
-    """Return the result of an operation that ended with this error; None is success."""
-    if error is None:
-        return Result.SUCCESS
-    return next((each for kind, each in _RESULTS if isinstance(error, kind)), Result.UNEXPECTED)
-
-
 class EndedOperation(NamedTuple):
     """An operation that has ended.
 
@@ -108,14 +92,3 @@ class EndedOperation(NamedTuple):
     def seconds(self) -> float:
         """Time from the arrival of the kubelet's call to the end; the sum over all stages."""
         return sum(self.seconds_by_stage.values())
-
-
-def seconds_by_stage(entered: Sequence[tuple[Stage, float]], ended: float) -> Mapping[Stage, float]:
-    """Return the time in each stage; a stage that was entered several times counts once."""
-    found: dict[Stage, float] = {}
-    stage, began = entered[0]
-    for following, until in entered[1:]:
-        found[stage] = found.get(stage, 0.0) + until - began
-        stage, began = following, until
-    found[stage] = found.get(stage, 0.0) + ended - began
-    return found

@@ -1,4 +1,8 @@
-"""Prepared claims: the records, from which CDI specs and answers to the kubelet follow."""
+"""Prepared claims: the records, from which CDI specs and answers to the kubelet follow.
+
+Each claim has a limits document as well, which programs on the node read. If the record cannot be
+read, that document says what is left of the claim.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,12 +11,15 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
+from tensorfusion_dra.core.claims.share_policy import API_VERSION
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices import device as devices
-from tensorfusion_dra.core.devices.gpu import Isolation, Qos
+from tensorfusion_dra.core.devices.gpu import Isolation, Qos, device_name
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+
+LIMITS_KIND: Final = "ClaimLimits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +54,6 @@ class Limit:
 
 
 NOTHING: Final = Limit(sm_percent=0, vram_bytes=0)
-
-
-def by_uuid(shares: Iterable[tuple[str, Limit | None]]) -> Mapping[str, Limit]:
-    """Return the limits by GPU UUID; several shares of one card add up to at most the card.
-
-    Args:
-        shares: GPU UUID and limit of each share; shares without a limit are skipped.
-    """
-    merged: dict[str, Limit] = {}
-    for uuid, limit in shares:
-        if limit is not None:
-            merged[uuid] = merged[uuid] + limit if uuid in merged else limit
-    return {
-        uuid: Limit(sm_percent=min(100, limit.sm_percent), vram_bytes=limit.vram_bytes)
-        for uuid, limit in merged.items()
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +121,12 @@ class PreparedShare:
     granted: Limit | None = None
 
     @property
-    def vram_request_bytes(self) -> int:
-        """Memory that the scheduler reserved; no limit is ever lower."""
-        if not self.consumed:
-            return 0
-        return capacity.consumed_amount(self.consumed, names.CAPACITY_VRAM).ceil()
-
-    @property
-    def request_limit(self) -> Limit:
-        """Amounts that the scheduler reserved."""
-        return Limit(sm_percent=self.request_sm_percent, vram_bytes=self.vram_request_bytes)
+    def reserved(self) -> Limit:
+        """Amounts that the scheduler reserved; no limit is ever lower."""
+        vram_bytes = 0
+        if self.consumed:
+            vram_bytes = capacity.consumed_amount(self.consumed, names.CAPACITY_VRAM).ceil()
+        return Limit(sm_percent=self.request_sm_percent, vram_bytes=vram_bytes)
 
     @property
     def wanted(self) -> Limit:
@@ -211,6 +198,22 @@ class PreparedShare:
             granted=granted,
         )
         return replace(share, limit=granted or share.wanted) if kept["limited"] else share
+
+
+def by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
+    """Return the limits by GPU UUID; several shares of one card add up to at most the card.
+
+    Shares without a limit are skipped.
+    """
+    merged: dict[str, Limit] = {}
+    for share in shares:
+        if share.limit is not None:
+            known = merged.get(share.gpu_uuid)
+            merged[share.gpu_uuid] = known + share.limit if known else share.limit
+    return {
+        uuid: Limit(sm_percent=min(100, limit.sm_percent), vram_bytes=limit.vram_bytes)
+        for uuid, limit in merged.items()
+    }
 
 
 Attributes = Mapping[str, Any]
@@ -431,4 +434,80 @@ def refreshed(
         common_nodes=shared.device_nodes,
         driver_mounts=shared.driver_mounts,
         boot_id=boot_id if cards.keys() >= {s.device for s in shares} else claim.boot_id,
+    )
+
+
+def limits_document(claim: PreparedClaim) -> dict[str, Any]:
+    """Return the claim's document.
+
+    The document is rewritten whenever a limit changes, and removed with the claim.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": LIMITS_KIND,
+        "claim": {
+            "namespace": claim.ref.namespace,
+            "name": claim.ref.name,
+            "uid": claim.ref.uid,
+        },
+        "pods": [{"name": pod.name, "uid": pod.uid} for pod in claim.pods],
+        "enforcer": claim.enforcer,
+        "gpus": {uuid: limit.as_json() for uuid, limit in by_uuid(claim.shares).items()},
+        "shares": [
+            {
+                "gpuUUID": share.gpu_uuid,
+                "request": share.request,
+                "shareID": share.share_id,
+                "adminAccess": share.admin_access,
+                "isolation": share.isolation.value,
+                "qos": share.qos.value,
+                "consumed": {name: str(amount) for name, amount in share.consumed.items()},
+            }
+            | (
+                {"limits": share.limit.as_json() | {"clamped": share.clamped}}
+                if share.limit
+                else {}
+            )
+            for share in claim.shares
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """Remains of a claim whose record cannot be read, as its limits document has them.
+
+    Attributes:
+        devices: Those of its shares.
+        enforcer: The claim's.
+        limits: By device and share ID.
+    """
+
+    ref: ClaimRef
+    devices: frozenset[str]
+    enforcer: str
+    limits: Mapping[tuple[str, str | None], Limit]
+
+
+def remains(found: object) -> Remains | None:
+    """Return what a limits document says; None if the value is not such a document."""
+    try:
+        document: Any = found
+        named, shares = document["claim"], document["shares"]
+        texts = [named["namespace"], named["name"], named["uid"], document["enforcer"]]
+        by_share = {
+            (device_name(share["gpuUUID"]), share["shareID"]): share.get("limits")
+            for share in shares
+        }
+        given = {key: Limit.from_json(limit) for key, limit in by_share.items() if limit}
+    except (KeyError, TypeError, AttributeError):
+        return None
+    if not all(isinstance(each, str) for each in texts) or not all(texts[:3]):
+        return None
+    namespace, name, uid, enforcer = texts
+    return Remains(
+        ref=ClaimRef(namespace=namespace, name=name, uid=uid),
+        devices=frozenset(device for device, _ in by_share),
+        enforcer=enforcer,
+        limits=given,
     )

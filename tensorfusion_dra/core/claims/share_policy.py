@@ -14,11 +14,15 @@ Example: the class sets a limit of 100 TFLOPS and QoS low, the claim sets QoS hi
 annotations set isolation hard and a limit of 9Gi. The share has 100 TFLOPS, 9Gi, QoS high and
 isolation hard. The isolation is the tenant's choice, so admit() checks whether a tenant may choose
 it.
+
+An enforcer may have to mark a pod for its own software. The marks are results and request nothing,
+so what a pod asks for is read without them (original_annotations()). What the driver added is named
+in `dra-marks`; the former value of an annotation that it replaced is kept under another name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation, OpaqueConfig
@@ -27,6 +31,7 @@ from tensorfusion_dra.core.errors import ClaimError, DriverError
 from tensorfusion_dra.core.kubernetes import field_errors, quantity
 from tensorfusion_dra.core.kubernetes.field_errors import FieldError, Fields, boolean
 from tensorfusion_dra.core.kubernetes.quantity import Quantity
+from tensorfusion_dra.core.kubernetes.untyped_json import as_map
 
 API_VERSION: Final = "tensor-fusion.ai/v1alpha1"
 KIND: Final = "GpuShare"
@@ -38,6 +43,16 @@ _NOT_PARTITIONED: Final = (
     " (cards are not partitioned by this driver: soft divides a card by limits, shared gives whole "
     "cards, and MIG devices come from NVIDIA's own driver for Kubernetes)"
 )
+
+RULING: Final = (
+    names.ANNOTATION_COMPUTE_PERCENT_LIMIT,
+    names.ANNOTATION_GPU_COUNT,
+    names.MARK_GPU_INDICES,
+    names.ANNOTATION_ISOLATION,
+    names.ANNOTATION_TFLOPS_LIMIT,
+    names.ANNOTATION_VRAM_LIMIT,
+)
+"""The annotations of a pod that this driver may replace."""
 
 
 class ParameterError(DriverError):
@@ -200,15 +215,33 @@ class SharePolicy:
     isolation_by_tenant: bool = False
 
 
-def annotated(claim: AllocatedClaim) -> ShareParameters | None:
-    """Parse the claim's own annotations; None if it has no annotation for shares.
+def annotated(
+    claim: AllocatedClaim, of_pods: Callable[[], Mapping[str, Mapping[str, str]]]
+) -> ShareParameters:
+    """Parse the claim's annotations or, if it has none for shares, those of its pods.
+
+    Of several pods the smallest limits count.
+
+    Args:
+        claim: The claim, with the parameters of claim and class.
+        of_pods: Returns the annotations of each pod, by ``namespace/name``. Called only if they
+            matter: the claim has none for shares, and its parameters leave a value open.
 
     Raises:
-        ClaimError: Some annotations are malformed; the text lists all errors.
+        ClaimError: Some annotations are malformed; the text lists all errors of one object.
     """
-    if not names.SHARE_ANNOTATIONS & claim.annotations.keys():
-        return None
-    return _of_annotations(claim, "annotation", claim.annotations)
+    sources: dict[str, Mapping[str, str]] = {}
+    if names.SHARE_ANNOTATIONS & claim.annotations.keys():
+        sources = {"annotation": claim.annotations}
+    elif leaves_values_open(claim):
+        sources = {f"pod {pod}: annotation": found for pod, found in of_pods().items()}
+    parsed = []
+    for subject, found in sources.items():
+        try:
+            parsed.append(of_annotations(found))
+        except ParameterError as error:
+            raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
+    return smallest(parsed)
 
 
 def leaves_values_open(claim: AllocatedClaim) -> bool:
@@ -222,21 +255,6 @@ def leaves_values_open(claim: AllocatedClaim) -> bool:
         if None in (found.tflops_limit, found.vram_limit, found.isolation, found.qos):
             return True
     return False
-
-
-def of_pods(claim: AllocatedClaim, pods: Mapping[str, Mapping[str, str]]) -> ShareParameters:
-    """Parse the annotations of a claim's pods; of several pods the smallest limits count.
-
-    Args:
-        claim: The claim that is reserved for the pods.
-        pods: Annotations by pod, ``namespace/name``.
-
-    Raises:
-        ClaimError: A pod's annotations are malformed; the text lists all errors of that pod.
-    """
-    return smallest(
-        _of_annotations(claim, f"pod {pod}: annotation", found) for pod, found in pods.items()
-    )
 
 
 def of_share(
@@ -288,10 +306,32 @@ def _merged(claim: AllocatedClaim, configs: Iterable[OpaqueConfig]) -> SharePara
     return merged
 
 
-def _of_annotations(
-    claim: AllocatedClaim, subject: str, found: Mapping[str, str]
-) -> ShareParameters:
-    try:
-        return of_annotations(found)
-    except ParameterError as error:
-        raise ClaimError(f"claim {claim.ref}: {subject} {error}") from error
+def pod_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the annotations of a pod."""
+    return as_map(as_map(stored.get("metadata")).get("annotations"))
+
+
+def original_annotations(stored: Mapping[str, Any]) -> Mapping[str, object]:
+    """Return the annotations of a pod as they would be without this driver."""
+    found = pod_annotations(stored)
+    if names.MARK_DRA_MARKS not in found:
+        return found
+    own = added_keys(found) | {names.MARK_DRA_MARKS}
+    rest = {key: value for key, value in found.items() if key not in own}
+    return {**rest, **replaced_annotations(found)}
+
+
+def replaced_annotations(found: Mapping[str, object]) -> dict[str, object]:
+    """Return the former values of the annotations that this driver replaced."""
+    return {key: found[kept_key(key)] for key in RULING if kept_key(key) in found}
+
+
+def added_keys(found: Mapping[str, object]) -> frozenset[str]:
+    """Return the labels and annotations that this driver added, as it listed them."""
+    text = str(found.get(names.MARK_DRA_MARKS, ""))
+    return frozenset(names.ANNOTATION_PREFIX + key for key in text.split(",") if key)
+
+
+def kept_key(key: str) -> str:
+    """Return the annotation that has the former value of one that this driver replaced."""
+    return names.MARK_DRA_PREFIX + key.removeprefix(names.ANNOTATION_PREFIX)

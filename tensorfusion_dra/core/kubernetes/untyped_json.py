@@ -3,11 +3,15 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeGuard
 
 _MAX_LEVELS: Final = 100
 """Kubernetes' own objects nest about twenty levels deep. Code that walks an object recurses at each
 level, and Python's recursion limit is a thousand."""
+
+compact_json: Final = partial(json.dumps, separators=(",", ":"))
+"""Returns a value as JSON without spaces."""
 
 
 class DepthError(ValueError):
@@ -71,11 +75,6 @@ def check_levels(value: object) -> None:
         if _levels([value]) <= _MAX_LEVELS + 1:
             return
     raise DepthError
-
-
-def compact_json(value: Any) -> str:
-    """Return the value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _levels(found: Any) -> int:

@@ -34,7 +34,7 @@ from tensorfusion_dra.core.claims.enforcer import (
     Records,
     Sign,
 )
-from tensorfusion_dra.core.claims.prepared import Limit, Mount, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.prepared import Mount, PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.kubernetes import untyped_json
@@ -217,7 +217,7 @@ class TensorFusion(Enforcer):
         read_at = time.time()  # after the reading, so that no heartbeat is in the future
         limiter_reason = preload.library_reason(self._limiter)
         of_pod = (claim, *enforcer.beside(claim, others))
-        expected = _limits_by_uuid(share for each in of_pod for share in marks.soft_shares(each))
+        expected = prepared.by_uuid(share for each in of_pod for share in marks.soft_shares(each))
         return [
             soft_verdict.of_card(
                 each.gpu_uuid,
@@ -282,13 +282,13 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
     Example: a pod's `gpu-count: 4` is four such requests. If 50 TFLOPS are 17 % of one card and
     77 % of another, each request sets 17 %, because any of them may be the last.
     """
-    own = _limits_by_uuid(shares)
-    every = {**_limits_by_uuid(claim.shares), **own}
+    own = prepared.by_uuid(shares)
+    every = {**prepared.by_uuid(claim.shares), **own}
     alike = [
         limit
         for others in enforcer.enforced(claim).values()
         if others[0].consumed == shares[0].consumed
-        for limit in _limits_by_uuid(others).values()
+        for limit in prepared.by_uuid(others).values()
     ]
     memory_mib = min(limit.vram_bytes for limit in alike) // MIB
     return {
@@ -302,10 +302,6 @@ def _limit_env(claim: PreparedClaim, shares: Sequence[PreparedShare]) -> dict[st
             {uuid: limit.vram_bytes for uuid, limit in every.items()}
         ),
     }
-
-
-def _limits_by_uuid(shares: Iterable[PreparedShare]) -> Mapping[str, Limit]:
-    return prepared.by_uuid((share.gpu_uuid, share.limit) for share in shares)
 
 
 def _http_reason(host: str, port: int) -> str:

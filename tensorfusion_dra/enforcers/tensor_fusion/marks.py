@@ -32,10 +32,14 @@ from typing import Any, Final
 
 from tensorfusion_dra.core import names
 from tensorfusion_dra.core.claims import enforcer as enforcers
-from tensorfusion_dra.core.claims import pod_marks, prepared
+from tensorfusion_dra.core.claims import prepared, share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
-from tensorfusion_dra.core.claims.pod_marks import RULING, annotations, original_annotations
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim, PreparedShare
+from tensorfusion_dra.core.claims.share_policy import (
+    RULING,
+    original_annotations,
+    pod_annotations,
+)
 from tensorfusion_dra.core.devices import capacity
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
@@ -92,10 +96,8 @@ def of_pod(pod: PodRef, claims: Iterable[PreparedClaim]) -> Worker | None:
     """Return the worker that a pod is; None if none of its claims among these has soft limits."""
     soft = {claim.ref.uid: claim for claim in claims if pod in claim.pods and soft_shares(claim)}
     ordered = tuple(soft[uid] for uid in sorted(soft))
-    by_uuid = prepared.by_uuid(
-        (share.gpu_uuid, share.limit) for claim in ordered for share in soft_shares(claim)
-    )
-    return Worker(pod=pod, limits=by_uuid, claims=ordered) if ordered else None
+    limits = prepared.by_uuid(share for claim in ordered for share in soft_shares(claim))
+    return Worker(pod=pod, limits=limits, claims=ordered) if ordered else None
 
 
 def of_claims(claims: Iterable[PreparedClaim]) -> Sequence[Worker]:
@@ -157,13 +159,13 @@ def marks(worker: Worker, stored: Mapping[str, Any], index: int) -> dict[str, st
     own |= {key: value for key, value in ruling.items() if value and foreign.get(key) != value}
     for key in RULING:
         if key in foreign and foreign[key] != ruling[key]:
-            own[pod_marks.kept(key)] = str(foreign[key])
+            own[share_policy.kept_key(key)] = str(foreign[key])
     own[names.MARK_INDEX] = str(index)
     own[names.MARK_GPU_IDS] = ",".join(worker.gpu_ids)
     own[names.MARK_CONTAINER_GPUS] = untyped_json.compact_json(_container_gpus(worker, stored))
     keys = sorted([*own, names.LABEL_COMPONENT])
     own[names.MARK_DRA_MARKS] = ",".join(key.removeprefix(names.ANNOTATION_PREFIX) for key in keys)
-    removed = [key for key in RULING if key in annotations(stored) and ruling[key] is None]
+    removed = [key for key in RULING if key in pod_annotations(stored) and ruling[key] is None]
     return {**own, **dict.fromkeys(removed)}
 
 
@@ -194,14 +196,18 @@ def overruled(worker: Worker, stored: Mapping[str, Any]) -> dict[str, str | None
     if labels.get(names.LABEL_COMPONENT) != names.COMPONENT_WORKER:
         return {}
     wanted = {**ruling_marks(worker), names.MARK_GPU_IDS: ",".join(worker.gpu_ids)}
-    found = annotations(stored)
+    found = pod_annotations(stored)
     return {key: value for key, value in wanted.items() if found.get(key) != value}
 
 
 def unmarks(marked: Mapping[str, object]) -> dict[str, str | None]:
     """Return the change that removes the marks from annotations and restores what was kept."""
-    own = pod_marks.own_keys(marked) | {names.MARK_DRA_MARKS}
-    kept = {key: str(text) for key, text in pod_marks.replaced(marked).items() if text is not None}
+    own = share_policy.added_keys(marked) | {names.MARK_DRA_MARKS}
+    kept = {
+        key: str(text)
+        for key, text in share_policy.replaced_annotations(marked).items()
+        if text is not None
+    }
     return {**dict.fromkeys(sorted(own - {names.LABEL_COMPONENT})), **kept}
 
 
@@ -218,7 +224,7 @@ def _indices_alone(found: object) -> dict[str, object]:
 _COMPARED: Final = frozenset(
     {
         *RULING,
-        *map(pod_marks.kept, RULING),
+        *map(share_policy.kept_key, RULING),
         *(names.MARK_INDEX, names.MARK_GPU_IDS, names.MARK_DRA_MARKS),
     }
 )
@@ -258,7 +264,7 @@ def _requests(shares: Iterable[PreparedShare]) -> dict[str, str]:
     tflops: dict[str, int] = {}
     for share in shares:
         amount = capacity.consumed_amount(share.consumed, names.CAPACITY_TFLOPS)
-        vram[share.gpu_uuid] = vram.get(share.gpu_uuid, 0) + share.vram_request_bytes
+        vram[share.gpu_uuid] = vram.get(share.gpu_uuid, 0) + share.reserved.vram_bytes
         tflops[share.gpu_uuid] = tflops.get(share.gpu_uuid, 0) + amount.ceil()
     return {
         names.ANNOTATION_VRAM_REQUEST: str(max(vram.values())),
@@ -346,7 +352,7 @@ def check_holders(
         metadata = as_map(other.get("metadata"))
         if metadata.get("uid") in own or is_finished(other):
             continue
-        ids = str(annotations(other).get(names.MARK_GPU_IDS, ""))
+        ids = str(pod_annotations(other).get(names.MARK_GPU_IDS, ""))
         both = {*worker.gpu_ids} & {each.strip().lower() for each in ids.split(",")}
         if both:
             raise RetryableError(
@@ -358,7 +364,7 @@ def check_holders(
 
 def _indices(pod: Mapping[str, Any]) -> set[int]:
     """Return the indices of a worker: its annotation's, and that of its extended resource."""
-    found = {str(annotations(pod).get(names.MARK_INDEX, ""))}
+    found = {str(pod_annotations(pod).get(names.MARK_INDEX, ""))}
     for container in as_list(as_map(pod.get("spec")).get("containers")):
         amounts = as_map(as_map(as_map(container).get("resources")).get("limits"))
         for resource, amount in amounts.items():

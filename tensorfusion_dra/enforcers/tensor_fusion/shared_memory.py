@@ -41,7 +41,7 @@ from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.enforcers import written_files
-from tensorfusion_dra.state import atomic, folders, host_files
+from tensorfusion_dra.state import atomic, claim_files, folders
 
 SHM_FILE: Final = "shm"
 """The hypervisor's file in the folder of a pod."""
@@ -197,7 +197,7 @@ class WorkerMemory:
             RetryableError: Its folder cannot be created.
         """
         folder = self._root / REGISTERED_FOLDER
-        with host_files.errors(folder):
+        with claim_files.errors(folder):
             folders.make(self._root)
             folder.mkdir(mode=0o700, exist_ok=True)
         return folder / ".lock"
@@ -227,7 +227,7 @@ class WorkerMemory:
         Raises:
             RetryableError: It cannot be noted.
         """
-        with host_files.errors(self._note(pod)):
+        with claim_files.errors(self._note(pod)):
             self._write_note(pod, self._present(pod))
 
     def record_reason(self, pod: PodRef, text: str) -> None:
@@ -282,7 +282,7 @@ class WorkerMemory:
             RetryableError: The folder above it cannot be written.
         """
         folder = self._file(pod).parent
-        with host_files.errors(folder):
+        with claim_files.errors(folder):
             folders.remove(folder)
         self.forget(pod)
 
@@ -292,7 +292,7 @@ class WorkerMemory:
         Raises:
             RetryableError: It cannot be removed.
         """
-        with host_files.errors(self._note(pod)):
+        with claim_files.errors(self._note(pod)):
             self._note(pod).unlink(missing_ok=True)
 
     def forget_others(self, used: Collection[str]) -> None:

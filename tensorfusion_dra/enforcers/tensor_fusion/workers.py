@@ -52,7 +52,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import pod_marks
+from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.enforcer import NodeAccess, SilentEnforcerError
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
@@ -298,7 +298,7 @@ class Workers:
                     worker.pod, labels={}, annotations=wanted, wait_seconds=_PATCH_SECONDS
                 )
         except RetryableError as error:
-            found = pod_marks.annotations(stored or {})
+            found = share_policy.pod_annotations(stored or {})
             shown = ", ".join(f"{key}: found {str(found.get(key))[:_SHOWN]}" for key in wanted)
             self._memory.record_reason(
                 worker.pod, f"{shown}; the driver cannot put it back: {error}"
@@ -412,7 +412,7 @@ class Workers:
             self._chosen[pod.uid] = index, math.inf
         given = marks.marks(worker, stored, index)
         try:
-            found = pod_marks.annotations(stored)
+            found = share_policy.pod_annotations(stored)
             if names.MARK_DRA_MARKS in found:  # by an earlier registration
                 self._unmark(pod, found)
             self._worker_pods.mark(

@@ -250,9 +250,8 @@ def test_pods_limits_qos_and_isolation_are_read_from_the_claim(
         ref=claim_ref("a"), allocations=(), annotations=found["metadata"]["annotations"]
     )
 
-    share = share_policy.annotated(stored)
+    share = share_policy.annotated(stored, dict)
 
-    assert share is not None
     shown = (share.tflops_limit, share.vram_limit, share.qos, share.isolation)
     assert [str(value) for value in shown] == expected
 

@@ -111,7 +111,9 @@ def one_card(tflops: str = "78", vram: str = "20Gi", **more: Any) -> Claimed:
 
 def admitted_claim(claimed: Claimed, *pods: dict[str, str]) -> PreparedClaim:
     claim = claimed.claim()
-    annotated = share_policy.of_pods(claim, {f"default/p{n}": pod for n, pod in enumerate(pods)})
+    annotated = share_policy.annotated(
+        claim, lambda: {f"default/p{n}": pod for n, pod in enumerate(pods)}
+    )
     policies = [
         share_policy.of_share(claim, item, annotated, DEFAULTS) for item in claim.allocations
     ]

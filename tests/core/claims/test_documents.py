@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core import names
-from tensorfusion_dra.core.claims import cdi, device_metadata, documents
+from tensorfusion_dra.core.claims import cdi, device_metadata, prepared
 from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
@@ -206,7 +206,7 @@ def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
         pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
     )
 
-    document = documents.limits_document(claim)
+    document = prepared.limits_document(claim)
 
     assert document == {
         "apiVersion": "tensor-fusion.ai/v1alpha1",
@@ -236,7 +236,7 @@ def test_clamped_limit_is_marked() -> None:
         "a", allocation(GPU_0, 1, vram="20Gi"), on=NODE, policy=share_policy(vram="100Gi")
     )
 
-    document = documents.limits_document(claim)
+    document = prepared.limits_document(claim)
 
     assert document is not None
     assert document["shares"][0]["limits"]["vramBytes"] == 80 * GIB
@@ -251,7 +251,7 @@ def test_share_without_a_limit_has_no_limits_entry() -> None:
     admin = claim_record("c", exclusive_allocation(GPU_0, admin_access=True), on=NODE)
 
     for claim in (shared, free, admin):
-        document = documents.limits_document(claim)
+        document = prepared.limits_document(claim)
         assert document is not None
         assert "limits" not in document["shares"][0]
 
@@ -261,9 +261,9 @@ def test_limits_document_says_of_which_claim_it_is_and_what_its_shares_have() ->
     (share,) = record.shares
     assert share.limit is not None
 
-    found = documents.remains(documents.limits_document(record))
+    found = prepared.remains(prepared.limits_document(record))
 
-    assert found == documents.Remains(
+    assert found == prepared.Remains(
         ref=record.ref,
         devices=frozenset({GPU_0}),
         enforcer=record.enforcer,
@@ -280,4 +280,4 @@ CLAIM = {"namespace": "a", "name": "b", "uid": "c"}
     + [{"claim": {**CLAIM, "uid": uid}, "shares": [], "enforcer": "mps"} for uid in (7, "", None)],
 )
 def test_other_values_say_nothing_of_a_claim(found: object) -> None:
-    assert documents.remains(found) is None
+    assert prepared.remains(found) is None

@@ -208,7 +208,7 @@ def assert_divided(card: Card, *, overcommit: bool) -> None:
         sizes = [item.limit.vram_bytes for item in shares if item.limit]
         assert len(sizes) == len(shares)
         for item, size in zip(shares, sizes, strict=True):
-            assert item.vram_request_bytes <= size <= min(item.wanted_vram_bytes, CARD_GIB * GIB)
+            assert item.reserved.vram_bytes <= size <= min(item.wanted_vram_bytes, CARD_GIB * GIB)
             assert not overcommit or size == min(item.wanted_vram_bytes, CARD_GIB * GIB)
         assert overcommit or sum(sizes) <= CARD_GIB * GIB
         # Nothing is left over while a limit that may grow is below the wanted one.

@@ -98,7 +98,7 @@ def test_memory_request_is_the_virtual_amount_if_the_pool_oversubscribes(
 ) -> None:
     amounts = {name: quantity.parse(text) for name, text in consumed.items()}
 
-    assert replace(RECORD.shares[0], consumed=amounts).vram_request_bytes == vram_bytes
+    assert replace(RECORD.shares[0], consumed=amounts).reserved.vram_bytes == vram_bytes
 
 
 POD_A, POD_B, POD_C = (PodRef(namespace="default", name=n, uid=f"uid-{n}") for n in "abc")

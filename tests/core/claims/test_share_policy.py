@@ -51,11 +51,8 @@ def merged_by_node(
         configs=tuple(configs),
         annotations={} if on_claim is None else annotation("vram-limit", on_claim),
     )
-    annotated = share_policy.annotated(claim)
-    if annotated is None:
-        annotated = share_policy.of_pods(
-            claim, {f"default/{i}": annotation("vram-limit", v) for i, v in enumerate(on_pods)}
-        )
+    of_pods = {f"default/{i}": annotation("vram-limit", v) for i, v in enumerate(on_pods)}
+    annotated = share_policy.annotated(claim, lambda: of_pods)
     return share_policy.of_share(claim, SHARE, annotated, DEFAULTS)
 
 
@@ -214,13 +211,13 @@ def test_malformed_parameters_are_refused_even_if_a_class_replaces_them() -> Non
 
 
 def of_pods(pods: dict[str, dict[str, str]]) -> ShareParameters:
-    return share_policy.of_pods(allocated_claim("a", SHARE), pods)
+    return share_policy.annotated(allocated_claim("a", SHARE), lambda: pods)
 
 
 def test_malformed_annotations_are_refused_with_their_owner() -> None:
     claim: AllocatedClaim = allocated_claim("a", SHARE, annotations=annotation("qos", "best"))
     with pytest.raises(ClaimError, match=r"claim default/a: annotation tensor-fusion\.ai/qos: f"):
-        share_policy.annotated(claim)
+        share_policy.annotated(claim, dict)
 
     text = r"claim default/a: pod default/p: annotation tensor-fusion\.ai/vram-limit: found '1_0'"
     with pytest.raises(ClaimError, match=text):
@@ -230,7 +227,7 @@ def test_malformed_annotations_are_refused_with_their_owner() -> None:
 def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
     claim = allocated_claim("a", SHARE, annotations={"tensor-fusion.ai/gpu-count": "2", "a": "b"})
 
-    assert share_policy.annotated(claim) is None
+    assert share_policy.annotated(claim, lambda: {"default/p": annotation("qos", "low")}).qos
     assert of_pods({"default/p": {"a": "b"}}) == NOTHING
 
 
@@ -238,10 +235,11 @@ def test_annotations_that_do_not_concern_shares_are_ignored() -> None:
 def test_any_share_annotation_of_a_claim_replaces_those_of_its_pods(key: str) -> None:
     value = {"qos": "low", "isolation": "hard"}.get(key, "1Gi")
 
-    assert (
-        share_policy.annotated(allocated_claim("a", SHARE, annotations=annotation(key, value)))
-        is not None
-    )
+    claim = allocated_claim("a", SHARE, annotations=annotation(key, value))
+    pods = {"default/p": annotation("qos", "high") | annotation("vram-limit", "7Gi")}
+
+    assert share_policy.annotated(claim, lambda: pods) == share_policy.annotated(claim, dict)
+    assert share_policy.annotated(claim, dict) != NOTHING
 
 
 def gpu_share(**fields: Any) -> dict[str, Any]:
