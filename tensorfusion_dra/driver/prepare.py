@@ -133,7 +133,7 @@ class Preparer:
         with self._store.transaction() as records:
             try:
                 # Maybe one of the records is this claim's, prepared by another instance meanwhile.
-                record = admit(claim, facts, records.claims(), records.damaged())
+                record = admit(claim, facts, records.claims(), records.damaged)
             except ClaimError:
                 self._refused.set()
                 raise

@@ -293,7 +293,7 @@ def recover(store: ClaimStore, files: NodeFiles, *, boot_id: str) -> RecoveryRep
                 if remains is not None:
                     found.unknown.append(remains.ref)
                     continue
-                if uid in records.damaged():
+                if uid in records.damaged:
                     continue
                 files.remove(uid, None)
                 found.claims_removed += 1

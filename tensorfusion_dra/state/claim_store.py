@@ -72,13 +72,17 @@ class _Known:
 
 
 class Transaction:
-    """The records, and changes of them that are written at the end of the block."""
+    """The records, and changes of them that are written at the end of the block.
+
+    Attributes:
+        by_uid, tenants, damaged: As in _Known, with the changes so far.
+    """
 
     def __init__(self, known: _Known, rules: LendingRules) -> None:
         self._before, self._rules = known, rules
-        self._claims = dict(known.claims)
-        self._tenants = dict(known.tenants)
-        self._damaged = dict(known.damaged)
+        self.by_uid: Final = dict(known.claims)
+        self.tenants: Final = dict(known.tenants)
+        self.damaged: Final = dict(known.damaged)
         self.read: Final[set[str]] = set()
         self.written: Final[dict[str, None]] = {}  # UIDs, in the order of writing
         self.removed: Final[set[str]] = set()
@@ -87,24 +91,20 @@ class Transaction:
     def get(self, claim_uid: str) -> PreparedClaim | None:
         """Return the record of a claim; None if there is none, or if it is damaged."""
         self.read.add(claim_uid)
-        return self._claims.get(claim_uid)
+        return self.by_uid.get(claim_uid)
 
     def claims(self) -> Sequence[PreparedClaim]:
         """Return every recorded claim of this node."""
-        return list(self._claims.values())
-
-    def damaged(self) -> Mapping[str, Devices]:
-        """Return the devices of the claims whose records cannot be read, by UID."""
-        return self._damaged
+        return list(self.by_uid.values())
 
     def put(self, claim: PreparedClaim) -> None:
         """Add the record, or replace an older one of the same UID, and divide its devices again."""
         uid = claim.ref.uid
         devices = {share.device for share in claim.shares}
         before = self._taken_out(uid)
-        self._claims[uid] = claim
+        self.by_uid[uid] = claim
         for device in devices:
-            self._tenants[device] = self._tenants.get(device, frozenset()) | {uid}
+            self.tenants[device] = self.tenants.get(device, frozenset()) | {uid}
         self.removed.discard(uid)
         self.rebuilt += uid in self._before.damaged
         self._divide(lending.united([before, devices]))
@@ -127,34 +127,28 @@ class Transaction:
         before = self._before.claims
         return [
             claim
-            for uid, claim in self._claims.items()
+            for uid, claim in self.by_uid.items()
             if claim is not before.get(uid, claim)
             and [share.limit for share in claim.shares]
             != [share.limit for share in before[uid].shares]
         ]
 
-    def result(self, changes: int) -> _Known:
-        """Return the records after this change."""
-        return _Known(
-            changes=changes, claims=self._claims, tenants=self._tenants, damaged=self._damaged
-        )
-
     def _taken_out(self, claim_uid: str) -> Devices:
         """Take a record out; return the devices of its shares."""
-        claim = self._claims.pop(claim_uid, None)
+        claim = self.by_uid.pop(claim_uid, None)
         devices = {share.device for share in claim.shares} if claim else set()
         for device in devices:
-            self._tenants[device] -= {claim_uid}
-        return lending.united([self._damaged.pop(claim_uid, frozenset()), devices])
+            self.tenants[device] -= {claim_uid}
+        return lending.united([self.damaged.pop(claim_uid, frozenset()), devices])
 
     def _divide(self, devices: Devices) -> None:
-        each = self._tenants.keys() if devices is None else devices
-        found = frozenset().union(*(self._tenants.get(device, ()) for device in each))
-        concerned = [self._claims[uid] for uid in sorted(found)]
-        full = lending.united(self._damaged.values())
+        each = self.tenants.keys() if devices is None else devices
+        found = frozenset().union(*(self.tenants.get(device, ()) for device in each))
+        concerned = [self.by_uid[uid] for uid in sorted(found)]
+        full = lending.united(self.damaged.values())
         divided = lending.redistribute_limits(concerned, self._rules, devices, full)
         for old, new in zip(concerned, divided, strict=True):
-            self._claims[new.ref.uid] = new
+            self.by_uid[new.ref.uid] = new
             if [share.granted for share in new.shares] != [share.granted for share in old.shares]:
                 self.written[new.ref.uid] = None
 
@@ -302,12 +296,17 @@ class ClaimStore:
         self._counted = 1
         try:
             # Before the first change: whoever is killed after it has counted it.
-            known = step.result(self._lock.count_change())
+            known = _Known(
+                changes=self._lock.count_change(),
+                claims=step.by_uid,
+                tenants=step.tenants,
+                damaged=step.damaged,
+            )
             for uid in step.written:
-                _write_new(self._path(uid, NEW), claim_records.content(known.claims[uid]))
+                _write_new(self._folder / f"{uid}{NEW}", claim_records.content(known.claims[uid]))
             for uid in step.removed:
-                self._path(uid, NEW).unlink(missing_ok=True)
-                self._path(uid, WRITTEN).unlink(missing_ok=True)
+                (self._folder / f"{uid}{NEW}").unlink(missing_ok=True)
+                (self._folder / f"{uid}{WRITTEN}").unlink(missing_ok=True)
         except BaseException:
             self._known = None
             raise
@@ -320,7 +319,7 @@ class ClaimStore:
 
     def _finish(self, uid: str) -> None:
         """Return once the record would survive a power cut, or is removed."""
-        new = self._path(uid, NEW)
+        new = self._folder / f"{uid}{NEW}"
         is_finished = False
         while not is_finished:
             with self._errors():
@@ -334,7 +333,7 @@ class ClaimStore:
                         # Else it was put again meanwhile, and that one is to be flushed.
                         is_finished = self._is_at(new, descriptor)
                         if is_finished:
-                            new.rename(self._path(uid, WRITTEN))
+                            new.rename(self._folder / f"{uid}{WRITTEN}")
                             self._unflushed.discard(uid)
                 finally:
                     os.close(descriptor)
@@ -362,16 +361,13 @@ class ClaimStore:
     def _is_stored(self, claim: PreparedClaim) -> bool:
         for suffix in (NEW, WRITTEN):
             try:
-                found = self._path(claim.ref.uid, suffix).read_bytes()
+                found = (self._folder / f"{claim.ref.uid}{suffix}").read_bytes()
             except FileNotFoundError:
                 continue
             except OSError:
                 return False
             return found == claim_records.content(claim)
         return False
-
-    def _path(self, uid: str, suffix: str) -> Path:
-        return self._folder / f"{uid}{suffix}"
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
