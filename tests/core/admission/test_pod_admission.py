@@ -372,12 +372,13 @@ def container_with_claims(*claims: str, request: str = "") -> Json:
     return {"name": "c", "resources": {"claims": [{"name": name, **extra} for name in claims]}}
 
 
-def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
+def pod_with_claims(*containers: Json, init: tuple[Json, ...] = (), **spec: bool) -> Json:
     return {
         "spec": {
             "resourceClaims": [A, B, MADE],
             "initContainers": list(init),
             "containers": list(containers),
+            **spec,
         },
         "status": {
             "resourceClaimStatuses": [
@@ -438,6 +439,8 @@ SIDECAR: Json = {"restartPolicy": "Always"}
         (pod_with_claims(container("x"), init=(container("i"), container("j"))), ()),
         (pod_with_claims(container("x"), init=(container("i", **SIDECAR),)), ("i", "x")),
         (pod_with_claims(container_with_claims("a", "a")), ()),
+        (pod_with_claims(container("x"), container("y"), shareProcessNamespace=True), ()),
+        (pod_with_claims(container("x"), container("y"), hostPID=True), ()),
         ({}, ()),
     ],
 )
@@ -445,14 +448,6 @@ def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
     found: Json, at_once: tuple[str, ...]
 ) -> None:
     assert resource_claims.containers_at_once(found, "claim-a") == at_once
-
-
-@pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
-def test_containers_of_one_pid_namespace_may_use_a_request_at_the_same_time(shared: str) -> None:
-    found = pod_with_claims(container("x"), container("y"))
-    found["spec"][shared] = True
-
-    assert resource_claims.containers_at_once(found, "claim-a") == ()
 
 
 WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -566,11 +561,3 @@ def test_kept_scheduler_must_allocate_claims() -> None:
     (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), "")
 
     assert "must be a scheduler that allocates claims" in warning
-
-
-def test_every_warning_is_at_most_256_characters() -> None:
-    long = {f"tensor-fusion.ai/{'x' * 63}": "1", f"tensor-fusion.ai/{'vram-request' * 5}": "1"}
-    found = pod_document({**ASKED, **long}, schedulerName="tensor-fusion-scheduler", nodeName="n")
-
-    assert len(warnings(found)) == 4
-    assert all(len(text) <= 256 for text in warnings(found))

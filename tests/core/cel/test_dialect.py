@@ -77,6 +77,7 @@ from tests.support.selecting import A, C, as_scheduled
             f'{A}.qos == "high" ? {A}.node_total_gpus > 8.5 : '
             f"312 <= {C}.tflops.asApproximateFloat()",
         ),
+        ('has(device.capacity["virtual_vram"])', f"has({C}.virtual_vram)"),
         # One part in the dialect, the other not.
         (
             f'{A}.model == "A100" && device.attributes["qos"] == "medium"',
@@ -124,12 +125,6 @@ def test_condition_on_a_virtual_capacity_is_guarded(text: str, translated: str) 
 
     assert translate(dialect_text) == translated
     assert cel_evaluation.selector(translated).matches(device) == text.startswith("!")
-
-
-def test_has_of_a_virtual_capacity_needs_no_guard() -> None:
-    text = 'has(device.capacity["virtual_vram"])'
-
-    assert translate(text) == f"has({C}.virtual_vram)"
 
 
 @pytest.mark.parametrize(
@@ -344,19 +339,15 @@ def test_error_gives_position_found_and_expected(text: str, error: str) -> None:
     assert str(raised.value).startswith(error)
 
 
-def test_operator_precedence() -> None:
+def test_operators_bind_as_in_cel() -> None:
     node = parse("a || b && !c == d + e * f")
+    ternary = parse("a ? b : c ? d : e")
 
     equal = node.parts[1].parts[1]
     assert (node.text, node.parts[1].text, equal.text) == ("||", "&&", "==")
     assert [part.text for part in equal.parts] == ["!", "+"]
     assert equal.parts[1].parts[1].text == "*"
-
-
-def test_ternary_is_right_associative() -> None:
-    node = parse("a ? b : c ? d : e")
-
-    assert (node.form, node.parts[2].form) == ("ternary", "ternary")
+    assert (ternary.form, ternary.parts[2].form) == ("ternary", "ternary")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ FORBIDDEN = {"overridable": False}
         (None, vram("2Gi"), "3Gi", ["5Gi"], "2Gi"),
         (vram("1Gi"), None, "3Gi", ["5Gi"], "1Gi"),
         (vram("1Gi"), vram("2Gi"), "3Gi", ["5Gi"], "2Gi"),
-        ({}, {}, "3Gi", [], "3Gi"),
+        ({}, {"limits": {}}, "3Gi", [], "3Gi"),
         (vram("1Gi"), {}, None, [], "1Gi"),
         ({**vram("1Gi"), "overridable": True}, vram("2Gi"), None, [], "2Gi"),
         ({**vram("1Gi"), **FORBIDDEN}, vram("2Gi"), "3Gi", ["5Gi"], "1Gi"),
@@ -336,10 +336,6 @@ def test_value_that_is_not_allowed_is_refused_with_its_path(found: object, error
     assert len(text) < 250
 
 
-def test_parameters_without_values_are_accepted() -> None:
-    assert share_policy.parse(gpu_share(limits={}), trusted=False) == ShareParameters()
-
-
 @pytest.mark.parametrize("switch", ["limiter", "overridable"])
 def test_switches_of_a_class_are_true_or_false(switch: str) -> None:
     for value in (True, False, None):
@@ -372,21 +368,6 @@ def test_all_errors_are_reported_at_once_with_their_paths() -> None:
         "isolation",
         "qos",
     ]
-
-
-def test_upper_parameters_replace_lower_ones() -> None:
-    lower = ShareParameters(vram_limit=quantity.parse("1Gi"), qos=Qos.LOW, limiter=False)
-    upper = ShareParameters(qos=Qos.HIGH, isolation=Isolation.HARD, overridable=False)
-
-    assert upper.over(lower) == ShareParameters(
-        vram_limit=quantity.parse("1Gi"),
-        qos=Qos.HIGH,
-        isolation=Isolation.HARD,
-        limiter=False,
-        overridable=False,
-    )
-    assert upper.over(ShareParameters()) == upper
-    assert ShareParameters().over(lower) == lower
 
 
 JSON = st.recursive(
@@ -425,10 +406,6 @@ def annotation_errors(found: dict[str, str]) -> list[str]:
     with pytest.raises(ParameterError) as caught:
         share_policy.of_annotations(found)
     return str(caught.value).split("; ")
-
-
-def vram_parameters(text: str) -> ShareParameters:
-    return ShareParameters(vram_limit=quantity.parse(text))
 
 
 def test_only_share_annotations_are_parsed() -> None:
@@ -483,13 +460,6 @@ def test_smallest_limits_of_several_pods_apply() -> None:
         qos=Qos.HIGH,
         isolation=Isolation.HARD,
     )
-
-
-@given(st.lists(st.integers(1, 100), max_size=5))
-def test_no_pod_gets_more_than_its_own_limit(sizes: list[int]) -> None:
-    smallest = share_policy.smallest(vram_parameters(f"{size}Gi") for size in sizes)
-
-    assert smallest == (vram_parameters(f"{min(sizes)}Gi") if sizes else ShareParameters())
 
 
 @given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))

@@ -266,8 +266,3 @@ def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() 
         claim_admission(
             allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
         )
-
-
-def test_more_than_the_old_total_is_refused() -> None:
-    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        claim_record("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)
