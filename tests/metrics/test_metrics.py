@@ -378,13 +378,8 @@ def test_node_plugin_answers_what_is_documented() -> None:
     found = scrape(FULL)
 
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
+    assert scrape(node_view(cards=())).kinds() == found.kinds()
     assert found.label_names() == {name: row.labels for name, row in rows.items()}
-
-
-def test_an_empty_node_answers_the_same_metrics() -> None:
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
-
-    assert scrape(node_view(cards=())).kinds() == {name: row.kind for name, row in rows.items()}
 
 
 def test_use_of_shares_and_of_what_belongs_to_none() -> None:
