@@ -421,6 +421,14 @@ def test_claims_that_share_a_container_with_one_claim(found: Json, together: set
     assert resource_claims.claims_sharing_a_container(found, "claim-a") == together
 
 
+def test_nodes_offer_resources_of_device_plugins_unless_there_are_none_of_them() -> None:
+    allocatable = [{"cpu": "8", "nvidia.com/gpu": "0"}, {"example.com/fpga": "1"}, None]
+
+    nodes = [{"status": {"allocatable": each}} for each in allocatable]
+
+    assert resource_claims.of_device_plugins(nodes) == {"cpu", "example.com/fpga"}
+
+
 def container(name: str, *, request: str = "", claim: str = "a", **more: Any) -> Json:
     return {**container_with_claims(claim, request=request), "name": name, **more}
 

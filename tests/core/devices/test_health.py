@@ -105,12 +105,17 @@ def test_card_that_was_away_and_is_back_counts_as_reset() -> None:
     assert after(bad(LOST), *[SILENT] * 4, start=struck) == HEALTHY
 
 
-def test_reported_error_is_cleared_by_time_if_configured() -> None:
+@pytest.mark.parametrize(
+    ("clear_seconds", "readings", "is_cleared"),
+    [(0, 99, False), (400, 8, False), (400, 11, True), (0.5, 4, True)],
+)
+def test_reported_error_is_cleared_by_time_if_configured(
+    clear_seconds: float, readings: int, *, is_cleared: bool
+) -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
-    patient = replace(RULES, xid_clear_seconds=400)
+    rules = replace(RULES, xid_clear_seconds=clear_seconds)
 
-    assert after(*[SILENT] * 8, start=struck, rules=patient).unhealthy is not None
-    assert after(*[SILENT] * 11, start=struck, rules=patient) == HEALTHY
+    assert (after(*[SILENT] * readings, start=struck, rules=rules) == HEALTHY) is is_cleared
 
 
 def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> None:
