@@ -33,6 +33,7 @@ from tensorfusion_dra.core.observed import ApiServerView
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.raw_server import HANG_UP, RawServer, chunk, head
+from tests.support.threads import running
 from tests.support.virtual_time import VirtualClock, VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -445,22 +446,14 @@ def test_malformed_lists_are_retried(
     api = Api(answers.kubeconfig(tmp_path, {"token": TOKEN}))
     answers.body = json.dumps(document).encode()
     following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
-    thread = Thread(target=following.run)
-    with capture_logs() as logs:
-        thread.start()
-
-        items = document.get("items")
-        if items:
+    with capture_logs() as logs, running(following.run, stop=following.stop):
+        if document.get("items"):
             with pytest.raises(RetryableError):
                 Slices(api, node_name="node-01").fetch()
         requested = len(answers.tokens)
         assert eventually(lambda: len(answers.tokens) > requested + 2)
-        assert thread.is_alive()
 
-        following.stop()
-        thread.join(PATIENCE_SECONDS)
     assert {line["event"] for line in logs} <= {"watch_retried"}
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

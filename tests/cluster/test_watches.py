@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeVar
 
 import pytest
@@ -21,8 +20,9 @@ from tensorfusion_dra.core.errors import InputError, RetryableError, StatusError
 from tests.cluster.test_objects_at_the_server import t4_slice
 from tests.support.answers import nothing
 from tests.support.builders.devices import NODE
+from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.waiting import eventually
 
 Events = Iterable[tuple[float, int]]
 """For each bookmark, the seconds before it arrives and its version."""
@@ -232,14 +232,8 @@ Followed = TypeVar("Followed", Watch, ObjectCache)
 @contextmanager
 def following(found: Followed) -> Iterator[Followed]:
     """Run a watch in a thread of its own during the block."""
-    thread = Thread(target=found.run)
-    thread.start()
-    try:
+    with running(found.run, stop=found.stop):
         yield found
-    finally:
-        found.stop()
-        thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
 
 
 @contextmanager
