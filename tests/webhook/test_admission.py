@@ -30,9 +30,12 @@ class Cluster:
         slices: Sequence[Json] = (),
         virtual: bool = False,
         enforces_hard: bool = False,
+        has_crd: bool = True,
     ) -> None:
-        self.pools = ObjectsInMemory(*pools)
-        self.templates = ObjectsInMemory()
+        enabling = {"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}
+        self.pools, self.templates = ObjectsInMemory(*pools), ObjectsInMemory(enabling)
+        if not has_crd:
+            self.pools.error = self.templates.error = InputError("no such resource")
         self.pods = PodsInMemory()
         self.slices = SlicesInMemory(*slices)
         self.admission = AdmissionRules(
@@ -77,34 +80,43 @@ def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
         assert verdict.changed["spec"]["resourceClaims"]
 
 
+def published(*pools: str) -> list[Json]:
+    return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
+
+
+A, B_DEFAULT = gpupool_document("a"), gpupool_document("b", default=True)
+A_ON, B_DEFAULT_ON = gpupool_document("a", **ON), gpupool_document("b", default=True, **ON)
+BY_TEMPLATE = gpupool_document("a", schedulingConfigTemplate="on")
+
+
 @pytest.mark.parametrize(
-    ("pools", "annotations", "is_on"),
+    ("cluster", "annotations", "is_on"),
     [
-        ([gpupool_document("a", **ON)], {"gpupool": "a"}, True),
-        ([gpupool_document("a")], {"gpupool": "a"}, False),
-        ([gpupool_document("a")], {"gpupool": "a", "dra_enabled": "true"}, True),
-        ([gpupool_document("a", **ON)], {"gpupool": "a", "dra_enabled": "false"}, False),
-        ([gpupool_document("a", **ON), gpupool_document("b", default=True)], {}, False),
-        ([gpupool_document("a"), gpupool_document("b", default=True, **ON)], {}, True),
-        ([], {}, False),
-        ([gpupool_document("a", **ON)], {}, False),
-        ([gpupool_document("a", **ON)], {"gpupool": "gone"}, False),
+        (Cluster(A_ON), {"gpupool": "a"}, True),
+        (Cluster(A), {"gpupool": "a"}, False),
+        (Cluster(A), {"gpupool": "a", "dra_enabled": "true"}, True),
+        (Cluster(A_ON), {"gpupool": "a", "dra_enabled": "false"}, False),
+        (Cluster(A_ON, B_DEFAULT), {}, False),
+        (Cluster(A, B_DEFAULT_ON), {}, True),
+        (Cluster(BY_TEMPLATE), {"gpupool": "a"}, True),
+        # Nodes whose pool is set beside the GPUPools.
+        (Cluster(B_DEFAULT_ON, slices=published("default")), {}, True),
+        (Cluster(), {}, False),
+        (Cluster(A_ON), {}, False),
+        (Cluster(A_ON), {"gpupool": "gone"}, False),
+        # Without DRA, errors do not matter.
+        (Cluster(A), {"gpupool": "a", "vram_request": "x"}, False),
+        # Without the CRD of GPUPools, a pod may name its nodes' pool.
+        (Cluster(has_crd=False), {"gpupool": "default", "dra_enabled": "true"}, True),
     ],
 )
 def test_pods_annotation_overrides_its_pools_dra_setting(
-    pools: list[Json], annotations: dict[str, str], *, is_on: bool
+    cluster: Cluster, annotations: dict[str, str], *, is_on: bool
 ) -> None:
-    verdict = Cluster(*pools).pod(**AMOUNTS, **annotations)
+    verdict = cluster.pod(**{**AMOUNTS, **annotations})
 
     assert (verdict.changed is not None) is is_on
     assert not verdict.errors
-
-
-def test_scheduling_config_template_enables_dra_for_its_pool() -> None:
-    cluster = Cluster(gpupool_document("a", schedulingConfigTemplate="on"))
-    cluster.templates.listed = [{"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}]
-
-    assert cluster.pod(gpupool="a", **AMOUNTS).changed is not None
 
 
 def test_chosen_pool_is_written_into_the_pod() -> None:
@@ -223,10 +235,6 @@ def test_percentages_of_several_models_stay_percentages_in_the_pod() -> None:
     assert "tensor-fusion.ai/tflops-request" not in admitted.changed["metadata"]["annotations"]
 
 
-def published(*pools: str) -> list[Json]:
-    return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
-
-
 @pytest.mark.parametrize("named", ["", "default"])
 @pytest.mark.parametrize("is_default", [True, False])
 def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
@@ -247,12 +255,6 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
-def test_default_pool_that_turns_dra_on_does_so_for_pods_of_nodes_with_settings() -> None:
-    cluster = Cluster(gpupool_document("prod", default=True, **ON), slices=published("default"))
-
-    assert cluster.pod(**AMOUNTS).changed is not None
-
-
 def test_pods_that_come_at_once_cost_one_read_of_the_slices_and_those_without_dra_none() -> None:
     cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
 
@@ -262,10 +264,6 @@ def test_pods_that_come_at_once_cost_one_read_of_the_slices_and_those_without_dr
         cluster.pod(dra_enabled="true", **AMOUNTS)
 
     assert cluster.slices.reads == 1
-
-
-def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
-    assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 
 
 @pytest.mark.parametrize(
@@ -283,15 +281,6 @@ def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
 
     assert [verdict.code == 503 for verdict in verdicts] == unavailable
     assert [errors(verdict) == ["no answer"] for verdict in verdicts] == unavailable
-
-
-def test_pod_may_name_its_nodes_pool_without_the_gpupool_crd() -> None:
-    cluster = Cluster()
-    cluster.pools.error = cluster.templates.error = InputError("no such resource")
-
-    verdict = cluster.pod(dra_enabled="true", gpupool="default", **AMOUNTS)
-
-    assert verdict.changed is not None
 
 
 def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:

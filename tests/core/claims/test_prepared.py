@@ -24,7 +24,6 @@ from tests.support.builders.claims import allocated_claim, claim_admission, clai
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import COMMON_NODES, node_facts
-from tests.support.builders.policies import share_policy
 
 NODE = node_facts(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
@@ -72,19 +71,6 @@ def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
 
     with pytest.raises(KeyError, match=field):
         PreparedClaim.from_json(kept)
-
-
-def test_share_is_clamped_if_its_limit_is_below_the_wanted_one() -> None:
-    (kept,) = claim_record(
-        "a", allocation(GPU_0, 1, vram="8Gi"), on=NODE, policy=share_policy(vram="16Gi")
-    ).shares
-    assert kept.limit is not None
-
-    smaller = replace(kept, limit=replace(kept.limit, vram_bytes=16 * GIB - 1))
-
-    assert not kept.clamped
-    assert smaller.clamped
-    assert not replace(smaller, limit=None).clamped
 
 
 @pytest.mark.parametrize(

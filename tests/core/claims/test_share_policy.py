@@ -460,15 +460,3 @@ def test_smallest_limits_of_several_pods_apply() -> None:
         qos=Qos.HIGH,
         isolation=Isolation.HARD,
     )
-
-
-@given(st.dictionaries(st.sampled_from([TFLOPS, VRAM, QOS, ISOLATION]), st.text()))
-def test_any_annotation_text_is_parsed_or_refused(found: dict[str, str]) -> None:
-    try:
-        parsed = share_policy.of_annotations(found)
-    except ParameterError:
-        parsed = ShareParameters()
-
-    limits = (parsed.tflops_limit, parsed.vram_limit)
-    assert parsed.limiter is parsed.overridable is None
-    assert all(limit is None or limit.nano > 0 for limit in limits)
