@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.core.admission import claim_admission, pod_request
@@ -24,6 +24,7 @@ from tests.support.builders.gpus import gpu
 from tests.support.builders.pods import pod_annotations
 from tests.support.builders.stored_claims import template_claim
 from tests.support.selecting import as_scheduled
+from tests.support.tally import examples
 
 UUID = "tensor-fusion.ai.dra-driver/uuid"
 BOTH = ["gpu-request", "gpu-request-2"]
@@ -447,6 +448,7 @@ def test_long_pool_name_matches_the_truncated_attribute() -> None:
 
 
 # Without NUL, which terminates the evaluator's C strings.
+@settings(max_examples=examples(40))  # each compiles two selectors
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=16))
 def test_any_text_is_compared_literally(text: str) -> None:
     named = replace(A100, attributes={**A100.attributes, "model": Attribute("string", text)})

@@ -177,49 +177,40 @@ def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[Po
     return pod_request.alternatives(wanted, slices, pool=pool)
 
 
-@pytest.mark.parametrize(
-    ("percent", "tflops"),
-    [
-        ("100", "312"),
-        ("50", "156"),
-        ("33", "102960m"),
-        ("12.5", "39"),
-        ("1n", "3n"),
-        ("0.3n", "3n"),
-    ],
-)
-def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
-    found = resolved(slice_of_models(A100), compute_percent_request=percent)
-
-    assert str(found.tflops) == tflops
-    assert not found.has_percentages
-
-
-@pytest.mark.parametrize(
-    ("slices", "annotations"),
-    [
-        ([slice_of_models(A100, A100)], {}),
-        ([slice_of_models(A100), slice_of_models(T4, pool="other")], {}),
-        ([slice_of_models(A100, T4)], {"gpu_model": "A100"}),
-        ([slice_of_models(A100), slice_of_models(A100)], {"dra_cel_expression": "true"}),
-        ([slice_of_models(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
-    ],
-)
-def test_only_cards_that_the_pod_can_get_are_considered(
-    slices: list[Json], annotations: dict[str, str]
-) -> None:
-    found = resolved(*slices, compute_percent_request="50", **annotations)
-
-    assert str(found.tflops) == "156"
-
-
 SMALL = ("A100", "312", "40Gi")
 LIKE = {"compute_percent_request": "memory"}
+HALF = {"compute_percent_request": "50"}
 
 
 @pytest.mark.parametrize(
     ("slices", "annotations", "expected"),
     [
+        # Percentages of a card's compute are converted exactly.
+        *(
+            ([slice_of_models(A100)], {"compute_percent_request": percent}, [("", tflops, None)])
+            for percent, tflops in {
+                "100": "312",
+                "50": "156",
+                "33": "102960m",
+                "12.5": "39",
+                "1n": "3n",
+                "0.3n": "3n",
+            }.items()
+        ),
+        # Only cards that the pod can get are considered.
+        ([slice_of_models(A100, A100)], HALF, [("", "156", None)]),
+        ([slice_of_models(A100), slice_of_models(T4, pool="other")], HALF, [("", "156", None)]),
+        ([slice_of_models(A100, T4)], {**HALF, "gpu_model": "A100"}, [("A100", "156", None)]),
+        (
+            [slice_of_models(A100), slice_of_models(A100)],
+            {**HALF, "dra_cel_expression": "true"},
+            [("", "156", None)],
+        ),
+        (
+            [slice_of_models(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}],
+            HALF,
+            [("", "156", None)],
+        ),
         # A percentage of each card's memory, in whole MiB, and of its compute.
         ([slice_of_models(A100)], {"vram_percent_request": "50"}, [("", None, "40Gi")]),
         ([slice_of_models(A100)], {"vram_percent_request": "33.3"}, [("", None, "27279Mi")]),
@@ -282,9 +273,6 @@ def test_each_model_has_the_amounts_that_percentages_are_of_it(
         for each in found
     ] == expected
     assert not any(each.has_percentages for each in found)
-
-
-HALF = {"compute_percent_request": "50"}
 
 
 @pytest.mark.parametrize(
