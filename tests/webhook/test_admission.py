@@ -283,16 +283,30 @@ def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
     assert [errors(verdict) == ["no answer"] for verdict in verdicts] == unavailable
 
 
-def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
+@pytest.mark.parametrize(
+    ("annotation", "text", "error"),
+    [
+        ("dra-cel-expression", "device.nosuch == 'x'", "1:7: undefined field 'nosuch'"),
+        ("dra-cel-expression", "true &&\n'a'.matches('(')", "2:13: invalid regular expression"),
+        (
+            "dra-cel-expression",
+            'device.attributes["model"] == 5',
+            "1:56: found no matching overload for '_==_'",
+        ),
+        ("dra-cel-expression", "device.driver", "must evaluate to bool or the unknown type"),
+        ("dra-cel-expression", "true //" + "x" * 10_240, "1:1: found 10247 bytes"),
+        ("dra-cel-expression", "[" * 10_000, "1:61: found nesting more than 60 levels deep"),
+        ("compute-percent-request", "25", "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected"),
+    ],
+)
+def test_what_no_claim_can_have_is_refused_at_the_pod(
+    annotation: str, text: str, error: str
+) -> None:
     cluster = Cluster(slices=[slice_of_models(A100, T4)])
 
-    (found,) = errors(cluster.pod(dra_enabled="true", compute_percent_request="25"))
+    (found,) = errors(cluster.pod(dra_enabled="true", vram_request="8Gi", **{annotation: text}))
 
-    assert found == (
-        "metadata.annotations[tensor-fusion.ai/compute-percent-request]: found T4 of 65 TFLOPS, "
-        "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
-        "or an amount instead of a percentage"
-    )
+    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/{annotation}]: {error}")
 
 
 def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
@@ -323,26 +337,6 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
     assert [text.partition(",")[0] for text in errors(verdict)] == [
         f"metadata.labels[tensor-fusion.ai/enabled]: {text}" for text in refused
     ]
-
-
-@pytest.mark.parametrize(
-    ("expression", "error"),
-    [
-        ("device.nosuch == 'x'", "1:7: undefined field 'nosuch' not found"),
-        ("true &&\n'a'.matches('(')", "2:13: invalid regular expression: missing )"),
-        ('device.attributes["model"] == 5', "1:56: found no matching overload for '_==_'"),
-        ("device.driver", "must evaluate to bool or the unknown type, not string"),
-        ("true //" + "x" * 10_240, "1:1: found 10247 bytes, expected at most 10240"),
-        ("[" * 10_000, "1:61: found nesting more than 60 levels deep"),
-    ],
-)
-def test_selector_that_the_api_server_would_refuse_in_the_claim_is_refused_at_the_pod(
-    expression: str, error: str
-) -> None:
-    verdict = Cluster().pod(dra_enabled="true", dra_cel_expression=expression, **AMOUNTS)
-
-    (found,) = errors(verdict)
-    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/dra-cel-expression]: {error}")
 
 
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
