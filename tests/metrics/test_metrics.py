@@ -227,17 +227,7 @@ def states(label: str, **values: float) -> Samples:
             id="share without limits",
         ),
         pytest.param(
-            node_view(
-                shares=(
-                    share_view(
-                        "a",
-                        pods=tuple(
-                            PodRef(namespace="default", name=name, uid=name)
-                            for name in ("p1", "p2")
-                        ),
-                    ),
-                )
-            ),
+            node_view(shares=(share_view("a", pods=TWO_PODS),)),
             {"share_limit_vram_bytes": [({**SHARE, "pod": "p1,p2"}, 8 * GIB)]},
             id="claim of several pods",
         ),
@@ -349,44 +339,35 @@ PROMETHEUS_3 = (
 )
 
 
-def written(accept: str) -> tuple[str, bytes]:
-    return NodeMetrics().written(accept, view=node_view, most_shares=10)
-
-
-@pytest.mark.parametrize("accept", [PROMETHEUS_3, "application/openmetrics-text"])
-def test_openmetrics_if_the_client_accepts_it(accept: str) -> None:
-    content_type, body = written(accept)
-
-    assert content_type.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
-    assert body.endswith(b"# EOF\n")
-    assert from_openmetrics(body).value("cards_known") == 1
-
-
-@pytest.mark.parametrize("accept", ["", "*/*", "text/html", "text/plain;version=0.0.4"])
-def test_text_format_for_all_others(accept: str) -> None:
-    content_type, body = written(accept)
-
-    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
-    assert b"# EOF" not in body
-    assert from_text(body).value("cards_known") == 1
+OPEN, TEXT = "application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"
 
 
 @pytest.mark.parametrize(
-    "accept",
+    ("accept", "expected"),
     [
-        "application/openmetrics-text;version=x",
-        "application/openmetrics-text;version=1.0.0\r\n Set-Cookie: a=b",
-        "application/openmetrics-text;version=9.\x1b[31m",
-        "text/plain;version=" + "9" * 5000,
-        ";;;,,,===",
+        (PROMETHEUS_3, OPEN),
+        ("application/openmetrics-text", OPEN),
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/html", TEXT),
+        ("text/plain;version=0.0.4", TEXT),
+        # Any other header gets an answer with a plain type of content.
+        ("application/openmetrics-text;version=x", ""),
+        ("application/openmetrics-text;version=1.0.0\r\n Set-Cookie: a=b", ""),
+        ("application/openmetrics-text;version=9.\x1b[31m", ""),
+        ("text/plain;version=" + "9" * 5000, ""),
+        (";;;,,,===", ""),
     ],
 )
-def test_any_accept_header_gets_an_answer_with_a_plain_content_type(accept: str) -> None:
-    content_type, body = written(accept)
+def test_format_is_the_one_that_the_client_accepts(accept: str, expected: str) -> None:
+    content_type, body = NodeMetrics().written(accept, view=node_view, most_shares=10)
 
-    assert content_type.isprintable()
-    assert len(content_type) < 200
-    assert b"tensorfusion_dra_cards_known 1.0\n" in body
+    is_open = content_type.startswith(OPEN)
+    parsed = from_openmetrics(body) if is_open else from_text(body)
+    assert content_type.startswith(expected)
+    assert re.fullmatch(r"[ -~]{20,200}; charset=utf-8(; [a-z=-]+)?", content_type)
+    assert body.endswith(b"# EOF\n") is is_open
+    assert parsed.value("cards_known") == 1
 
 
 def words(heading: str) -> set[str]:

@@ -82,40 +82,26 @@ def test_card_recovers_after_quiet_time_and_good_readings(
 
 
 @pytest.mark.parametrize(
-    ("finding", "clears"),
+    ("findings", "clear_seconds", "is_cleared"),
     [
-        (GOOD, True),
-        (Finding(was_reset=True), True),
-        (SILENT, False),
+        # By the driver, by a reset, or by being away and back.
+        ([GOOD, *[SILENT] * 4], 0, True),
+        ([Finding(was_reset=True), *[SILENT] * 4], 0, True),
+        ([bad(LOST), *[SILENT] * 4], 0, True),
+        ([SILENT] * 99, 0, False),
+        # By time, if configured.
+        ([SILENT] * 8, 400, False),
+        ([SILENT] * 11, 400, True),
+        ([SILENT] * 4, 0.5, True),
     ],
 )
-def test_reported_error_is_cleared_by_the_driver_or_by_a_reset(
-    finding: Finding, clears: bool
-) -> None:
-    struck = health.reported(HEALTHY, XID, moment(0))
-
-    found = after(finding, *[SILENT] * 9, every=1000, start=struck)
-
-    assert (found == HEALTHY) is clears
-
-
-def test_card_that_was_away_and_is_back_counts_as_reset() -> None:
-    struck = health.reported(HEALTHY, XID, moment(0))
-
-    assert after(bad(LOST), *[SILENT] * 4, start=struck) == HEALTHY
-
-
-@pytest.mark.parametrize(
-    ("clear_seconds", "readings", "is_cleared"),
-    [(0, 99, False), (400, 8, False), (400, 11, True), (0.5, 4, True)],
-)
-def test_reported_error_is_cleared_by_time_if_configured(
-    clear_seconds: float, readings: int, *, is_cleared: bool
+def test_reported_error_is_cleared_by_the_driver_by_a_reset_or_by_time(
+    findings: Sequence[Finding], clear_seconds: float, *, is_cleared: bool
 ) -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
     rules = replace(RULES, xid_clear_seconds=clear_seconds)
 
-    assert (after(*[SILENT] * readings, start=struck, rules=rules) == HEALTHY) is is_cleared
+    assert (after(*findings, start=struck, rules=rules) == HEALTHY) is is_cleared
 
 
 def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> None:
