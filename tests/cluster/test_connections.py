@@ -105,10 +105,29 @@ def api(
     return Api(write_kubeconfig(folder / "kubeconfig", user, server=tls_url, **trust, **settings))
 
 
-def test_ca_without_key_usage_is_trusted_as_by_go_clients(
-    authority: Authority, tls_url: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("host", "trusts", "settings"),
+    [
+        # A CA without key usage, which Go clients trust.
+        ("127.0.0.1", True, {}),
+        ("127.0.0.1", False, {}),
+        ("localhost", True, {"tls-server-name": "127.0.0.1"}),
+    ],
+    ids=["by its CA", "without verification", "by another name"],
+)
+def test_kubeconfig_says_how_the_server_is_verified(
+    authority: Authority,
+    tls_url: str,
+    tmp_path: Path,
+    host: str,
+    settings: dict[str, Any],
+    *,
+    trusts: bool,
 ) -> None:
-    assert api(tmp_path, tls_url, authority).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
+    there = tls_url.replace("127.0.0.1", host)
+    client = api(tmp_path, there, authority if trusts else None, **settings)
+
+    assert client.call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
 def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> None:
@@ -116,10 +135,6 @@ def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> No
 
     with pytest.raises(RetryableError, match="CERTIFICATE_VERIFY_FAILED"):
         api(tmp_path, tls_url, other).call("GET", "/api/v1/nodes/a", wait_seconds=5)
-
-
-def test_kubeconfig_may_disable_verification(tls_url: str, tmp_path: Path) -> None:
-    assert api(tmp_path, tls_url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
 class ClientFiles:
@@ -236,14 +251,6 @@ def test_key_with_a_password_is_refused(
 
     with pytest.raises(RetryableError, match="key is encrypted, password is required"):
         api_with_certificate.call("GET", "/api/v1/nodes/a")
-
-
-def test_server_may_have_another_name(authority: Authority, tls_url: str, tmp_path: Path) -> None:
-    elsewhere = tls_url.replace("127.0.0.1", "localhost")
-    settings: dict[str, Any] = {"tls-server-name": "127.0.0.1"}
-    named = api(tmp_path, elsewhere, authority, **settings)
-
-    assert named.call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
 EMPTY = head("Content-Length: 2") + b"{}"

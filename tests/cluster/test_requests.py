@@ -33,6 +33,7 @@ from tensorfusion_dra.core.observed import ApiServerView
 from tests.support import canned_api, raw_server
 from tests.support.answers import SLICES_PATH, Answers, failing, nothing
 from tests.support.raw_server import HANG_UP, RawServer, chunk, head
+from tests.support.threads import running
 from tests.support.virtual_time import VirtualClock, VirtualTime
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -223,7 +224,7 @@ def test_answer_that_drips_bytes_times_out(
 ) -> None:
     pieces = itertools.chain(begins, itertools.repeat(drips))
     with served(tmp_path, lambda: pieces, pause_seconds=0.05) as (server, api):
-        outcome = outcome_of(lambda: read(api, 1.5))
+        outcome = outcome_of(lambda: read(api, 0.8))
 
     assert str(outcome) == f"{verb} {SLICES_PATH}: no answer within the time"
     assert len(server.requests) == 1
@@ -244,7 +245,7 @@ def test_watch_with_regular_events_outlives_the_silence_limit(tmp_path: Path) ->
         (get, [CHUNKED, b"fffffffffff\r\n", *[b" " * 65536] * 10_000], "answer"),
         (get, [head(), *[b" " * 65536] * 10_000], "answer"),
         (follow, [CHUNKED, *[chunk(b"x" * 65536)] * 1000], "event"),
-        (follow, [CHUNKED, *[chunk(b"x") * 65536] * 1000], "event"),
+        (follow, [CHUNKED, *[chunk(b"x") * 4096] * 1000], "event"),
     ],
     ids=["length", "chunks", "one-chunk", "until-closed", "event", "event in small chunks"],
 )
@@ -255,33 +256,39 @@ def test_endless_answer_is_rejected_after_bounded_bytes(
     answer: list[bytes],
     found: str,
 ) -> None:
-    monkeypatch.setattr(cluster_api, "_MAX_ANSWER_BYTES", MIB)
-    monkeypatch.setattr(cluster_api, "_MAX_EVENT_BYTES", MIB)
+    monkeypatch.setattr(cluster_api, "_MAX_ANSWER_BYTES", 2**17)
+    monkeypatch.setattr(cluster_api, "_MAX_EVENT_BYTES", 2**17)
     with served(tmp_path, lambda: answer) as (server, api):
         outcome = outcome_of(lambda: read(api, 60))
 
     assert isinstance(outcome, UnreadableError)
-    assert str(outcome).endswith(f"{found}: found more than {MIB} bytes")
+    assert str(outcome).endswith(f"{found}: found more than {2**17} bytes")
     assert server.bytes_sent < 20 * MIB  # includes bytes in the sockets' buffers
     assert len(server.requests) == 1
 
 
-def test_only_the_beginning_of_an_error_response_is_read(tmp_path: Path) -> None:
-    pieces = [head(f"Content-Length: {10**13}", status=500), *[b"no! " * 16384] * 10_000]
-    with served(tmp_path, lambda: pieces) as (server, api):
+SECRET = b"Bearer s3cr3t-t0k3n-that-is-longer-than-the-rest-of-the-text"
+
+
+@pytest.mark.parametrize(
+    ("status", "pieces", "shown"),
+    [
+        (500, [b"no! " * 16384] * 10_000, "no! no! no! "),
+        (500, [b"said" + b" " * 65500 + SECRET, b" " * 65536], "said"),
+        (422, [b'{"message": ' + b"[" * 30_000], '{"message": [[['),
+    ],
+    ids=["endless", "secret cut in two", "deeply nested"],
+)
+def test_only_the_beginning_of_an_error_response_is_read(
+    tmp_path: Path, status: int, pieces: list[bytes], shown: str
+) -> None:
+    length = head(f"Content-Length: {sum(map(len, pieces))}", status=status)
+    with served(tmp_path, lambda: [length, *pieces]) as (server, api):
         outcome = outcome_of(lambda: get(api))
 
-    assert str(outcome).startswith(f"GET {SLICES_PATH}: 500: no! no! no! ")
-    assert server.bytes_sent < 20 * MIB
-
-
-def test_secret_cut_in_two_is_not_shown(tmp_path: Path) -> None:
-    text = b"said" + b" " * 65500 + b"Bearer s3cr3t-t0k3n-that-is-longer-than-the-rest-of-the-text"
-    pieces = [head(f"Content-Length: {10**6}", status=500), text, b" " * 65536]
-    with served(tmp_path, lambda: pieces) as (_, api):
-        outcome = outcome_of(lambda: get(api))
-
+    assert str(outcome).startswith(f"GET {SLICES_PATH}: {status}: {shown}")
     assert "s3cr3t" not in str(outcome)
+    assert server.bytes_sent < 20 * MIB
 
 
 @pytest.mark.parametrize("nested", [b'{"a":' * 200 + b"1" + b"}" * 200, b"[" * 100_000])
@@ -291,15 +298,6 @@ def test_deeply_nested_responses_and_events_are_unreadable(tmp_path: Path, neste
             get(api)
         with pytest.raises(UnreadableError, match="levels of nesting"):
             follow(api)
-
-
-def test_error_with_deeply_nested_message_keeps_its_status(tmp_path: Path) -> None:
-    body = b'{"message": ' + b"[" * 30_000
-    answer = [head(f"Content-Length: {len(body)}", status=422), body]
-    with served(tmp_path, lambda: answer) as (_, api):
-        outcome = outcome_of(lambda: get(api))
-
-    assert f"GET {SLICES_PATH}: 422: " in str(outcome)
 
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -401,15 +399,6 @@ def test_verb_and_resource_of_a_request(method: str, path: str, verb: str, resou
     }
 
 
-def test_names_in_paths_make_no_new_labels() -> None:
-    exchanges = Exchanges()
-
-    for number in range(1000):
-        exchanges.record("GET", f"/apis/g{number}/v1/r{chr(97 + number % 26)}/x", 200)
-
-    assert exchanges.view().requests == {("get", "other", "200"): 1000}
-
-
 TOKEN = "s3cr3t-t0k3n-of-the-node-plugin"
 JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
 
@@ -457,22 +446,14 @@ def test_malformed_lists_are_retried(
     api = Api(answers.kubeconfig(tmp_path, {"token": TOKEN}))
     answers.body = json.dumps(document).encode()
     following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
-    thread = Thread(target=following.run)
-    with capture_logs() as logs:
-        thread.start()
-
-        items = document.get("items")
-        if items:
+    with capture_logs() as logs, running(following.run, stop=following.stop):
+        if document.get("items"):
             with pytest.raises(RetryableError):
                 Slices(api, node_name="node-01").fetch()
         requested = len(answers.tokens)
         assert eventually(lambda: len(answers.tokens) > requested + 2)
-        assert thread.is_alive()
 
-        following.stop()
-        thread.join(PATIENCE_SECONDS)
     assert {line["event"] for line in logs} <= {"watch_retried"}
-    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
@@ -639,10 +620,10 @@ def test_missing_permission_on_slices_is_named(server: ApiServer, api: Api) -> N
 
 
 @pytest.mark.parametrize("fault", [Refuse(500), Refuse(403, "no right"), Refuse(429, "", 60)])
-def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
+def test_server_failing_for_an_hour_gets_a_request_every_15_seconds_at_most(
     server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch, fault: Refuse
 ) -> None:
-    virtual = VirtualTime(hours=6)
+    virtual = VirtualTime(hours=1)
     monkeypatch.setattr(watch, "Event", virtual.event)
     server.faults.add("list", "resourceslices", fault)
     following = Slices(api, node_name="node-01").watch(on_change=nothing, on_return=nothing)
@@ -651,7 +632,7 @@ def test_server_failing_for_six_hours_gets_a_request_every_15_seconds_at_most(
         following.run()
 
     least = fault.retry_after_seconds or 15
-    assert server.requests.count("list", "resourceslices") <= 6 * 3600 / least + 10
+    assert server.requests.count("list", "resourceslices") <= 3600 / least + 10
     assert len(logs) == 1
 
 

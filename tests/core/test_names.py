@@ -10,11 +10,14 @@ from tests.support.builders.gpus import gpu
 
 
 def test_names_are_those_of_the_guide() -> None:
-    assert names.DRIVER == "tensor-fusion.ai.dra-driver"
-    assert names.CLAIM_TEMPLATE == "tensor-fusion-gpu-template"
-    assert names.SLICE_PREFIX == "tensor-fusion-resource-slice-"
-    assert names.LABEL_MANAGED_BY == "tensor-fusion.ai/managed-by"
-    assert names.LABEL_HOSTNAME == "kubernetes.io/hostname"
+    expected = {
+        "DRIVER": "tensor-fusion.ai.dra-driver",
+        "CLAIM_TEMPLATE": "tensor-fusion-gpu-template",
+        "SLICE_PREFIX": "tensor-fusion-resource-slice-",
+        "LABEL_MANAGED_BY": "tensor-fusion.ai/managed-by",
+        "LABEL_HOSTNAME": "kubernetes.io/hostname",
+    }
+    assert {name: getattr(names, name) for name in expected} == expected
 
 
 def test_kubelet_finds_the_newest_version_of_each_service_first() -> None:

@@ -51,6 +51,9 @@ VIRTUAL = {
 (OVERSOLD_CARD,) = published_devices(gpu(), node=OVERSOLD)
 WHOLE = {"tflops": "312", "vram": "80Gi", "exclusive": True}
 SINCE = datetime(2026, 3, 1, tzinfo=UTC)
+SICK = Unhealthy(
+    worst=HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79"), since=SINCE
+)
 
 
 def amounts(tflops: int, vram_gib: int) -> Amounts:
@@ -99,12 +102,12 @@ def test_card_shows_what_is_taken_of_it(
     """In this order: what the card has, what its tenants divide, what is taken, what is left."""
     claims = [] if taken is None else [prepared_claim(share_of(device, **taken))]
 
-    (card,) = viewed((device,), *claims)
+    (card,) = viewed((device,), *claims, unhealthy={device.name: SICK})
 
     found = [card.physical, card.capacity, card.consumed, card.free]
     assert found == [amounts(*each) for each in shown]
     assert card.is_virtual == (device is OVERSOLD_CARD)
-    assert card.unhealthy is None
+    assert card.unhealthy == SICK
 
 
 def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
@@ -119,11 +122,10 @@ def test_shares_of_several_claims_add_up_on_their_card_alone() -> None:
 
 
 def test_admin_access_takes_nothing() -> None:
-    (device,) = published_devices(gpu())
-    claim = prepared_claim(share_of(device, admin_access=True, exclusive=True, consumed={}))
+    claim = prepared_claim(share_of(CARD, admin_access=True, exclusive=True, consumed={}))
 
-    (card,) = viewed((device,), claim)
-    (share,) = shares_of(device, claim)
+    (card,) = viewed((CARD,), claim)
+    (share,) = shares_of(CARD, claim)
 
     assert card.free == card.capacity
     assert share.share.admin_access
@@ -131,17 +133,16 @@ def test_admin_access_takes_nothing() -> None:
 
 
 def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take() -> None:
-    (device,) = published_devices(gpu())
     given = {
         "example.com/slots": capacity.consumable(16),
         "acme.example/buffer": capacity.consumable("4Gi"),
     }
-    extended = replace(device, capacity={**given, **device.capacity})
+    extended = replace(CARD, capacity={**given, **CARD.capacity})
     amounts = {"tflops": quantity.parse("1"), "vram": quantity.parse("1Gi")}
     shares = [
-        share_of(device, consumed={**amounts, "example.com/slots": quantity.parse("2")}),
-        share_of(device, consumed={**amounts, "acme.example/buffer": quantity.parse("1536Mi")}),
-        share_of(device, consumed=amounts),
+        share_of(CARD, consumed={**amounts, "example.com/slots": quantity.parse("2")}),
+        share_of(CARD, consumed={**amounts, "acme.example/buffer": quantity.parse("1536Mi")}),
+        share_of(CARD, consumed=amounts),
     ]
 
     (card,) = viewed((extended,), *map(prepared_claim, shares))
@@ -150,65 +151,30 @@ def test_capacities_of_other_packages_are_sorted_and_have_what_their_shares_take
         ("acme.example/buffer", "4Gi", "1536Mi"),
         ("example.com/slots", "16", "2"),
     ]
-    assert viewed((device,), *map(prepared_claim, shares))[0].others == ()
+    assert viewed((CARD,), *map(prepared_claim, shares))[0].others == ()
 
 
-def test_sick_card_has_its_reason() -> None:
-    (device,) = published_devices(gpu())
-    trouble = HealthProblem(
-        kind=ProblemKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
-    )
-    unhealthy = Unhealthy(worst=trouble, since=SINCE)
+@pytest.mark.parametrize(
+    ("published", "limit_nano_tflops"), [(CARD, 156 * NANO), (published_devices(*gpus(2))[1], None)]
+)
+def test_limit_is_shown_in_tflops_of_its_card_if_that_is_published(
+    published: Device, limit_nano_tflops: int | None
+) -> None:
+    (share,) = shares_of(published, prepared_claim(share_of(CARD), enforcer="tensor-fusion"))
 
-    (card,) = viewed((device,), unhealthy={device.name: unhealthy})
-
-    assert card.unhealthy == unhealthy
-
-
-def test_limit_is_shown_in_tflops_of_its_card() -> None:
-    (device,) = published_devices(gpu())
-
-    (share,) = shares_of(device, prepared_claim(share_of(device), enforcer="tensor-fusion"))
-
-    assert share.limit == limit(50, 20)
-    assert share.limit_nano_tflops == 156 * NANO
-    assert share.requested == amounts(100, 16)
+    assert (share.share.gpu_uuid, share.requested) == (CARD.gpu.uuid, amounts(100, 16))
+    assert (share.limit, share.limit_nano_tflops) == (limit(50, 20), limit_nano_tflops)
 
 
-def test_share_of_a_card_that_is_not_published_is_shown_without_its_compute_limit() -> None:
-    (device, gone) = published_devices(*gpus(2))
+def test_each_share_has_its_own_verdict_unless_they_are_of_an_older_record() -> None:
+    claim = prepared_claim(share_of(CARD), share_of(CARD, request="second"))
+    current = [
+        CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=SINCE),
+        CurrentVerdict(verdict=verdicts.unknown("NoProcessYet", "?"), since=SINCE),
+    ]
 
-    (share,) = shares_of(device, prepared_claim(share_of(gone)))
-
-    assert share.share.gpu_uuid == gone.gpu.uuid
-    assert (share.limit, share.limit_nano_tflops) == (limit(50, 20), None)
-
-
-def test_each_share_has_its_own_verdict() -> None:
-    (device,) = published_devices(gpu())
-    two = prepared_claim(share_of(device), share_of(device, request="second"))
-    current_verdicts = tuple(
-        CurrentVerdict(verdict=each, since=SINCE)
-        for each in (
-            verdicts.enforced("LimiterActive", "ok"),
-            verdicts.unknown("NoProcessYet", "?"),
-        )
-    )
-
-    found = shares_of(device, two, *current_verdicts)
-
-    assert [each.share.request for each in found] == ["gpu", "second"]
-    assert tuple(each.enforcement for each in found) == current_verdicts
-
-
-def test_verdicts_of_another_number_of_shares_belong_to_an_older_record() -> None:
-    (device,) = published_devices(gpu())
-    current = CurrentVerdict(verdict=verdicts.enforced("LimiterActive", "ok"), since=SINCE)
-    claim = prepared_claim(share_of(device), share_of(device, request="second"))
-
-    found = shares_of(device, claim, current)
-
-    assert [each.enforcement for each in found] == [None, None]
+    assert [each.enforcement for each in shares_of(CARD, claim, *current)] == current
+    assert [each.enforcement for each in shares_of(CARD, claim, current[0])] == [None, None]
 
 
 def test_document_has_every_card_and_share_of_the_view() -> None:

@@ -130,48 +130,35 @@ def mounted(files: HostDriverFiles) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["nvidia.yaml", "nvidia.json"])
+@pytest.mark.parametrize(
+    ("name", "document", "is_found"),
+    [
+        ("nvidia.json", spec("0", UUID, "all"), True),
+        ("nvidia.yaml", spec("0", UUID, "all"), True),
+        # Names of another form, and kinds of other specs.
+        ("nvidia.json", spec("0", "all"), False),
+        ("nvidia.json", spec(UUID.lower()), False),
+        ("nvidia.json", spec(UUID[:-1]), False),
+        ("nvidia.json", spec(UUID, kind="k8s.device-plugin.nvidia.com/gpu"), False),
+        ("nvidia.json", spec(UUID, kind="management.nvidia.com/gpu"), False),
+        ("nvidia.json", spec(UUID, kind="nvidia.com/mig"), False),
+        # Files that runtimes ignore, and our own specs.
+        ("nvidia.yml", spec(UUID), False),
+        ("nvidia.json.tmp", spec(UUID), False),
+        ("tensor-fusion.ai-vgpu_a.json", spec(UUID), False),
+    ],
+)
 def test_card_named_by_uuid_in_a_toolkit_spec_has_a_toolkit_device(
-    tmp_path: Path, cdi: Path, name: str
+    tmp_path: Path, cdi: Path, name: str, document: dict[str, Any], *, is_found: bool
 ) -> None:
-    document = spec("0", UUID, "all")
     document["devices"] += [None, {}, {"name": 7}]
-    text = json.dumps(document) if name.endswith("json") else yaml.safe_dump(document)
+    text = yaml.safe_dump(document) if "json" not in name else json.dumps(document)
     (cdi / name).write_text(text)
 
-    assert driver(tmp_path, tmp_path / "none", cdi).toolkit_device(UUID) == f"nvidia.com/gpu={UUID}"
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        spec("0", "all"),
-        spec(UUID.lower()),
-        spec(UUID[:-1]),
-        spec(UUID, kind="k8s.device-plugin.nvidia.com/gpu"),
-        spec(UUID, kind="management.nvidia.com/gpu"),
-        spec(UUID, kind="nvidia.com/mig"),
-    ],
-    ids=["by index", "lower case", "shorter", "device plugin", "management", "mig"],
-)
-def test_other_device_names_and_spec_kinds_are_ignored(
-    tmp_path: Path, cdi: Path, document: dict[str, Any]
-) -> None:
-    (cdi / "nvidia.json").write_text(json.dumps(document))
-
     with capture_logs() as logs:
-        assert driver(tmp_path, cdi).toolkit_device(UUID) is None
+        found = driver(tmp_path, tmp_path / "none", cdi).toolkit_device(UUID)
 
-    assert logs == []
-
-
-@pytest.mark.parametrize("name", ["nvidia.yml", "nvidia.json.tmp", "tensor-fusion.ai-vgpu_a.json"])
-def test_files_that_runtimes_ignore_and_our_own_specs_are_not_read(
-    tmp_path: Path, cdi: Path, name: str
-) -> None:
-    (cdi / name).write_text(json.dumps(spec(UUID)))
-
-    assert driver(tmp_path, cdi).toolkit_device(UUID) is None
+    assert (found, logs) == (f"nvidia.com/gpu={UUID}" if is_found else None, [])
 
 
 def test_new_changed_and_removed_specs_are_noticed(tmp_path: Path, cdi: Path) -> None:

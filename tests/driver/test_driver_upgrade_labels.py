@@ -1,8 +1,11 @@
-"""Which labels of a Node say that its NVIDIA driver is being replaced."""
+"""Which labels of a Node say that its NVIDIA driver is being replaced, and until when it is."""
+
+from pathlib import Path
 
 import pytest
 
 from tensorfusion_dra.driver import driver_replacement
+from tensorfusion_dra.driver.driver_replacement import DriverReplacement
 
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 BY_HAND = "tensor-fusion.ai/replace-driver"
@@ -41,3 +44,22 @@ def test_driver_is_replaced_from_the_deletion_of_pods_until_it_is_loaded(
 
     assert bool(found) is is_replaced
     assert not found or found in {f"{key}={value}" for key, value in labels.items()}
+
+
+def test_replacement_outlives_the_process_and_ends_with_a_reading_without_the_label(
+    tmp_path: Path,
+) -> None:
+    marker = tmp_path / "run" / "driver-replacement"
+
+    def started() -> DriverReplacement:
+        return DriverReplacement(marker, list, is_followed=True)
+
+    started().follow({BY_HAND: "true"})
+    again = started()
+    again.end()
+    during = again.unhealthy
+    again.follow({})
+    again.end()
+
+    assert during is not None
+    assert (again.unhealthy, started().unhealthy) == (None, None)

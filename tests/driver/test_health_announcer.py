@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
-from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
+from tensorfusion_dra.core.devices.health import (
+    CardEvent,
+    EventKind,
+    HealthProblem,
+    ProblemKind,
+    Unhealthy,
+)
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.health_announcer import HealthAnnouncer
 from tensorfusion_dra.driver.status import StatusReporter
 from tests.support.ports import EventsInMemory
 from tests.support.prepared_node import GPU_0, GPU_1, NoStatus, Setup, put_claim, share_result
+from tests.support.threads import running
+from tests.support.waiting import eventually
 
 LOST = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
 XID = HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79")
@@ -118,3 +126,16 @@ def test_claims_are_reported_once_the_ledger_is_readable_again(
     announced.announcer.announce()
 
     assert announced.reports.names == ["a"]
+
+
+def test_changes_are_announced_until_the_loop_is_stopped(announced: Announced) -> None:
+    node = announced.node
+    node.prepare(put_claim(node, "a", share_result(GPU_0)))
+    with running(announced.announcer.run, stop=announced.announcer.stop):
+        (gpu, *_) = node.discovery.read().gpus
+        node.catalog.on_event(CardEvent(gpu_uuid=gpu.uuid, kind=EventKind.XID, code=79))
+
+        assert eventually(lambda: announced.reports.names == ["a"])
+
+    ((reason, _),) = announced.events.written
+    assert reason == "GPUUnhealthy"

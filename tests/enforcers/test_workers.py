@@ -1,6 +1,7 @@
 """Pods for which Tensor Fusion's hypervisor keeps the limits of their claims."""
 
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,15 +12,16 @@ import pytest
 from tensorfusion_dra.core.claims import share_policy
 from tensorfusion_dra.core.claims.claim import PodRef
 from tensorfusion_dra.core.claims.prepared import Limit
+from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.status import StatusReporter
-from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
+from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
 from tests.driver.test_status import StatusAtServer
-from tests.support.builders.prepared_claims import limit
+from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.prepared_node import GPU_0, GPU_1, error_of, share_result
@@ -708,7 +710,20 @@ def test_notes_of_pods_that_are_gone_are_deleted(node: WorkerNode) -> None:
         assert eventually(
             lambda: {note.name for note in notes.iterdir()} == {".lock", "uid-of-the-next"}
         )
+    assert stat.S_IMODE((notes / "uid-of-the-next").stat().st_mode) == 0o600
     assert len(node.hypervisor.calls) == 2
+
+
+def test_hypervisor_keeps_soft_limits_of_its_own_claims_only() -> None:
+    soft = prepared_share(0, limit(50, 20))
+    hard = prepared_share(1, limit(50, 20), isolation=Isolation.HARD)
+    free = prepared_share(2, None)
+
+    claims = [
+        prepared_claim(soft, hard, free, enforcer=enforcer) for enforcer in ("tensor-fusion", "mps")
+    ]
+
+    assert [list(marks.soft_shares(claim)) for claim in claims] == [[soft], []]
 
 
 def test_running_pod_whose_folder_was_replaced_is_left_alone(node: WorkerNode) -> None:

@@ -1,7 +1,9 @@
 """Metrics of the node plugin and the webhook: values, formats, and agreement with the documents."""
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from platform import python_version
 
 import pytest
 
@@ -18,6 +20,7 @@ from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.core.observed import (
     Amounts,
     ApiServerView,
+    NodeView,
     PublishingView,
     RegistrationState,
     RegistrationView,
@@ -36,215 +39,236 @@ from tests.support.builders.node_views import (
     share_view,
 )
 
-
-def test_a_card_with_its_amounts() -> None:
-    card = card_view(consumed=amounts(tflops=100, gib=16))
-
-    found = scrape(node_view(cards=(card,)))
-
-    expected = {
-        "card_physical_tflops": 312,
-        "card_physical_vram_bytes": 80 * GIB,
-        "card_capacity_tflops": 312,
-        "card_capacity_vram_bytes": 80 * GIB,
-        "card_consumed_tflops": 100,
-        "card_consumed_vram_bytes": 16 * GIB,
-        "card_free_tflops": 212,
-        "card_free_vram_bytes": 64 * GIB,
-    }
-    assert {name: found.value(name, uuid="GPU-0001") for name in expected} == expected
-    assert found.values("card_oversubscription_ratio", "resource") == {"tflops": 1, "vram": 1}
-    ((labels, value),) = found.each("card_info")
-    assert value == 1
-    assert labels == {
-        "uuid": "GPU-0001",
-        "device": "gpu-0001",
-        "model": "A100",
-        "product_name": "NVIDIA A100-SXM4-80GB",
-        "driver_version": "580.65.06",
-        "pci_bus_id": "0000:07:00.0",
-    }
+Samples = Sequence[tuple[Mapping[str, str], float]]
+"""Labels and value of each sample of a metric."""
 
 
-def test_an_oversubscribed_card_has_its_virtual_capacity() -> None:
-    card = card_view(capacity=amounts(tflops=468, gib=100), is_virtual=True)
-
-    found = scrape(node_view(cards=(card,)))
-
-    expected = {
-        "card_physical_tflops": 312,
-        "card_capacity_tflops": 468,
-        "card_capacity_vram_bytes": 100 * GIB,
-    }
-    assert {name: found.value(name) for name in expected} == expected
-    assert found.values("card_oversubscription_ratio", "resource") == {"tflops": 1.5, "vram": 1.25}
+def sorted_samples(samples: Samples) -> Samples:
+    return sorted(samples, key=str)
 
 
-def test_a_card_without_compute_has_no_ratio_of_it() -> None:
-    card = card_view(physical=Amounts(vram_bytes=GIB), capacity=Amounts(vram_bytes=GIB))
-
-    found = scrape(node_view(cards=(card,)))
-
-    assert found.values("card_oversubscription_ratio", "resource") == {"vram": 1}
-
-
-def test_health_of_cards() -> None:
-    trouble = HealthProblem(
-        kind=ProblemKind.XID, reason="xid-79", text="XID 79: GPU has fallen off the bus"
-    )
-    sick = card_view("GPU-0002", unhealthy=Unhealthy(worst=trouble, since=NOW))
-
-    found = scrape(node_view(cards=(card_view(), sick)))
-
-    troubles = {"source", "xid", "memory", "recovery", "unreadable", "lost", "vanished", "replaced"}
-    states = {"healthy", *troubles}
-    well = found.values("card_health", "state", uuid="GPU-0001")
-    ill = found.values("card_health", "state", uuid="GPU-0002")
-    assert well == {state: float(state == "healthy") for state in states}
-    assert ill == {state: float(state == "xid") for state in states}
-    assert found.each("card_unhealthy_since_timestamp_seconds") == [
-        ({"uuid": "GPU-0002", "reason": "xid-79"}, NOW.timestamp())
-    ]
-
-
-def test_xids_by_number() -> None:
-    faults = XidCount(code=13, text="XID 13", marks_card=False, count=3, last_at=NOW)
-    lost = XidCount(code=79, text="XID 79", marks_card=True, count=1, last_at=NOW)
-
-    found = scrape(node_view(cards=(card_view(xids=(faults, lost)),)))
-
-    counts = found.values("card_xids_total", "xid", uuid="GPU-0001")
-    assert {xid: count for xid, count in counts.items() if count} == {"13": 3, "79": 1}
-    assert counts["48"] == 0
+SICK = Unhealthy(
+    worst=HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79"), since=NOW
+)
+USED = Used(vram_bytes=3 * GIB, sm_percent=20, processes=2)
+FULL = node_view(cards=(card_view(unhealthy=SICK, foreign=USED),), shares=(share_view(used=USED),))
+"""A node that has a sample of each metric."""
+ONE = {"uuid": "GPU-0001"}
+SHARE = {
+    "namespace": "default",
+    "pod": "pod-a",
+    "claim": "a",
+    "request": "gpu",
+    "uuid": "GPU-0001",
+    "share_id": "share-a",
+}
+ENFORCED = current(verdicts.enforced(verdicts.LIMITER_ACTIVE, "text"))
+BROKEN = current(verdicts.not_enforced(verdicts.LIMITER_MISSING, "text"))
+TWO_PODS = tuple(PodRef(namespace="default", name=name, uid=name) for name in ("p1", "p2"))
+PUBLISHING = PublishingView(
+    holds_lease=False,
+    generation=7,
+    slices=2,
+    devices=65,
+    writes={**dict.fromkeys(WriteReason, 0), WriteReason.START: 1, WriteReason.REPAIR: 4},
+    dropped_gates=("DRADeviceTaints",),
+    error="no answer",
+)
+FAILING = ApiServerView(
+    last_success_at=NOW, last_error_at=datetime(2026, 3, 2, tzinfo=UTC), last_error="no"
+)
+XIDS = (
+    XidCount(code=13, text="XID 13", marks_card=False, count=3, last_at=NOW),
+    XidCount(code=79, text="XID 79", marks_card=True, count=1, last_at=NOW),
+)
 
 
-def test_publishing() -> None:
-    writes = {**dict.fromkeys(WriteReason, 0), WriteReason.START: 1, WriteReason.REPAIR: 4}
-    view = PublishingView(
-        holds_lease=False,
-        generation=7,
-        slices=2,
-        devices=65,
-        writes=writes,
-        dropped_gates=("DRADeviceTaints",),
-        error="no answer",
-    )
-
-    found = scrape(node_view(publishing=view))
-
-    expected = {
-        "slices": 2,
-        "slice_devices": 65,
-        "slice_generation": 7,
-        "publishing_right": 0,
-        "publishing_failing": 1,
-    }
-    assert {name: found.value(name) for name in expected} == expected
-    assert found.values("slice_fields_dropped", "feature_gate") == {
-        "DRAConsumableCapacity": 0,
-        "DRADeviceBindingConditions": 0,
-        "DRADeviceTaints": 1,
-    }
-    assert found.values("slice_writes_total", "reason") == {
-        **dict.fromkeys(("devices", "health", "values", "retry"), 0),
-        "start": 1,
-        "repair": 4,
-    }
+def states(label: str, **values: float) -> Samples:
+    """Return one sample for each value of a label; underscores stand for hyphens."""
+    return [({label: name.replace("_", "-")}, value) for name, value in values.items()]
 
 
-def test_registration_api_server_and_ledger() -> None:
-    view = node_view(
-        registration=RegistrationView(state=RegistrationState.REFUSED, since=NOW, error="no"),
-        api_server=ApiServerView(
-            last_success_at=NOW, last_error_at=datetime(2026, 3, 2, tzinfo=UTC), last_error="no"
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        pytest.param(
+            node_view(cards=(card_view(consumed=amounts(tflops=100, gib=16)),)),
+            {
+                "node_info": [({"node": "node-01", "pool": "default/node-01"}, 1)],
+                "build_info": [({"version": "1.2.3", "python_version": python_version()}, 1)],
+                "cards_known": [({}, 1)],
+                "card_physical_tflops": [(ONE, 312)],
+                "card_physical_vram_bytes": [(ONE, 80 * GIB)],
+                "card_capacity_tflops": [(ONE, 312)],
+                "card_capacity_vram_bytes": [(ONE, 80 * GIB)],
+                "card_consumed_tflops": [(ONE, 100)],
+                "card_consumed_vram_bytes": [(ONE, 16 * GIB)],
+                "card_free_tflops": [(ONE, 212)],
+                "card_free_vram_bytes": [(ONE, 64 * GIB)],
+                "card_oversubscription_ratio": [
+                    ({**ONE, "resource": "tflops"}, 1),
+                    ({**ONE, "resource": "vram"}, 1),
+                ],
+                "card_info": [
+                    (
+                        {
+                            **ONE,
+                            "device": "gpu-0001",
+                            "model": "A100",
+                            "product_name": "NVIDIA A100-SXM4-80GB",
+                            "driver_version": "580.65.06",
+                            "pci_bus_id": "0000:07:00.0",
+                        },
+                        1,
+                    )
+                ],
+            },
+            id="card",
         ),
-        store=StoreView(restored=2, damaged=3),
-        shares_error="busy",
-    )
-
+        pytest.param(
+            node_view(cards=(card_view(capacity=amounts(tflops=468, gib=100), is_virtual=True),)),
+            {
+                "card_physical_tflops": [(ONE, 312)],
+                "card_capacity_tflops": [(ONE, 468)],
+                "card_capacity_vram_bytes": [(ONE, 100 * GIB)],
+                "card_oversubscription_ratio": [
+                    ({**ONE, "resource": "tflops"}, 1.5),
+                    ({**ONE, "resource": "vram"}, 1.25),
+                ],
+            },
+            id="oversubscribed card",
+        ),
+        pytest.param(
+            node_view(
+                cards=(
+                    card_view(physical=Amounts(vram_bytes=GIB), capacity=Amounts(vram_bytes=GIB)),
+                )
+            ),
+            {"card_oversubscription_ratio": [({**ONE, "resource": "vram"}, 1)]},
+            id="card without compute",
+        ),
+        pytest.param(
+            node_view(cards=(card_view("GPU-0002", unhealthy=SICK),)),
+            {
+                "card_unhealthy_since_timestamp_seconds": [
+                    ({"uuid": "GPU-0002", "reason": "xid-79"}, NOW.timestamp())
+                ]
+            },
+            id="unhealthy card",
+        ),
+        pytest.param(
+            node_view(
+                cards=(),
+                cards_missing="not read yet",
+                pool="",
+                left_out=(LeftOut(subject="gpu-2", reason="text"),),
+            ),
+            {"cards_known": [({}, 0)], "cards_left_out": [({}, 1)], "card_info": []},
+            id="cards that are not known or left out",
+        ),
+        pytest.param(
+            node_view(publishing=PUBLISHING),
+            {
+                "slices": [({}, 2)],
+                "slice_devices": [({}, 65)],
+                "slice_generation": [({}, 7)],
+                "publishing_right": [({}, 0)],
+                "publishing_failing": [({}, 1)],
+                "slice_fields_dropped": states(
+                    "feature_gate",
+                    DRAConsumableCapacity=0,
+                    DRADeviceBindingConditions=0,
+                    DRADeviceTaints=1,
+                ),
+                "slice_writes_total": states(
+                    "reason", start=1, devices=0, health=0, values=0, repair=4, retry=0
+                ),
+            },
+            id="publishing",
+        ),
+        pytest.param(
+            node_view(
+                registration=RegistrationView(
+                    state=RegistrationState.REFUSED, since=NOW, error="no"
+                ),
+                api_server=FAILING,
+                store=StoreView(restored=2, damaged=3),
+                shares_error="busy",
+            ),
+            {
+                "kubelet_registration": states("state", waiting=0, registered=0, refused=1),
+                "api_server_failing": [({}, 1)],
+                "ledger_readable": [({}, 0)],
+                "ledger_repairs_total": states("kind", restored=2),
+                "ledger_damaged_records": [({}, 3)],
+            },
+            id="registration, API server and ledger",
+        ),
+        pytest.param(
+            node_view(shares=(share_view("a", enforcement=ENFORCED),)),
+            {
+                "share_info": [({**SHARE, "isolation": "soft", "enforcement": "Enforced"}, 1)],
+                "share_requested_tflops": [(SHARE, 31)],
+                "share_requested_vram_bytes": [(SHARE, 8 * GIB)],
+                "share_limit_compute_ratio": [(SHARE, 0.1)],
+                "share_limit_vram_bytes": [(SHARE, 8 * GIB)],
+                "claims": [({}, 1)],
+                "shares": [({}, 1)],
+            },
+            id="share",
+        ),
+        pytest.param(
+            node_view(shares=(share_view("a", limit=None),)),
+            {
+                "share_info": [({**SHARE, "isolation": "soft", "enforcement": "Unknown"}, 1)],
+                "share_limit_compute_ratio": [],
+                "share_limit_vram_bytes": [],
+            },
+            id="share without limits",
+        ),
+        pytest.param(
+            node_view(shares=(share_view("a", pods=TWO_PODS),)),
+            {"share_limit_vram_bytes": [({**SHARE, "pod": "p1,p2"}, 8 * GIB)]},
+            id="claim of several pods",
+        ),
+        pytest.param(
+            node_view(
+                shares=(share_view("a", enforcement=BROKEN), share_view("b"), share_view("c"))
+            ),
+            {"shares_by_enforcement": states("state", Enforced=0, NotEnforced=1, Unknown=2)},
+            id="shares by enforcement",
+        ),
+        pytest.param(
+            FULL,
+            {
+                "share_used_vram_bytes": [(SHARE, 3 * GIB)],
+                "share_used_compute_ratio": [(SHARE, 0.2)],
+                "card_foreign_vram_bytes": [(ONE, 3 * GIB)],
+                "card_foreign_processes": [(ONE, 2)],
+            },
+            id="use of shares and of what belongs to none",
+        ),
+    ],
+)
+def test_node_has_samples(view: NodeView, expected: Mapping[str, Samples]) -> None:
     found = scrape(view)
 
-    assert found.values("kubelet_registration", "state") == {
-        "waiting": 0,
-        "registered": 0,
-        "refused": 1,
+    assert {name: sorted_samples(found.each(name)) for name in expected} == {
+        name: sorted_samples(samples) for name, samples in expected.items()
     }
-    assert found.value("api_server_failing") == 1
-    assert found.value("ledger_readable") == 0
-    assert found.values("ledger_repairs_total", "kind") == {"restored": 2}
-    assert found.value("ledger_damaged_records") == 3
 
 
-def test_cards_that_are_not_known_or_left_out() -> None:
-    left_out = (LeftOut(subject="gpu-2", reason="text"),)
-    unknown = scrape(node_view(cards=(), cards_missing="not read yet", pool="", left_out=left_out))
+def test_every_state_of_health_and_every_known_xid_has_a_sample() -> None:
+    found = scrape(node_view(cards=(card_view(), card_view("GPU-0002", unhealthy=SICK, xids=XIDS))))
 
-    assert unknown.value("cards_known") == 0
-    assert unknown.value("cards_left_out") == 1
-    assert unknown.each("card_info") == []
-    assert scrape(node_view()).value("cards_known") == 1
-
-
-def test_node_and_versions() -> None:
-    found = scrape(node_view())
-
-    assert found.value("node_info", node="node-01", pool="default/node-01") == 1
-    assert found.value("build_info", version="1.2.3") == 1
-
-
-def test_a_share_with_its_holder_and_limits() -> None:
-    enforced = current(verdicts.enforced(verdicts.LIMITER_ACTIVE, "text"))
-
-    found = scrape(node_view(shares=(share_view("a", enforcement=enforced),)))
-
-    share = {
-        "namespace": "default",
-        "pod": "pod-a",
-        "claim": "a",
-        "request": "gpu",
-        "uuid": "GPU-0001",
-        "share_id": "share-a",
-    }
-    assert found.each("share_info") == [
-        ({**share, "isolation": "soft", "enforcement": "Enforced"}, 1)
-    ]
-    expected = {
-        "share_requested_tflops": [(share, 31)],
-        "share_requested_vram_bytes": [(share, 8 * GIB)],
-        "share_limit_compute_ratio": [(share, 0.1)],
-        "share_limit_vram_bytes": [(share, 8 * GIB)],
-    }
-    assert {name: found.each(name) for name in expected} == expected
-    assert found.value("claims") == found.value("shares") == 1
-
-
-def test_a_share_without_limits_has_no_series_of_them() -> None:
-    found = scrape(node_view(shares=(share_view("a", limit=None),)))
-
-    assert len(found.each("share_info")) == 1
-    assert found.each("share_limit_compute_ratio") == []
-    assert found.each("share_limit_vram_bytes") == []
-
-
-def test_a_claim_of_several_pods_names_all_of_them() -> None:
-    pods = tuple(PodRef(namespace="default", name=name, uid=name) for name in ("p1", "p2"))
-
-    found = scrape(node_view(shares=(share_view("a", pods=pods),)))
-
-    assert [labels["pod"] for labels, _ in found.each("share_info")] == ["p1,p2"]
-
-
-def test_shares_by_enforcement() -> None:
-    broken = current(verdicts.not_enforced(verdicts.LIMITER_MISSING, "text"))
-    shares = (share_view("a", enforcement=broken), share_view("b"), share_view("c"))
-
-    found = scrape(node_view(shares=shares))
-
-    assert found.values("shares_by_enforcement", "state") == {
-        "Enforced": 0,
-        "NotEnforced": 1,
-        "Unknown": 2,
-    }
+    known = {"healthy", *(kind.name.lower() for kind in ProblemKind)}
+    well = found.values("card_health", "state", uuid="GPU-0001")
+    ill = found.values("card_health", "state", uuid="GPU-0002")
+    counts = found.values("card_xids_total", "xid", uuid="GPU-0002")
+    assert well == {state: float(state == "healthy") for state in known}
+    assert ill == {state: float(state == "xid") for state in known}
+    assert {xid: count for xid, count in counts.items() if count} == {"13": 3, "79": 1}
+    assert counts["48"] == 0
 
 
 @pytest.mark.parametrize(("most", "shown"), [(0, 0), (2, 2), (3, 3), (9, 3)])
@@ -315,53 +339,35 @@ PROMETHEUS_3 = (
 )
 
 
-def written(accept: str) -> tuple[str, bytes]:
-    return NodeMetrics().written(accept, view=node_view, most_shares=10)
-
-
-@pytest.mark.parametrize("accept", [PROMETHEUS_3, "application/openmetrics-text"])
-def test_openmetrics_if_the_client_accepts_it(accept: str) -> None:
-    content_type, body = written(accept)
-
-    assert content_type.startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
-    assert body.endswith(b"# EOF\n")
-    assert from_openmetrics(body).value("cards_known") == 1
-
-
-@pytest.mark.parametrize("accept", ["", "*/*", "text/html", "text/plain;version=0.0.4"])
-def test_text_format_for_all_others(accept: str) -> None:
-    content_type, body = written(accept)
-
-    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
-    assert b"# EOF" not in body
-    assert from_text(body).value("cards_known") == 1
+OPEN, TEXT = "application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"
 
 
 @pytest.mark.parametrize(
-    "accept",
+    ("accept", "expected"),
     [
-        "application/openmetrics-text;version=x",
-        "application/openmetrics-text;version=1.0.0\r\n Set-Cookie: a=b",
-        "application/openmetrics-text;version=9.\x1b[31m",
-        "text/plain;version=" + "9" * 5000,
-        ";;;,,,===",
+        (PROMETHEUS_3, OPEN),
+        ("application/openmetrics-text", OPEN),
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/html", TEXT),
+        ("text/plain;version=0.0.4", TEXT),
+        # Any other header gets an answer with a plain type of content.
+        ("application/openmetrics-text;version=x", ""),
+        ("application/openmetrics-text;version=1.0.0\r\n Set-Cookie: a=b", ""),
+        ("application/openmetrics-text;version=9.\x1b[31m", ""),
+        ("text/plain;version=" + "9" * 5000, ""),
+        (";;;,,,===", ""),
     ],
 )
-def test_any_accept_header_gets_an_answer_with_a_plain_content_type(accept: str) -> None:
-    content_type, body = written(accept)
+def test_format_is_the_one_that_the_client_accepts(accept: str, expected: str) -> None:
+    content_type, body = NodeMetrics().written(accept, view=node_view, most_shares=10)
 
-    assert content_type.isprintable()
-    assert len(content_type) < 200
-    assert b"tensorfusion_dra_cards_known 1.0\n" in body
-
-
-SICK = Unhealthy(
-    worst=HealthProblem(kind=ProblemKind.XID, reason="xid-79", text="XID 79"), since=NOW
-)
-USED = Used(vram_bytes=3 * GIB, sm_percent=20, processes=2)
-FULL = node_view(cards=(card_view(unhealthy=SICK, foreign=USED),), shares=(share_view(used=USED),))
-"""A node that has a sample of each metric."""
-CODE = re.compile(r"`([^`]+)`")
+    is_open = content_type.startswith(OPEN)
+    parsed = from_openmetrics(body) if is_open else from_text(body)
+    assert content_type.startswith(expected)
+    assert re.fullmatch(r"[ -~]{20,200}; charset=utf-8(; [a-z=-]+)?", content_type)
+    assert body.endswith(b"# EOF\n") is is_open
+    assert parsed.value("cards_known") == 1
 
 
 def words(heading: str) -> set[str]:
@@ -378,22 +384,8 @@ def test_node_plugin_answers_what_is_documented() -> None:
     found = scrape(FULL)
 
     assert found.kinds() == {name: row.kind for name, row in rows.items()}
+    assert scrape(node_view(cards=())).kinds() == found.kinds()
     assert found.label_names() == {name: row.labels for name, row in rows.items()}
-
-
-def test_an_empty_node_answers_the_same_metrics() -> None:
-    rows = documented_metrics.table(documented_metrics.NODE_PLUGIN)
-
-    assert scrape(node_view(cards=())).kinds() == {name: row.kind for name, row in rows.items()}
-
-
-def test_use_of_shares_and_of_what_belongs_to_none() -> None:
-    found = scrape(FULL)
-
-    assert found.value("share_used_vram_bytes") == 3 * GIB
-    assert found.value("share_used_compute_ratio") == 0.2
-    assert found.value("card_foreign_vram_bytes") == 3 * GIB
-    assert found.value("card_foreign_processes") == 2
 
 
 def test_every_name_has_the_prefix_and_a_meaning() -> None:

@@ -30,9 +30,12 @@ class Cluster:
         slices: Sequence[Json] = (),
         virtual: bool = False,
         enforces_hard: bool = False,
+        has_crd: bool = True,
     ) -> None:
-        self.pools = ObjectsInMemory(*pools)
-        self.templates = ObjectsInMemory()
+        enabling = {"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}
+        self.pools, self.templates = ObjectsInMemory(*pools), ObjectsInMemory(enabling)
+        if not has_crd:
+            self.pools.error = self.templates.error = InputError("no such resource")
         self.pods = PodsInMemory()
         self.slices = SlicesInMemory(*slices)
         self.admission = AdmissionRules(
@@ -50,6 +53,12 @@ class Cluster:
 
     def claim(self, **annotations: str) -> Verdict:
         self.pods.stored["uid-train"] = pod_document(pod_annotations(**annotations))
+        return self.admission.claim(review_of(template_claim()))
+
+    def claim_of(self, admitted: Verdict) -> Verdict:
+        """Store an admitted pod; return the verdict on the claim that is made for it."""
+        assert admitted.changed is not None
+        self.pods.stored["uid-train"] = dict(admitted.changed)
         return self.admission.claim(review_of(template_claim()))
 
 
@@ -71,34 +80,43 @@ def test_doctors_trial_pod_gets_a_claim_whatever_its_pool() -> None:
         assert verdict.changed["spec"]["resourceClaims"]
 
 
+def published(*pools: str) -> list[Json]:
+    return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
+
+
+A, B_DEFAULT = gpupool_document("a"), gpupool_document("b", default=True)
+A_ON, B_DEFAULT_ON = gpupool_document("a", **ON), gpupool_document("b", default=True, **ON)
+BY_TEMPLATE = gpupool_document("a", schedulingConfigTemplate="on")
+
+
 @pytest.mark.parametrize(
-    ("pools", "annotations", "is_on"),
+    ("cluster", "annotations", "is_on"),
     [
-        ([gpupool_document("a", **ON)], {"gpupool": "a"}, True),
-        ([gpupool_document("a")], {"gpupool": "a"}, False),
-        ([gpupool_document("a")], {"gpupool": "a", "dra_enabled": "true"}, True),
-        ([gpupool_document("a", **ON)], {"gpupool": "a", "dra_enabled": "false"}, False),
-        ([gpupool_document("a", **ON), gpupool_document("b", default=True)], {}, False),
-        ([gpupool_document("a"), gpupool_document("b", default=True, **ON)], {}, True),
-        ([], {}, False),
-        ([gpupool_document("a", **ON)], {}, False),
-        ([gpupool_document("a", **ON)], {"gpupool": "gone"}, False),
+        (Cluster(A_ON), {"gpupool": "a"}, True),
+        (Cluster(A), {"gpupool": "a"}, False),
+        (Cluster(A), {"gpupool": "a", "dra_enabled": "true"}, True),
+        (Cluster(A_ON), {"gpupool": "a", "dra_enabled": "false"}, False),
+        (Cluster(A_ON, B_DEFAULT), {}, False),
+        (Cluster(A, B_DEFAULT_ON), {}, True),
+        (Cluster(BY_TEMPLATE), {"gpupool": "a"}, True),
+        # Nodes whose pool is set beside the GPUPools.
+        (Cluster(B_DEFAULT_ON, slices=published("default")), {}, True),
+        (Cluster(), {}, False),
+        (Cluster(A_ON), {}, False),
+        (Cluster(A_ON), {"gpupool": "gone"}, False),
+        # Without DRA, errors do not matter.
+        (Cluster(A), {"gpupool": "a", "vram_request": "x"}, False),
+        # Without the CRD of GPUPools, a pod may name its nodes' pool.
+        (Cluster(has_crd=False), {"gpupool": "default", "dra_enabled": "true"}, True),
     ],
 )
 def test_pods_annotation_overrides_its_pools_dra_setting(
-    pools: list[Json], annotations: dict[str, str], *, is_on: bool
+    cluster: Cluster, annotations: dict[str, str], *, is_on: bool
 ) -> None:
-    verdict = Cluster(*pools).pod(**AMOUNTS, **annotations)
+    verdict = cluster.pod(**{**AMOUNTS, **annotations})
 
     assert (verdict.changed is not None) is is_on
     assert not verdict.errors
-
-
-def test_scheduling_config_template_enables_dra_for_its_pool() -> None:
-    cluster = Cluster(gpupool_document("a", schedulingConfigTemplate="on"))
-    cluster.templates.listed = [{"metadata": {"name": "on"}, "spec": {"dra": {"enable": True}}}]
-
-    assert cluster.pod(gpupool="a", **AMOUNTS).changed is not None
 
 
 def test_chosen_pool_is_written_into_the_pod() -> None:
@@ -154,10 +172,7 @@ def test_translated_pod_gets_the_claim_that_its_words_ask_for() -> None:
 
     translated = cluster.admission.dialect(Dialect.HAMI, review_of(document))
     assert translated.changed is not None
-    admitted = cluster.admission.pod(review_of(dict(translated.changed)))
-    assert admitted.changed is not None
-    cluster.pods.stored["uid-train"] = dict(admitted.changed)
-    filled = cluster.admission.claim(review_of(template_claim()))
+    filled = cluster.claim_of(cluster.admission.pod(review_of(dict(translated.changed))))
 
     assert requests(filled) == {"tflops": "78", "vram": "20Gi"}
     assert filled.changed is not None
@@ -188,11 +203,9 @@ def test_models_in_order_of_preference_become_alternatives_of_each_card() -> Non
     slices = [slice_of_models(A100, T4)]
     annotations = {"gpu_model": "A100,T4", "gpu_count": "2", "compute_percent_request": "20"}
     cluster = Cluster(slices=slices)
-    admitted = cluster.pod(dra_enabled="true", vram_request="4Gi", **annotations)
-    assert admitted.changed is not None
-    cluster.pods.stored["uid-train"] = dict(admitted.changed)
-
-    filled = cluster.admission.claim(review_of(template_claim())).changed
+    filled = cluster.claim_of(
+        cluster.pod(dra_enabled="true", vram_request="4Gi", **annotations)
+    ).changed
 
     assert filled is not None
     devices = filled["spec"]["devices"]
@@ -222,10 +235,6 @@ def test_percentages_of_several_models_stay_percentages_in_the_pod() -> None:
     assert "tensor-fusion.ai/tflops-request" not in admitted.changed["metadata"]["annotations"]
 
 
-def published(*pools: str) -> list[Json]:
-    return [{"spec": {"pool": {"name": f"{pool}/node-{i}"}}} for i, pool in enumerate(pools)]
-
-
 @pytest.mark.parametrize("named", ["", "default"])
 @pytest.mark.parametrize("is_default", [True, False])
 def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
@@ -246,12 +255,6 @@ def test_pod_gets_gpus_of_nodes_whose_pool_is_set_beside_gpupools(
     assert ('== "default"' in str(claim.changed)) is bool(named)
 
 
-def test_default_pool_that_turns_dra_on_does_so_for_pods_of_nodes_with_settings() -> None:
-    cluster = Cluster(gpupool_document("prod", default=True, **ON), slices=published("default"))
-
-    assert cluster.pod(**AMOUNTS).changed is not None
-
-
 def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
     cluster = Cluster(gpupool_document("prod", default=True), slices=published("prod"))
 
@@ -259,10 +262,6 @@ def test_pods_without_dra_cost_no_read_of_the_slices() -> None:
     assert cluster.slices.reads == 0
     cluster.pod(dra_enabled="true", **AMOUNTS)
     assert cluster.slices.reads == 1
-
-
-def test_errors_of_a_pod_without_dra_are_not_reported() -> None:
-    assert Cluster(gpupool_document("a")).pod(gpupool="a", vram_request="x") is PASSED
 
 
 @pytest.mark.parametrize(
@@ -282,25 +281,30 @@ def test_pod_and_claim_wait_for_what_cannot_be_read_at_present(
     assert [errors(verdict) == ["no answer"] for verdict in verdicts] == unavailable
 
 
-def test_pod_may_name_its_nodes_pool_without_the_gpupool_crd() -> None:
-    cluster = Cluster()
-    cluster.pools.error = cluster.templates.error = InputError("no such resource")
-
-    verdict = cluster.pod(dra_enabled="true", gpupool="default", **AMOUNTS)
-
-    assert verdict.changed is not None
-
-
-def test_percent_of_mixed_gpus_is_refused_with_alternatives() -> None:
+@pytest.mark.parametrize(
+    ("annotation", "text", "error"),
+    [
+        ("dra-cel-expression", "device.nosuch == 'x'", "1:7: undefined field 'nosuch'"),
+        ("dra-cel-expression", "true &&\n'a'.matches('(')", "2:13: invalid regular expression"),
+        (
+            "dra-cel-expression",
+            'device.attributes["model"] == 5',
+            "1:56: found no matching overload for '_==_'",
+        ),
+        ("dra-cel-expression", "device.driver", "must evaluate to bool or the unknown type"),
+        ("dra-cel-expression", "true //" + "x" * 10_240, "1:1: found 10247 bytes"),
+        ("dra-cel-expression", "[" * 10_000, "1:61: found nesting more than 60 levels deep"),
+        ("compute-percent-request", "25", "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected"),
+    ],
+)
+def test_what_no_claim_can_have_is_refused_at_the_pod(
+    annotation: str, text: str, error: str
+) -> None:
     cluster = Cluster(slices=[slice_of_models(A100, T4)])
 
-    (found,) = errors(cluster.pod(dra_enabled="true", compute_percent_request="25"))
+    (found,) = errors(cluster.pod(dra_enabled="true", vram_request="8Gi", **{annotation: text}))
 
-    assert found == (
-        "metadata.annotations[tensor-fusion.ai/compute-percent-request]: found T4 of 65 TFLOPS, "
-        "A100 of 312 TFLOPS, expected one kind of GPU (tensor-fusion.ai/gpu-model), "
-        "or an amount instead of a percentage"
-    )
+    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/{annotation}]: {error}")
 
 
 def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
@@ -315,9 +319,12 @@ def test_hard_isolation_is_accepted_in_a_pool_that_sets_it() -> None:
     assert cluster.pod(gpupool="b", **asks).errors
 
 
-@pytest.mark.parametrize("annotations", [{"dra_enabled": "true"}, {"dra_enabled": "false"}, {}])
+@pytest.mark.parametrize(
+    ("annotations", "refused"),
+    [({"dra_enabled": "true"}, ["found true"]), ({"dra_enabled": "false"}, []), ({}, [])],
+)
 def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
-    annotations: dict[str, str],
+    annotations: dict[str, str], refused: list[str]
 ) -> None:
     document = pod_document(pod_annotations(**AMOUNTS, **annotations))
     document["metadata"]["labels"] = {"tensor-fusion.ai/enabled": "true"}
@@ -325,32 +332,9 @@ def test_pod_with_tensor_fusions_label_passes_unless_dra_is_on(
     verdict = Cluster().admission.pod(review_of(document))
 
     assert verdict.changed is None
-    if annotations.get("dra_enabled") != "true":
-        assert not verdict.errors
-        return
-    (error,) = errors(verdict)
-    assert error.startswith("metadata.labels[tensor-fusion.ai/enabled]: found true, so Tensor")
-    assert error.endswith("remove the label, or set tensor-fusion.ai/dra-enabled to false")
-
-
-@pytest.mark.parametrize(
-    ("expression", "error"),
-    [
-        ("device.nosuch == 'x'", "1:7: undefined field 'nosuch' not found"),
-        ("true &&\n'a'.matches('(')", "2:13: invalid regular expression: missing )"),
-        ('device.attributes["model"] == 5', "1:56: found no matching overload for '_==_'"),
-        ("device.driver", "must evaluate to bool or the unknown type, not string"),
-        ("true //" + "x" * 10_240, "1:1: found 10247 bytes, expected at most 10240"),
-        ("[" * 10_000, "1:61: found nesting more than 60 levels deep"),
-    ],
-)
-def test_selector_that_the_api_server_would_refuse_in_the_claim_is_refused_at_the_pod(
-    expression: str, error: str
-) -> None:
-    verdict = Cluster().pod(dra_enabled="true", dra_cel_expression=expression, **AMOUNTS)
-
-    (found,) = errors(verdict)
-    assert found.startswith(f"metadata.annotations[tensor-fusion.ai/dra-cel-expression]: {error}")
+    assert [text.partition(",")[0] for text in errors(verdict)] == [
+        f"metadata.labels[tensor-fusion.ai/enabled]: {text}" for text in refused
+    ]
 
 
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE", "CONNECT"])
@@ -478,8 +462,7 @@ def test_claim_of_an_admitted_pod_needs_no_slices() -> None:
     cluster.slices.slices = [slice_of_models(A100, T4)]
 
     again = cluster.admission.pod(review_of(dict(of_pod.changed)))
-    cluster.pods.stored["uid-train"] = dict(of_pod.changed)
-    of_claim = cluster.admission.claim(review_of(template_claim()))
+    of_claim = cluster.claim_of(of_pod)
 
     assert again.changed == of_pod.changed
     assert requests(of_claim) == {"tflops": "78"}

@@ -18,6 +18,7 @@ from tensorfusion_dra.core.kubernetes.review import Outcome
 from tensorfusion_dra.runtime.http_server import Request, Response
 from tensorfusion_dra.webhook.admission import AdmissionRules, QuotaAdmission
 from tensorfusion_dra.webhook.reviews import Reviews
+from tests.faults.mutations import mutated
 from tests.support.admission import (
     ClaimsInMemory,
     Json,
@@ -159,13 +160,6 @@ def test_pod_read_uses_the_api_servers_timeout_less_a_margin(query: str, seconds
     assert pods.seconds == [seconds]
 
 
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 TEXTS = st.sampled_from(
     [
         "",
@@ -190,34 +184,6 @@ ANNOTATIONS = st.dictionaries(
     max_size=8,
 )
 PATHS = st.sampled_from(["/mutate-pods", "/mutate-resourceclaims", "/validate", "/validate-quotas"])
-
-
-def deep_sets(document: Json) -> st.SearchStrategy[Json]:
-    """Return a strategy for documents with one inner value replaced by junk."""
-    paths: list[tuple[Any, ...]] = []
-
-    def walk(found: object, path: tuple[Any, ...]) -> None:
-        if path:
-            paths.append(path)
-        if isinstance(found, dict):
-            for name in found:
-                walk(found[name], (*path, name))
-        elif isinstance(found, list):
-            for index in range(len(found)):
-                walk(found[index], (*path, index))
-
-    walk(document, ())
-
-    def changed(choice: tuple[tuple[Any, ...], object]) -> Json:
-        path, junk = choice
-        copied = json.loads(json.dumps(document))
-        at = copied
-        for part in path[:-1]:
-            at = at[part]
-        at[path[-1]] = junk
-        return dict(copied)
-
-    return st.tuples(st.sampled_from(paths), JUNK).map(changed)
 
 
 def rich_pod() -> Json:
@@ -253,8 +219,7 @@ def test_any_bytes_get_an_http_error(path: str, text: bytes) -> None:
 
 @given(
     PATHS,
-    deep_sets(json.loads(review_body(rich_pod())))
-    | deep_sets(json.loads(review_body(rich_claim()))),
+    mutated(json.loads(review_body(rich_pod()))) | mutated(json.loads(review_body(rich_claim()))),
 )
 def test_any_review_is_answered_with_its_uid(path: str, document: Json) -> None:
     answer = respond(path, json.dumps(document).encode())

@@ -161,66 +161,74 @@ def test_container_added_later_by_another_webhook_gets_no_share() -> None:
     assert users(admitted_pod(first)) == ["main"]
 
 
-def test_only_whole_gpus_are_removed_from_every_container() -> None:
-    found = admitted_pod(
-        pod_document(
-            {**ASKED, **pod_annotations(inject_container="main")},
-            container_document(
-                resources={"requests": {"nvidia.com/gpu": 1}, "limits": {"cpu": "2"}}
-            ),
-            container_document("side", **whole_gpu()),
-        )
-    )
-
-    claims = [{"name": "tensor-fusion-gpu-claim"}]
-    assert [each["resources"] for each in found["spec"]["containers"]] == [
-        {"requests": {}, "limits": {"cpu": "2"}, "claims": claims},
-        {"requests": {}, "limits": {"cpu": "2"}},
-    ]
-
-
-def test_pods_own_claim_and_its_use_are_kept() -> None:
-    own = {"name": "tensor-fusion-gpu-claim", "resourceClaimTemplateName": "mine"}
-    used = [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]
-    container = container_document(resources={"claims": used})
-
-    found = admitted_pod(pod_document(ASKED, container, resourceClaims=[own]))
-
-    assert found["spec"]["resourceClaims"] == [own]
-    assert found["spec"]["containers"][0]["resources"]["claims"] == used
+USED = {"claims": [{"name": "tensor-fusion-gpu-claim"}]}
+ONE_REQUEST = {"claims": [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]}
+OWN = [{"name": "tensor-fusion-gpu-claim", "resourceClaimTemplateName": "mine"}]
+OWN_NAME = {"name": "CONTAINER_NAME", "value": "own"}
+THEIR_SCHEDULER = pod_document(ASKED, schedulerName="tensor-fusion-scheduler")
 
 
 @pytest.mark.parametrize(
-    ("named", "setting", "expected"),
+    ("found", "options", "expected"),
     [
-        ("tensor-fusion-scheduler", "default-scheduler", "default-scheduler"),
-        ("tensor-fusion-scheduler", "", "tensor-fusion-scheduler"),
-        ("volcano", "default-scheduler", "volcano"),
+        # Only whole GPUs are removed, from every container.
+        (
+            pod_document(
+                {**ASKED, **pod_annotations(inject_container="main")},
+                container_document(
+                    resources={"requests": {"nvidia.com/gpu": 1}, "limits": {"cpu": "2"}}
+                ),
+                container_document("side", **whole_gpu()),
+            ),
+            {},
+            {
+                "containers": [
+                    container_document(resources={"requests": {}, "limits": {"cpu": "2"}, **USED}),
+                    container_document("side", resources={"requests": {}, "limits": {"cpu": "2"}}),
+                ]
+            },
+        ),
+        # The pod's own claim and its use are kept.
+        (
+            pod_document(ASKED, container_document(resources=ONE_REQUEST), resourceClaims=OWN),
+            {},
+            {"resourceClaims": OWN, "containers": [container_document(resources=ONE_REQUEST)]},
+        ),
+        # Only Tensor Fusion's scheduler is replaced.
+        (THEIR_SCHEDULER, {}, {"schedulerName": "default-scheduler"}),
+        (THEIR_SCHEDULER, {"scheduler": ""}, {"schedulerName": "tensor-fusion-scheduler"}),
+        (pod_document(ASKED, schedulerName="volcano"), {}, {"schedulerName": "volcano"}),
+        # Containers with the share learn their names, for Tensor Fusion's limiter.
+        (
+            pod_document(
+                {**ASKED, **pod_annotations(inject_container="a,b")},
+                container_document("a"),
+                container_document("b", env=[OWN_NAME]),
+                container_document("c"),
+            ),
+            {"names_containers": True},
+            {
+                "containers": [
+                    container_document(
+                        "a", env=[{"name": "CONTAINER_NAME", "value": "a"}], resources=USED
+                    ),
+                    container_document("b", env=[OWN_NAME], resources=USED),
+                    container_document("c"),
+                ]
+            },
+        ),
+    ],
+    ids=[
+        *("whole GPUs", "own claim", "scheduler", "kept scheduler", "another scheduler"),
+        "names of containers",
     ],
 )
-def test_only_tensor_fusions_scheduler_is_replaced(named: str, setting: str, expected: str) -> None:
+def test_admitted_pod_has_what_its_share_needs_and_keeps_the_rest(
+    found: Json, options: dict[str, Any], expected: Json
+) -> None:
+    spec = admitted_pod(found, **options)["spec"]
 
-    found = admitted_pod(pod_document(ASKED, schedulerName=named), setting)
-
-    assert found["spec"]["schedulerName"] == expected
-
-
-def test_containers_with_the_share_learn_their_names_for_tensor_fusions_limiter() -> None:
-    own = {"name": "CONTAINER_NAME", "value": "own"}
-    pod = pod_document(
-        {**ASKED, **pod_annotations(inject_container="a,b")},
-        container_document("a"),
-        container_document("b", env=[own]),
-        container_document("c"),
-    )
-
-    found = admitted_pod(pod, names_containers=True)
-
-    assert [container.get("env") for container in found["spec"]["containers"]] == [
-        [{"name": "CONTAINER_NAME", "value": "a"}],
-        [own],
-        None,
-    ]
+    assert {name: spec[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -265,7 +273,6 @@ def switches(*entries: Json) -> Json:
     return container_document("side", env=[{"name": "A", "value": "b"}, *entries])
 
 
-ONE_REQUEST = {"claims": [{"name": "tensor-fusion-gpu-claim", "request": "gpu-request"}]}
 ELSEWHERE = {"fieldRef": {"fieldPath": "spec.nodeName"}}
 OFF = "expected no switch that turns the limiter off"
 CONTAINERS = "metadata.annotations[tensor-fusion.ai/inject-container]"
@@ -372,12 +379,13 @@ def container_with_claims(*claims: str, request: str = "") -> Json:
     return {"name": "c", "resources": {"claims": [{"name": name, **extra} for name in claims]}}
 
 
-def pod_with_claims(*containers: Json, init: tuple[Json, ...] = ()) -> Json:
+def pod_with_claims(*containers: Json, init: tuple[Json, ...] = (), **spec: bool) -> Json:
     return {
         "spec": {
             "resourceClaims": [A, B, MADE],
             "initContainers": list(init),
             "containers": list(containers),
+            **spec,
         },
         "status": {
             "resourceClaimStatuses": [
@@ -420,6 +428,14 @@ def test_claims_that_share_a_container_with_one_claim(found: Json, together: set
     assert resource_claims.claims_sharing_a_container(found, "claim-a") == together
 
 
+def test_nodes_offer_resources_of_device_plugins_unless_there_are_none_of_them() -> None:
+    allocatable = [{"cpu": "8", "nvidia.com/gpu": "0"}, {"example.com/fpga": "1"}, None]
+
+    nodes = [{"status": {"allocatable": each}} for each in allocatable]
+
+    assert resource_claims.of_device_plugins(nodes) == {"cpu", "example.com/fpga"}
+
+
 def container(name: str, *, request: str = "", claim: str = "a", **more: Any) -> Json:
     return {**container_with_claims(claim, request=request), "name": name, **more}
 
@@ -438,6 +454,8 @@ SIDECAR: Json = {"restartPolicy": "Always"}
         (pod_with_claims(container("x"), init=(container("i"), container("j"))), ()),
         (pod_with_claims(container("x"), init=(container("i", **SIDECAR),)), ("i", "x")),
         (pod_with_claims(container_with_claims("a", "a")), ()),
+        (pod_with_claims(container("x"), container("y"), shareProcessNamespace=True), ()),
+        (pod_with_claims(container("x"), container("y"), hostPID=True), ()),
         ({}, ()),
     ],
 )
@@ -445,14 +463,6 @@ def test_containers_that_use_one_request_of_a_claim_at_the_same_time(
     found: Json, at_once: tuple[str, ...]
 ) -> None:
     assert resource_claims.containers_at_once(found, "claim-a") == at_once
-
-
-@pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
-def test_containers_of_one_pid_namespace_may_use_a_request_at_the_same_time(shared: str) -> None:
-    found = pod_with_claims(container("x"), container("y"))
-    found["spec"][shared] = True
-
-    assert resource_claims.containers_at_once(found, "claim-a") == ()
 
 
 WHOLE: Json = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -566,11 +576,3 @@ def test_kept_scheduler_must_allocate_claims() -> None:
     (warning,) = warnings(pod_document(ASKED, schedulerName="tensor-fusion-scheduler"), "")
 
     assert "must be a scheduler that allocates claims" in warning
-
-
-def test_every_warning_is_at_most_256_characters() -> None:
-    long = {f"tensor-fusion.ai/{'x' * 63}": "1", f"tensor-fusion.ai/{'vram-request' * 5}": "1"}
-    found = pod_document({**ASKED, **long}, schedulerName="tensor-fusion-scheduler", nodeName="n")
-
-    assert len(warnings(found)) == 4
-    assert all(len(text) <= 256 for text in warnings(found))

@@ -25,14 +25,6 @@ def errors_of(**annotations: str) -> list[str]:
     return [str(error) for error in pod_request.parse(pod_annotations(**annotations)).errors]
 
 
-def test_quick_start_requests_a_part_of_one_gpu() -> None:
-    found = parsed_request(**AMOUNTS, dra_enabled="true", gpu_count="1", gpupool="default")
-
-    assert found.enabled is True
-    assert found.amounts() == {"tflops": quantity.parse("100"), "vram": quantity.parse("16Gi")}
-    assert (found.count, found.pool, found.models, found.expression) == (1, "default", (), "")
-
-
 def test_every_annotation_is_read() -> None:
     found = parsed_request(
         dra_enabled="true",
@@ -73,6 +65,7 @@ LIMITS = {"tflops_limit": "100", "vram_limit": "8Gi"}
 @pytest.mark.parametrize(
     ("annotations", "amounts"),
     [
+        (AMOUNTS, {"tflops": "100", "vram": "16Gi"}),
         ({"tflops_request": "100"}, {"tflops": "100"}),
         ({"vram_request": "16Gi"}, {"vram": "16Gi"}),
         ({"tflops_request": "100", "vram_request": "0"}, {"tflops": "100"}),
@@ -184,84 +177,40 @@ def chosen(*slices: Json, pool: str = "default", **annotations: str) -> tuple[Po
     return pod_request.alternatives(wanted, slices, pool=pool)
 
 
-@pytest.mark.parametrize(
-    ("percent", "tflops"),
-    [
-        ("100", "312"),
-        ("50", "156"),
-        ("33", "102960m"),
-        ("12.5", "39"),
-        ("1n", "3n"),
-        ("0.3n", "3n"),
-    ],
-)
-def test_percentages_are_converted_exactly(percent: str, tflops: str) -> None:
-    found = resolved(slice_of_models(A100), compute_percent_request=percent)
-
-    assert str(found.tflops) == tflops
-    assert not found.has_percentages
-
-
-@pytest.mark.parametrize(
-    ("slices", "annotations"),
-    [
-        ([slice_of_models(A100, A100)], {}),
-        ([slice_of_models(A100), slice_of_models(T4, pool="other")], {}),
-        ([slice_of_models(A100, T4)], {"gpu_model": "A100"}),
-        ([slice_of_models(A100), slice_of_models(A100)], {"dra_cel_expression": "true"}),
-        ([slice_of_models(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}], {}),
-    ],
-)
-def test_only_cards_that_the_pod_can_get_are_considered(
-    slices: list[Json], annotations: dict[str, str]
-) -> None:
-    found = resolved(*slices, compute_percent_request="50", **annotations)
-
-    assert str(found.tflops) == "156"
-
-
-@pytest.mark.parametrize(
-    ("slices", "annotations", "expected"),
-    [
-        ([], {}, "found no published GPU of any model in pool default, expected one, or an a"),
-        (
-            [slice_of_models(A100, pool="other")],
-            {},
-            "found no published GPU of any model in pool def",
-        ),
-        (
-            [slice_of_models(A100)],
-            {"gpu_model": "H100"},
-            "found no published GPU H100 in pool default",
-        ),
-        (
-            [slice_of_models(A100, T4)],
-            {},
-            "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one k",
-        ),
-        (
-            [slice_of_models(A100), slice_of_models(T4, pool="other")],
-            {"dra_cel_expression": "true"},
-            "found T4 of 65 TFLOPS, A100 of 312",
-        ),
-    ],
-)
-def test_ambiguous_percentages_are_refused(
-    slices: list[Json], annotations: dict[str, str], expected: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        resolved(*slices, compute_percent_request="50", **annotations)
-
-    assert str(caught.value).startswith(expected)
-
-
 SMALL = ("A100", "312", "40Gi")
 LIKE = {"compute_percent_request": "memory"}
+HALF = {"compute_percent_request": "50"}
 
 
 @pytest.mark.parametrize(
     ("slices", "annotations", "expected"),
     [
+        # Percentages of a card's compute are converted exactly.
+        *(
+            ([slice_of_models(A100)], {"compute_percent_request": percent}, [("", tflops, None)])
+            for percent, tflops in {
+                "100": "312",
+                "50": "156",
+                "33": "102960m",
+                "12.5": "39",
+                "1n": "3n",
+                "0.3n": "3n",
+            }.items()
+        ),
+        # Only cards that the pod can get are considered.
+        ([slice_of_models(A100, A100)], HALF, [("", "156", None)]),
+        ([slice_of_models(A100), slice_of_models(T4, pool="other")], HALF, [("", "156", None)]),
+        ([slice_of_models(A100, T4)], {**HALF, "gpu_model": "A100"}, [("A100", "156", None)]),
+        (
+            [slice_of_models(A100), slice_of_models(A100)],
+            {**HALF, "dra_cel_expression": "true"},
+            [("", "156", None)],
+        ),
+        (
+            [slice_of_models(A100), {"spec": {"devices": [{"capacity": {}}, 7]}}, {}],
+            HALF,
+            [("", "156", None)],
+        ),
         # A percentage of each card's memory, in whole MiB, and of its compute.
         ([slice_of_models(A100)], {"vram_percent_request": "50"}, [("", None, "40Gi")]),
         ([slice_of_models(A100)], {"vram_percent_request": "33.3"}, [("", None, "27279Mi")]),
@@ -327,20 +276,46 @@ def test_each_model_has_the_amounts_that_percentages_are_of_it(
 
 
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
+    ("slices", "annotations", "expected"),
     [
-        ({"vram_percent_request": "50"}, "found A100 of 40Gi, A100 of 80Gi, expected one kind"),
+        ([], HALF, "found no published GPU of any model in pool default, expected one, or an a"),
         (
+            [slice_of_models(A100, pool="other")],
+            HALF,
+            "found no published GPU of any model in pool def",
+        ),
+        (
+            [slice_of_models(A100)],
+            {**HALF, "gpu_model": "H100"},
+            "found no published GPU H100 in pool default",
+        ),
+        (
+            [slice_of_models(A100, T4)],
+            HALF,
+            "found T4 of 65 TFLOPS, A100 of 312 TFLOPS, expected one k",
+        ),
+        (
+            [slice_of_models(A100), slice_of_models(T4, pool="other")],
+            {**HALF, "dra_cel_expression": "true"},
+            "found T4 of 65 TFLOPS, A100 of 312",
+        ),
+        (
+            [slice_of_models(A100, SMALL)],
+            {"vram_percent_request": "50"},
+            "found A100 of 40Gi, A100 of 80Gi, expected one kind",
+        ),
+        (
+            [slice_of_models(A100, SMALL)],
             {"gpu_model": "A100,T4", "compute_percent_limit": "50"},
             "found a limit in percent and A100, T4, expected one model",
         ),
     ],
 )
 def test_amounts_that_no_claim_can_have_are_refused(
-    annotations: dict[str, str], expected: str
+    slices: list[Json], annotations: dict[str, str], expected: str
 ) -> None:
-    with pytest.raises(InputError, match=expected):
-        chosen(slice_of_models(A100, SMALL), **annotations)
+    with pytest.raises(InputError, match=f"^{expected}"):
+        chosen(*slices, **annotations)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tensorfusion_dra.core.cel.dialect import translate
-from tensorfusion_dra.core.cel.syntax import CelError
 from tensorfusion_dra.core.devices.capacity import Oversubscription
 from tensorfusion_dra.core.devices.device import Node
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -204,25 +203,3 @@ def test_every_capacity_of_the_guide_can_be_compared(name: str) -> None:
 
     assert selector.matches(scheduled_device(node=replace(NODE, oversubscription=half_more)))
     assert selector.matches(scheduled_device()) == (not name.startswith("virtual"))
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        (
-            '// no attribute of a device\ndevice.attributes["quota"]',
-            "2:19: found attribute 'quota', expected one of model, pool_name",
-        ),
-        (
-            'device.capacity["tflops"] >= 100',
-            "1:1: found a Quantity as operand of >=, "
-            'expected device.capacity["tflops"].AsApproximateFloat64()',
-        ),
-    ],
-    ids=["5.7, attribute", "5.7, quantity"],
-)
-def test_expressions_that_the_guide_warns_of_are_refused(text: str, error: str) -> None:
-    with pytest.raises(CelError) as raised:
-        translate(text)
-
-    assert str(raised.value).startswith(error)

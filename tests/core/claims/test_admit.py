@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from tensorfusion_dra.core.claims.claim import AllocatedClaim, Allocation
 from tensorfusion_dra.core.claims.prepared import Limit, PreparedClaim
 from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
-from tensorfusion_dra.core.kubernetes.quantity import GIB
+from tensorfusion_dra.core.kubernetes.quantity import GIB, Quantity
 from tests.support.builders.allocations import allocation, exclusive_allocation, share_id
 from tests.support.builders.claims import (
     allocated_claim,
@@ -32,33 +33,42 @@ def admit(
     return claim_admission(allocated_claim(name, *allocations), on=NODE, beside=beside)
 
 
-def test_share_becomes_a_record_with_its_limit_and_device_nodes() -> None:
-    record = admit("a", allocation(GPU_0, 1, tflops="78", vram="20Gi"))
+@pytest.mark.parametrize(
+    ("granted", "kind", "consumed", "limit"),
+    [
+        (
+            allocation(GPU_0, 1, tflops="78", vram="20Gi"),
+            {"share_id": share_id(1), "exclusive": False, "admin_access": False},
+            {"tflops": quantity.parse("78"), "vram": quantity.parse("20Gi")},
+            Limit(sm_percent=25, vram_bytes=20 * GIB),
+        ),
+        (
+            exclusive_allocation(GPU_0),
+            {"share_id": None, "exclusive": True, "admin_access": False},
+            {"tflops": quantity.parse("312"), "vram": quantity.parse("80Gi")},
+            Limit(sm_percent=100, vram_bytes=80 * GIB),
+        ),
+        (
+            exclusive_allocation(GPU_0, admin_access=True),
+            {"share_id": None, "exclusive": False, "admin_access": True},
+            {},
+            None,
+        ),
+    ],
+    ids=["share", "whole device", "admin access"],
+)
+def test_allocation_becomes_a_record_with_its_limit_and_device_nodes(
+    granted: Allocation, kind: dict[str, Any], consumed: dict[str, Quantity], limit: Limit | None
+) -> None:
+    record = admit("a", granted)
 
     (kept,) = record.shares
     assert (record.ref, record.common_nodes) == (claim_ref("a"), COMMON_NODES)
     assert record.enforcer == ENFORCER.name
     assert (kept.request, kept.device, kept.gpu_uuid) == ("gpu", GPU_0, gpu(0).uuid)
-    assert (kept.share_id, kept.exclusive) == (share_id(1), False)
+    assert {name: getattr(kept, name) for name in kind} == kind
     assert kept.device_nodes == ("/dev/nvidia0",)
-    assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("20Gi")}
-    assert (kept.limit, kept.clamped) == (Limit(sm_percent=25, vram_bytes=20 * GIB), False)
-
-
-def test_exclusive_device_is_recorded_as_the_whole_device() -> None:
-    (kept,) = admit("a", exclusive_allocation(GPU_0)).shares
-
-    assert (kept.share_id, kept.exclusive) == (None, True)
-    assert kept.consumed == {"tflops": quantity.parse("312"), "vram": quantity.parse("80Gi")}
-    assert kept.limit == Limit(sm_percent=100, vram_bytes=80 * GIB)
-
-
-def test_admin_access_consumes_nothing_and_has_no_limit() -> None:
-    (kept,) = admit("a", exclusive_allocation(GPU_0, admin_access=True)).shares
-
-    assert (kept.admin_access, kept.exclusive) == (True, False)
-    assert (kept.consumed, kept.limit) == ({}, None)
-    assert kept.device_nodes == ("/dev/nvidia0",)
+    assert (kept.consumed, kept.limit, kept.clamped) == (consumed, limit, False)
 
 
 def test_claim_of_a_pod_group_gets_whole_cards_without_limits_and_no_parts() -> None:
@@ -172,23 +182,6 @@ def test_admin_access_fits_beside_every_user_and_blocks_none(other: Allocation) 
     admit("b", admin, beside=[claim_record("a", other, on=NODE)])
     admit("a", other, beside=[claim_record("b", admin, on=NODE)])
     admit("c", admin, other)
-
-
-def test_error_on_a_node_without_devices_lists_none() -> None:
-    with pytest.raises(ClaimError, match="device gpu-gone unknown, this node has none"):
-        claim_admission(allocated_claim("a", allocation("gpu-gone", 1)), on=node_facts())
-
-
-def test_amounts_of_capacities_that_the_device_lacks_are_not_recorded() -> None:
-    amounts = {name: quantity.parse("1Gi") for name in ("tflops", "vram", "bandwidth")}
-
-    with pytest.raises(ClaimError, match="tflops"):
-        admit("a", allocation(GPU_0, 1, consumed=amounts))
-    (kept,) = admit(
-        "a", allocation(GPU_0, 1, consumed={**amounts, "tflops": quantity.parse("1")})
-    ).shares
-
-    assert kept.consumed.keys() == {"tflops", "vram"}
 
 
 VRAM = st.integers(1, 90).map(lambda gib: f"{gib}Gi")

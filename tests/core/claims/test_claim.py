@@ -9,6 +9,7 @@ from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import Allocation, ClaimRef, OpaqueConfig, PodRef
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
+from tests.support.builders.allocations import share_id
 from tests.support.builders.stored_claims import allocation_result, stored_claim
 
 REF = ClaimRef(namespace="default", name="a", uid="0a0b0c0d-0000-4000-8000-000000000001")
@@ -30,26 +31,22 @@ def full_result(**changes: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def test_share_of_a_device_is_read_with_its_amounts() -> None:
-    given = full_result()
-
-    (allocation,) = read_allocations(given)
-
-    assert allocation == Allocation(
-        request="gpu",
-        pool="default/node-01",
-        device=DEVICE,
-        share_id=given["shareID"],
-        consumed={"tflops": quantity.parse("100"), "vram": quantity.parse("16Gi")},
-    )
-
-
 WHOLE = {"shareID": None, "consumedCapacity": None}
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        (
+            {"shareID": share_id(1)},
+            Allocation(
+                request="gpu",
+                pool=POOL,
+                device=DEVICE,
+                share_id=share_id(1),
+                consumed={"tflops": quantity.parse("100"), "vram": quantity.parse("16Gi")},
+            ),
+        ),
         (WHOLE, Allocation(request="gpu", pool=POOL, device=DEVICE, share_id=None, consumed={})),
         (
             {**WHOLE, "adminAccess": True},
@@ -76,7 +73,7 @@ WHOLE = {"shareID": None, "consumedCapacity": None}
         ),
     ],
 )
-def test_other_allocations_are_read(changes: dict[str, Any], expected: Allocation) -> None:
+def test_allocation_of_every_kind_is_read(changes: dict[str, Any], expected: Allocation) -> None:
     assert read_allocations(full_result(**changes)) == (expected,)
 
 
@@ -231,22 +228,15 @@ def test_result_without_one_of_its_names_is_refused(field: str, value: object) -
         "é",
         "\u0661",
         "a=b",
+        "/" * 1_000_000,
     ],
+    ids=lambda uid: ascii(uid[:20]),
 )
 def test_uid_that_is_unsafe_in_a_file_name_is_refused(uid: str) -> None:
-    with pytest.raises(ClaimError, match=r"claim default/a: UID .*, expected letters"):
+    with pytest.raises(ClaimError, match=r"claim default/a: UID .{,200}, expected letters"):
         claims.check_ref(replace(REF, uid=uid))
 
 
-@pytest.mark.parametrize("uid", [REF.uid, "a", "A1", "a" * 63, "0" * 32])
-def test_valid_uids_are_accepted(uid: str) -> None:
-    ref = replace(REF, uid=uid)
-
-    claims.check_ref(ref)
-
-
-def test_error_about_a_huge_uid_is_short() -> None:
-    with pytest.raises(ClaimError) as caught:
-        claims.check_ref(replace(REF, uid="/" * 1_000_000))
-
-    assert len(str(caught.value)) < 300
+def test_uid_of_letters_digits_and_hyphens_is_accepted() -> None:
+    for uid in (REF.uid, "a", "A1", "a" * 63, "0" * 32):
+        claims.check_ref(replace(REF, uid=uid))

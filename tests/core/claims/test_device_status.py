@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from dra_simulator.api import object_rules
 from tensorfusion_dra.core.claims import device_status
 from tensorfusion_dra.core.claims.device_status import Entry, Readiness
-from tensorfusion_dra.core.claims.prepared import PreparedClaim
+from tensorfusion_dra.core.claims.prepared import PreparedClaim, PreparedShare
 from tensorfusion_dra.core.claims.verdicts import CurrentVerdict, State, Verdict
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.kubernetes import quantity
@@ -26,7 +26,8 @@ from tests.support.builders.reported_claims import (
     reported_share,
 )
 
-SINCE = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
+EAST = timezone(timedelta(hours=5, minutes=30))
+SINCE = datetime(2026, 3, 1, 18, 0, 15, 999_999, tzinfo=EAST)
 
 
 def ready(since: datetime) -> Mapping[str, Readiness]:
@@ -123,26 +124,34 @@ def test_unenforceable_limits_are_reported_with_the_reason() -> None:
     assert condition["message"].startswith("claim default/a: found 2 cards; ")
 
 
-def test_entry_of_a_share_without_limits_has_none() -> None:
-    entry = only_entry(reported_claim("a", reported_share(isolation=Isolation.SHARED, limit=None)))
+@pytest.mark.parametrize(
+    ("share", "shown", "has_share_id", "message"),
+    [
+        (
+            reported_share(isolation=Isolation.SHARED, limit=None),
+            {"isolation": "shared", "qos": "high", "consumed": {"tflops": "100", "vram": "16Gi"}},
+            True,
+            "no limits, isolation shared",
+        ),
+        (
+            reported_share(share_id=None, exclusive=True),
+            only_entry(reported_claim("a"))["data"],
+            False,
+            "40% of compute, 24Gi of memory, isolation soft",
+        ),
+        (reported_admin_share(), {"adminAccess": True}, False, "admin access, no limits"),
+    ],
+    ids=["without limits", "exclusive", "admin access"],
+)
+def test_entry_of_every_other_kind_of_share(
+    share: PreparedShare, shown: dict[str, Any], message: str, *, has_share_id: bool
+) -> None:
+    entry = only_entry(reported_claim("a", share))
 
-    assert "limits" not in entry["data"]
-    assert entry["data"]["isolation"] == "shared"
-    assert entry["conditions"][0]["message"] == f"{GPU_UUID}: no limits, isolation shared"
-
-
-def test_exclusive_device_has_no_share_id() -> None:
-    entry = only_entry(reported_claim("a", reported_share(share_id=None, exclusive=True)))
-
-    assert "shareID" not in entry
-    assert api_errors(reported_claim("a", reported_share(share_id=None, exclusive=True))) == []
-
-
-def test_entry_of_admin_access_has_neither_limits_nor_isolation() -> None:
-    entry = only_entry(reported_claim("a", reported_admin_share()))
-
-    assert entry["data"] == {"uuid": GPU_UUID, "adminAccess": True}
-    assert entry["conditions"][0]["message"] == f"{GPU_UUID}: admin access, no limits"
+    assert entry["data"] == {"uuid": GPU_UUID, **shown}
+    assert ("shareID" in entry) is has_share_id
+    assert entry["conditions"][0]["message"] == f"{GPU_UUID}: {message}"
+    assert api_errors(reported_claim("a", share)) == []
 
 
 def test_requests_with_admin_access_to_one_device_have_one_entry() -> None:
@@ -174,14 +183,6 @@ def test_shares_of_one_device_have_separate_entries() -> None:
 
     assert [entry["shareID"] for entry in entries] == [SHARE_ID, other]
     assert [entry["data"]["limits"]["vramBytes"] for entry in entries] == [24 * GIB, 8 * GIB]
-
-
-def test_time_is_utc_in_whole_seconds() -> None:
-    east = SINCE.astimezone(timezone(timedelta(hours=5, minutes=30)))
-
-    (entry,) = device_status.status(reported_claim("a"), ready(east))
-
-    assert entry["conditions"][0]["lastTransitionTime"] == "2026-03-01T12:30:15Z"
 
 
 def test_api_server_accepts_the_entry_of_the_largest_device() -> None:

@@ -57,20 +57,13 @@ def mounts_by_id(claim: PreparedClaim) -> dict[str, list[Any]]:
     return found
 
 
-def test_a_file_has_one_object_for_each_version_the_newest_first() -> None:
-    (newest, oldest) = objects_of(described(allocation(GPU_0, 1)))["gpu"]
-
-    assert newest["apiVersion"] == "metadata.resource.k8s.io/v1beta1"
-    assert oldest["apiVersion"] == "metadata.resource.k8s.io/v1alpha1"
-    assert {**newest, "apiVersion": ""} == {**oldest, "apiVersion": ""}
-
-
-def test_an_object_names_the_claim_its_request_and_the_devices_attributes() -> None:
+def test_file_has_an_object_of_each_version_with_claim_request_and_attributes() -> None:
     claim = described(allocation(GPU_0, 1))
 
-    found = objects_of(claim)["gpu"][0]
+    (newest, oldest) = objects_of(claim)["gpu"]
 
-    assert found == {
+    assert oldest == {**newest, "apiVersion": "metadata.resource.k8s.io/v1alpha1"}
+    assert newest == {
         "apiVersion": "metadata.resource.k8s.io/v1beta1",
         "kind": "DeviceMetadata",
         "metadata": {"name": "a", "namespace": "default", "uid": "uid-a", "generation": 1},
@@ -90,20 +83,30 @@ def test_an_object_names_the_claim_its_request_and_the_devices_attributes() -> N
     }
 
 
-def test_files_are_mounted_where_the_api_says() -> None:
-    direct = described(allocation(GPU_0, 1))
-    templated = described(allocation(GPU_0, 1), pod_claim_name="my-gpu")
+@pytest.mark.parametrize(
+    ("subrequest", "pod_claim_name", "folder"),
+    [
+        (None, "", "resourceclaims/a/gpu"),
+        (None, "my-gpu", "resourceclaimtemplates/my-gpu/gpu"),
+        ("small", "", "resourceclaims/a/gpu"),
+    ],
+    ids=["claim", "claim of a template", "alternative, which is in the file only"],
+)
+def test_file_is_mounted_where_the_api_says(
+    subrequest: str | None, pod_claim_name: str, folder: str
+) -> None:
+    claim = described(allocation(GPU_0, 1, subrequest=subrequest), pod_claim_name=pod_claim_name)
 
-    assert mounts_by_id(direct)["gpu"] == [
+    (newest, _) = objects_of(claim)["gpu"]
+    assert mounts_by_id(claim)["gpu"] == [
         {
             "hostPath": f"{FOLDER}/uid-a_gpu.json",
-            "containerPath": f"{ROOT}/resourceclaims/a/gpu/{FILE}",
+            "containerPath": f"{ROOT}/{folder}/{FILE}",
             "options": ["ro", "nosuid", "nodev", "bind"],
         }
     ]
-    (mount,) = mounts_by_id(templated)["gpu"]
-    assert mount["containerPath"] == f"{ROOT}/resourceclaimtemplates/my-gpu/gpu/{FILE}"
-    assert objects_of(templated)["gpu"][0]["podClaimName"] == "my-gpu"
+    assert newest.get("podClaimName", "") == pod_claim_name
+    assert newest["requests"][0]["name"] == ("gpu/small" if subrequest else "gpu")
 
 
 def test_a_container_gets_the_file_of_its_own_request_once() -> None:
@@ -111,31 +114,20 @@ def test_a_container_gets_the_file_of_its_own_request_once() -> None:
         allocation(GPU_0, 1, request="one"),
         allocation(GPU_1, 2, request="two"),
         allocation(GPU_2, 3, request="two"),
+        exclusive_allocation(GPU_2, request="watch", admin_access=True),
     )
 
     found = mounts_by_id(claim)
 
-    assert [len(mounts) for mounts in found.values()] == [1, 1]
-    assert [
-        [device["name"] for device in objects[0]["requests"][0]["devices"]]
-        for objects in objects_of(claim).values()
-    ] == [[GPU_0], [GPU_1, GPU_2]]
-
-
-def test_a_chosen_alternative_is_in_the_file_and_not_in_its_path() -> None:
-    claim = described(allocation(GPU_0, 1, subrequest="small"))
-
-    (mount,) = mounts_by_id(claim)["gpu"]
-
-    assert mount["containerPath"] == f"{ROOT}/resourceclaims/a/gpu/{FILE}"
-    assert objects_of(claim)["gpu"][0]["requests"][0]["name"] == "gpu/small"
-
-
-def test_admin_access_has_a_file_too() -> None:
-    claim = described(exclusive_allocation(GPU_0, request="watch", admin_access=True))
-
-    assert [len(mounts) for mounts in mounts_by_id(claim).values()] == [1]
-    assert list(objects_of(claim)) == ["watch"]
+    assert {request: len(mounts) for request, mounts in found.items()} == {
+        "one": 1,
+        "two": 1,
+        "watch": 1,
+    }
+    assert {
+        request: [device["name"] for device in newest["requests"][0]["devices"]]
+        for request, (newest, _) in objects_of(claim).items()
+    } == {"one": [GPU_0], "two": [GPU_1, GPU_2], "watch": [GPU_2]}
 
 
 def test_a_claim_without_metadata_has_the_spec_and_ids_of_before() -> None:
@@ -146,12 +138,6 @@ def test_a_claim_without_metadata_has_the_spec_and_ids_of_before() -> None:
     assert FOLDER not in json.dumps(spec)
     assert not any("metadata" in name for ids in cdi.ids_by_share(record) for name in ids)
     assert "metadata" not in record.as_json()
-
-
-def test_metadata_survives_the_ledger() -> None:
-    record = described(allocation(GPU_0, 1, subrequest="small"), pod_claim_name="my-gpu")
-
-    assert PreparedClaim.from_json(json.loads(json.dumps(record.as_json()))) == record
 
 
 @pytest.mark.parametrize("claim_name", ["a.b", "resourceclaims"])
@@ -195,13 +181,18 @@ def test_other_attributes_make_the_next_generation_and_equal_ones_do_not() -> No
 UUID_0, UUID_1 = (card.uuid for card in gpus(2))
 
 
-def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
+@pytest.mark.parametrize(
+    ("vram_limit", "vram_bytes", "clamped"), [("30Gi", 30 * GIB, False), ("100Gi", 80 * GIB, True)]
+)
+def test_document_has_claim_pods_and_every_share_with_its_limits(
+    vram_limit: str, vram_bytes: int, *, clamped: bool
+) -> None:
     claim = replace(
         claim_record(
             "a",
             allocation(GPU_0, 1, tflops="78", vram="20Gi"),
             on=NODE,
-            policy=share_policy(tflops="156", vram="30Gi", qos=Qos.HIGH),
+            policy=share_policy(tflops="156", vram=vram_limit, qos=Qos.HIGH),
         ),
         pods=(PodRef(namespace="default", name="p", uid="uid-of-p"),),
     )
@@ -214,7 +205,7 @@ def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
         "claim": {"namespace": "default", "name": "a", "uid": "uid-a"},
         "pods": [{"name": "p", "uid": "uid-of-p"}],
         "enforcer": "tensor-fusion",
-        "gpus": {UUID_0: {"smPercent": 50, "vramBytes": 30 * GIB}},
+        "gpus": {UUID_0: {"smPercent": 50, "vramBytes": vram_bytes}},
         "shares": [
             {
                 "gpuUUID": UUID_0,
@@ -224,23 +215,11 @@ def test_document_has_claim_pods_and_every_share_with_its_limits() -> None:
                 "isolation": "soft",
                 "qos": "high",
                 "consumed": {"tflops": "78", "vram": "20Gi"},
-                "limits": {"smPercent": 50, "vramBytes": 30 * GIB, "clamped": False},
+                "limits": {"smPercent": 50, "vramBytes": vram_bytes, "clamped": clamped},
             }
         ],
     }
     assert json.loads(json.dumps(document)) == document
-
-
-def test_clamped_limit_is_marked() -> None:
-    claim = claim_record(
-        "a", allocation(GPU_0, 1, vram="20Gi"), on=NODE, policy=share_policy(vram="100Gi")
-    )
-
-    document = prepared.limits_document(claim)
-
-    assert document is not None
-    assert document["shares"][0]["limits"]["vramBytes"] == 80 * GIB
-    assert document["shares"][0]["limits"]["clamped"]
 
 
 def test_share_without_a_limit_has_no_limits_entry() -> None:

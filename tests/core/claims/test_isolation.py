@@ -48,28 +48,20 @@ def refusal(
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("existing", "wanted"), [(SOFT, HARD), (HARD, SOFT)])
-def test_mode_that_differs_from_the_cards_is_refused(
+@pytest.mark.parametrize(
+    ("existing", "wanted"),
+    [pair for pair in product(Isolation, repeat=2) if SHARED in pair or len({*pair}) == 2],
+)
+def test_card_has_one_mode_and_in_shared_isolation_one_tenant(
     existing: Isolation, wanted: Isolation
 ) -> None:
     first = record("a", allocation(GPU_0, 1), isolation=existing, beside=[])
+    alone = f"default/a on the card in isolation {existing}, expected no other tenant"
+    same = f"the card in isolation {existing} by default/a, expected the same"
 
     assert refusal("b", allocation(GPU_0, 2), isolation=wanted, beside=[first]) == (
-        f"claim default/b: {GPU_0}: isolation {wanted}: found the card in isolation {existing} by "
-        "default/a, expected the same"
-    )
-
-
-@pytest.mark.parametrize(
-    ("existing", "wanted"),
-    [pair for pair in product(Isolation, repeat=2) if SHARED in pair],
-)
-def test_card_in_shared_isolation_has_one_tenant(existing: Isolation, wanted: Isolation) -> None:
-    first = record("a", allocation(GPU_0, 1), isolation=existing, beside=[])
-
-    assert refusal("b", allocation(GPU_0, 2), isolation=wanted, beside=[first]) == (
-        f"claim default/b: {GPU_0}: isolation {wanted}: found default/a on the card in isolation "
-        f"{existing}, expected no other tenant"
+        f"claim default/b: {GPU_0}: isolation {wanted}: found "
+        f"{alone if SHARED in (existing, wanted) else same}"
     )
 
 

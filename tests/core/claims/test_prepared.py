@@ -5,11 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from tensorfusion_dra.core.claims import prepared
 from tensorfusion_dra.core.claims.claim import AllocatedClaim, ClaimRef, PodRef
-from tensorfusion_dra.core.claims.prepared import CardAccess, Mount, PreparedClaim, SharedAccess
+from tensorfusion_dra.core.claims.prepared import (
+    CardAccess,
+    DeviceMetadata,
+    Mount,
+    PreparedClaim,
+    SharedAccess,
+)
 from tensorfusion_dra.core.devices.gpu import Isolation, Qos
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes import quantity
@@ -19,7 +24,6 @@ from tests.support.builders.claims import allocated_claim, claim_admission, clai
 from tests.support.builders.devices import published_devices
 from tests.support.builders.gpus import gpu, gpus
 from tests.support.builders.nodes import COMMON_NODES, node_facts
-from tests.support.builders.policies import share_policy
 
 NODE = node_facts(*gpus(3))
 GPU_0, GPU_1, GPU_2 = NODE.devices
@@ -37,7 +41,7 @@ def reread(record: PreparedClaim) -> PreparedClaim:
     return PreparedClaim.from_json(json.loads(json.dumps(record.as_json())))
 
 
-def test_pods_mounts_policy_and_granted_limit_survive_a_record() -> None:
+def test_everything_about_a_claim_survives_a_record() -> None:
     first = replace(
         RECORD.shares[0],
         toolkit_device="nvidia.com/gpu=0",
@@ -52,12 +56,10 @@ def test_pods_mounts_policy_and_granted_limit_survive_a_record() -> None:
         sequence=7,
         pods=(PodRef(namespace="default", name="b", uid="uid-of-b"),),
         driver_mounts=(MOUNT, replace(MOUNT, read_only=False)),
+        metadata=DeviceMetadata(attributes={GPU_0: {"a": {"int": 1}}}, pod_claim_name="my-gpu"),
     )
 
     assert reread(record) == record
-
-
-amounts = st.tuples(st.integers(0, 312 * 10**9), st.integers(0, 10**12))
 
 
 @pytest.mark.parametrize(
@@ -69,19 +71,6 @@ def test_record_without_one_of_its_fields_is_refused(field: str) -> None:
 
     with pytest.raises(KeyError, match=field):
         PreparedClaim.from_json(kept)
-
-
-def test_share_is_clamped_if_its_limit_is_below_the_wanted_one() -> None:
-    (kept,) = claim_record(
-        "a", allocation(GPU_0, 1, vram="8Gi"), on=NODE, policy=share_policy(vram="16Gi")
-    ).shares
-    assert kept.limit is not None
-
-    smaller = replace(kept, limit=replace(kept.limit, vram_bytes=16 * GIB - 1))
-
-    assert not kept.clamped
-    assert smaller.clamped
-    assert not replace(smaller, limit=None).clamped
 
 
 @pytest.mark.parametrize(
@@ -128,111 +117,93 @@ WHOLE_ANSWER = fetched_claim(
 )
 
 
-def test_claim_with_the_recorded_allocation_is_not_gone() -> None:
-    assert prepared.reason_gone(TWO_DEVICES, WHOLE_ANSWER) == ""
-    assert prepared.reason_gone(TWO_DEVICES.ref, WHOLE_ANSWER) == ""
-
-
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("recorded", "answer", "why"),
     [
+        (TWO_DEVICES, WHOLE_ANSWER, ""),
+        (TWO_DEVICES.ref, WHOLE_ANSWER, ""),
+        (replace(TWO_DEVICES.ref, uid="uid-b"), WHOLE_ANSWER, "replaced by UID uid-a"),
+        # Without a record, any device of this driver counts.
+        (TWO_DEVICES.ref, fetched_claim(confirmed_result(GPU_0, 7)), ""),
+        # Allocated on this node again: a container may run with the recorded share until the
+        # kubelet calls again.
+        (TWO_DEVICES, fetched_claim(confirmed_result(GPU_0, 1)), ""),
         (
-            fetched_claim(confirmed_result(GPU_0, 1), confirmed_result(GPU_1, None), uid="uid-b"),
-            "replaced by UID uid-b",
+            TWO_DEVICES,
+            fetched_claim(confirmed_result(GPU_0, 2), confirmed_result(GPU_1, None)),
+            "",
         ),
-        ({"metadata": {"uid": "uid-a"}}, "not allocated"),
-        ({"metadata": {"uid": "uid-a"}, "status": {"reservedFor": []}}, "not allocated"),
         (
+            TWO_DEVICES,
+            fetched_claim({**confirmed_result(GPU_1, 3), "pool": "renamed/node-01"}),
+            "",
+        ),
+        (TWO_DEVICES, {**WHOLE_ANSWER, "metadata": {"uid": "uid-b"}}, "replaced by UID uid-b"),
+        (TWO_DEVICES, {"metadata": {"uid": "uid-a"}}, "not allocated"),
+        (TWO_DEVICES, {"metadata": {"uid": "uid-a"}, "status": {}}, "not allocated"),
+        (
+            TWO_DEVICES,
             fetched_claim(confirmed_result("nic-0", None, driver="other")),
-            "without a device of this driver",
+            "allocated without a device of this driver",
         ),
         (
+            TWO_DEVICES,
             fetched_claim({**confirmed_result(GPU_0, 2), "pool": "default/node-02"}),
             "allocated from default/node-02, not on this node",
         ),
     ],
 )
-def test_claim_without_a_device_of_this_node_is_gone(answer: dict[str, Any], why: str) -> None:
-    assert why in prepared.reason_gone(TWO_DEVICES, answer)
+def test_claim_without_a_device_of_this_node_is_gone(
+    recorded: PreparedClaim | ClaimRef, answer: dict[str, Any], why: str
+) -> None:
+    assert prepared.reason_gone(recorded, answer) == why
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "text"),
     [
-        fetched_claim(confirmed_result(GPU_0, 1)),
-        fetched_claim(confirmed_result(GPU_0, 2), confirmed_result(GPU_1, None)),
-        fetched_claim({**confirmed_result(GPU_1, 3), "pool": "renamed/node-01"}),
+        ({"metadata": {"uid": "uid-a"}, "status": "allocated"}, "a malformed ResourceClaim"),
+        (
+            {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": ["gpu-0"]}}},
+            "a malformed ResourceClaim",
+        ),
+        (fetched_claim(1), "a malformed ResourceClaim"),
+        ({"metadata": "a"}, "a malformed ResourceClaim"),
+        ({}, ".* without a UID"),
+        ({"metadata": None}, ".* without a UID"),
+        ({"metadata": {"uid": 7}}, ".* without a UID"),
     ],
 )
-def test_claim_that_is_reallocated_on_this_node_is_not_gone(answer: dict[str, Any]) -> None:
-    """A container may run with the recorded share until the kubelet calls again."""
-    assert prepared.reason_gone(TWO_DEVICES, answer) == ""
-
-
-def test_any_device_of_this_driver_counts_for_a_claim_without_a_record() -> None:
-    assert prepared.reason_gone(TWO_DEVICES.ref, fetched_claim(confirmed_result(GPU_0, 7))) == ""
-    other = ClaimRef(namespace="default", name="a", uid="uid-b")
-    assert prepared.reason_gone(other, WHOLE_ANSWER) == "replaced by UID uid-a"
+def test_malformed_claim_is_an_error(answer: dict[str, Any], text: str) -> None:
+    with pytest.raises(RetryableError, match=f"found {text}"):
+        prepared.reason_gone(TWO_DEVICES, answer)
 
 
 ONE_SHARE = allocated_claim("a", allocation(GPU_0, 1), pods=(POD_A,))
 WHOLE_CARD = allocated_claim("a", exclusive_allocation(GPU_0), pods=(POD_A, POD_B))
 
 
-def record_of(claim: AllocatedClaim) -> PreparedClaim:
-    return claim_admission(claim, on=NODE)
-
-
 @pytest.mark.parametrize(
-    ("recorded", "now"),
+    ("recorded", "changes", "describes"),
     [
-        (ONE_SHARE, ONE_SHARE),
-        (ONE_SHARE, replace(ONE_SHARE, pods=(POD_B,))),
-        (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_B,))),
-        (replace(WHOLE_CARD, pods=()), replace(WHOLE_CARD, pods=())),
+        (ONE_SHARE, {}, True),
+        (ONE_SHARE, {"pods": (POD_B,)}, True),
+        (WHOLE_CARD, {"pods": (POD_B,)}, True),
+        (replace(WHOLE_CARD, pods=()), {}, True),
+        (ONE_SHARE, {"allocations": (allocation(GPU_0, 2),)}, False),
+        (ONE_SHARE, {"allocations": (allocation(GPU_1, 1),)}, False),
+        (ONE_SHARE, {"allocations": (allocation(GPU_0, 1, request="b"),)}, False),
+        (ONE_SHARE, {"allocations": (allocation(GPU_0, 1), allocation(GPU_1, 3))}, False),
+        (WHOLE_CARD, {"pods": (POD_C,)}, False),
+        (replace(WHOLE_CARD, pods=()), {"pods": (POD_A, POD_B)}, False),
     ],
 )
-def test_record_describes_an_unchanged_allocation(
-    recorded: AllocatedClaim, now: AllocatedClaim
+def test_record_describes_the_same_shares_and_a_whole_cards_pods(
+    recorded: AllocatedClaim, changes: dict[str, Any], *, describes: bool
 ) -> None:
-    assert prepared.describes(record_of(recorded), now)
+    record = claim_admission(recorded, on=NODE)
 
-
-@pytest.mark.parametrize(
-    ("recorded", "now"),
-    [
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 2),))),
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_1, 1),))),
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 1, request="b"),))),
-        (ONE_SHARE, replace(ONE_SHARE, allocations=(allocation(GPU_0, 1), allocation(GPU_1, 3)))),
-        (WHOLE_CARD, replace(WHOLE_CARD, pods=(POD_C,))),
-        (replace(WHOLE_CARD, pods=()), WHOLE_CARD),
-    ],
-)
-def test_record_does_not_describe_another_share_device_request_or_pod(
-    recorded: AllocatedClaim, now: AllocatedClaim
-) -> None:
-    assert not prepared.describes(record_of(recorded), now)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {"metadata": {"uid": "uid-a"}, "status": "allocated"},
-        {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": ["gpu-0"]}}},
-        {"metadata": {"uid": "uid-a"}, "status": {"allocation": {"devices": {"results": [1]}}}},
-        {"metadata": "a"},
-    ],
-)
-def test_malformed_claim_is_an_error(answer: dict[str, Any]) -> None:
-    with pytest.raises(RetryableError, match="found a malformed ResourceClaim"):
-        prepared.reason_gone(TWO_DEVICES, answer)
-
-
-@pytest.mark.parametrize("answer", [{}, {"metadata": None}, {"metadata": {"uid": 7}}])
-def test_answer_without_a_uid_is_an_error(answer: dict[str, Any]) -> None:
-    with pytest.raises(RetryableError, match="without a UID"):
-        prepared.reason_gone(TWO_DEVICES, answer)
+    assert prepared.describes(record, replace(recorded, **changes)) is describes
 
 
 BEFORE_REBOOT = claim_record(

@@ -10,7 +10,7 @@ from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.capacity import Capacity, consumable
 from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.core.kubernetes import quantity
-from tests.support.builders.allocations import allocation, exclusive_allocation
+from tests.support.builders.allocations import allocation
 from tests.support.builders.claims import allocated_claim, claim_admission
 from tests.support.builders.gpus import gpu
 from tests.support.builders.nodes import node_facts
@@ -78,14 +78,6 @@ def test_record_fits_beside_claims_after_the_provider_is_gone() -> None:
         first,
         second,
     ]
-
-
-def test_exclusive_claim_consumes_all_of_it() -> None:
-    claim = allocated_claim("a", exclusive_allocation(CARD))
-
-    (share,) = claim_admission(claim, on=with_slots(consumable(4))).shares
-
-    assert share.consumed[SLOTS] == quantity.parse("4")
 
 
 def test_capacity_from_text_always_has_a_policy() -> None:

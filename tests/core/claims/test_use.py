@@ -63,26 +63,23 @@ def test_container_of_every_runtime(cgroups: str) -> None:
     assert use.container_of(cgroups) == Container(pod_uid=UID, id=ID)
 
 
-def test_static_pod_has_a_hash() -> None:
-    found = use.container_of(f"0::/kubepods/burstable/pod{'0f' * 16}/{ID}\n")
-
-    assert found == Container(pod_uid="0f" * 16, id=ID)
-
-
 @pytest.mark.parametrize(
-    "cgroups",
+    ("cgroups", "container"),
     [
-        "",
-        "0::/\n",
-        "0::/user.slice/user-1000.slice/session-4.scope\n",
-        "0::/system.slice/nvidia-persistenced.service\n",
-        f"0::/system.slice/docker-{ID}.scope\n",
-        f"0::/kubepods/burstable/pod{UID}\n",
-        f"0::/kubepods/burstable/podsomething/{ID}\n",
+        (f"0::/kubepods/burstable/pod{'0f' * 16}/{ID}\n", Container(pod_uid="0f" * 16, id=ID)),
+        ("", None),
+        ("0::/\n", None),
+        ("0::/user.slice/user-1000.slice/session-4.scope\n", None),
+        ("0::/system.slice/nvidia-persistenced.service\n", None),
+        (f"0::/system.slice/docker-{ID}.scope\n", None),
+        (f"0::/kubepods/burstable/pod{UID}\n", None),
+        (f"0::/kubepods/burstable/podsomething/{ID}\n", None),
     ],
 )
-def test_process_outside_of_containers(cgroups: str) -> None:
-    assert use.container_of(cgroups) is None
+def test_static_pod_has_a_hash_and_other_processes_have_no_container(
+    cgroups: str, container: Container | None
+) -> None:
+    assert use.container_of(cgroups) == container
 
 
 def named(name: str, *shares: PreparedShare, pod: str) -> PreparedClaim:
@@ -217,21 +214,16 @@ def test_use_of_a_card_that_does_not_say_it_is_unknown() -> None:
         (1, 1024 + 65, True, True),
         (64, 65536 + 2048, False, True),
         (64, 65536 + 2049, True, True),
+        (None, 80 * 1024, False, False),
     ],
 )
 def test_limit_is_exceeded_by_more_than_what_is_rounded(
-    limit_gib: int, used_mib: int, exceeds: bool, is_near: bool
+    limit_gib: int | None, used_mib: int, exceeds: bool, is_near: bool
 ) -> None:
     used = Used(vram_bytes=used_mib * MIB, processes=1)
+    of_share = limit(50, limit_gib) if limit_gib else None
 
-    assert used.exceeds(limit(50, limit_gib)) is exceeds
-    assert used.is_near(limit(50, limit_gib)) is is_near
-
-
-def test_share_without_a_limit_exceeds_nothing() -> None:
-    used = Used(vram_bytes=80 * GIB)
-
-    assert (used.exceeds(None), used.is_near(None)) == (False, False)
+    assert (used.exceeds(of_share), used.is_near(of_share)) == (exceeds, is_near)
 
 
 @pytest.mark.parametrize(

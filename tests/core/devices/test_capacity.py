@@ -1,7 +1,9 @@
 """Capacities of a card: their policies, oversubscription, and memory that the driver reserves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -160,37 +162,6 @@ def oversubscribed_claim(
     return claim_admission(allocated_claim(f"claim-{name}", share), on=node, beside=beside)
 
 
-def test_shares_fill_the_virtual_totals_to_the_last_unit_and_not_one_more() -> None:
-    first = oversubscribed_claim("1", ("400", "40Gi"))
-    second = oversubscribed_claim("2", ("68", "20Gi"), [first])
-
-    with pytest.raises(
-        ClaimError, match=r"virtual_tflops: found 1n plus 468 in use, expected at most 468"
-    ):
-        oversubscribed_claim("3", ("1n", "1Mi"), [first, second])
-
-
-def test_claim_for_physical_capacities_gets_the_card_exclusively() -> None:
-    exclusive = oversubscribed_claim("1", None)
-
-    with pytest.raises(
-        ClaimError, match=r"virtual_tflops: found 1 plus 468 in use, expected at most 468"
-    ):
-        oversubscribed_claim("2", ("1", "1Mi"), [exclusive])
-
-
-def test_share_from_before_oversubscription_counts_by_its_physical_amounts() -> None:
-    before = node_facts(gpu(vram_bytes=40 * GIB))
-    (a100,) = before.devices
-    old = claim_record("old", allocation(a100, 9, tflops="300", vram="30Gi"), on=before)
-
-    with pytest.raises(
-        ClaimError, match=r"virtual_tflops: found 200 plus 300 in use, expected at most 468"
-    ):
-        oversubscribed_claim("1", ("200", "1Gi"), [old])
-    assert oversubscribed_claim("2", ("168", "30Gi"), [old]).shares
-
-
 def claim_after_oversubscription(
     name: str, tflops: str, vram: str, beside: Sequence[PreparedClaim] = ()
 ) -> PreparedClaim:
@@ -203,34 +174,87 @@ def claim_after_oversubscription(
     return claim_admission(wanted, on=node, beside=beside)
 
 
-def test_claim_from_before_oversubscription_stopped_gets_its_amounts_of_the_card() -> None:
-    (kept,) = claim_after_oversubscription("a", "78", "10Gi").shares
-
-    assert kept.consumed == {"tflops": quantity.parse("78"), "vram": quantity.parse("10Gi")}
-    assert kept.limit == Limit(sm_percent=25, vram_bytes=10 * GIB)
-
-
-def test_claims_from_before_oversubscription_stopped_never_exceed_the_card() -> None:
-    first = claim_after_oversubscription("a", "78", "30Gi")
-
-    with pytest.raises(
-        ClaimError, match="vram: found 20Gi plus 30Gi in use, expected at most 40Gi"
-    ):
-        claim_after_oversubscription("b", "78", "20Gi", beside=[first])
-    claim_after_oversubscription("c", "78", "10Gi", beside=[first])
+PHYSICAL = node_facts(gpu(vram_bytes=40 * GIB))
+(A100,) = PHYSICAL.devices
+BEFORE_IT = claim_record("old", allocation(A100, 9, tflops="300", vram="30Gi"), on=PHYSICAL)
+FIRST = oversubscribed_claim("1", ("400", "40Gi"))
+SECOND = oversubscribed_claim("2", ("68", "20Gi"), [FIRST])
+WHOLE = oversubscribed_claim("1", None)
+LEFT = claim_after_oversubscription("a", "78", "30Gi")
+MORE = claim_after_oversubscription("a", "468", "60Gi")
 
 
-def test_claim_for_more_than_the_card_gets_the_card_after_oversubscription_stopped() -> None:
-    record = claim_after_oversubscription("a", "468", "60Gi")
+@pytest.mark.parametrize(
+    ("admitted", "wanted", "beside", "error"),
+    [
+        (
+            oversubscribed_claim,
+            ("3", ("1n", "1Mi")),
+            [FIRST, SECOND],
+            "virtual_tflops: found 1n plus 468 in use, expected at most 468",
+        ),
+        (
+            oversubscribed_claim,
+            ("2", ("1", "1Mi")),
+            [WHOLE],
+            "virtual_tflops: found 1 plus 468 in use, expected at most 468",
+        ),
+        (
+            oversubscribed_claim,
+            ("1", ("200", "1Gi")),
+            [BEFORE_IT],
+            "virtual_tflops: found 200 plus 300 in use, expected at most 468",
+        ),
+        (oversubscribed_claim, ("2", ("168", "30Gi")), [BEFORE_IT], None),
+        (
+            claim_after_oversubscription,
+            ("b", "78", "20Gi"),
+            [LEFT],
+            "vram: found 20Gi plus 30Gi in use, expected at most 40Gi",
+        ),
+        (claim_after_oversubscription, ("c", "78", "10Gi"), [LEFT], None),
+        (
+            claim_after_oversubscription,
+            ("b", "1", "1Mi"),
+            [MORE],
+            "tflops: found 1 plus 312 in use, expected at most 312",
+        ),
+        (
+            claim_after_oversubscription,
+            ("a", "78", "0"),
+            [],
+            "vram: found 0, expected at least 1Mi",
+        ),
+    ],
+    ids=[
+        *("virtual total", "physical card", "share from before", "fits a share from before"),
+        *("after it stopped", "fits after it stopped", "more than the card", "amount of 0"),
+    ],
+)
+def test_claims_never_exceed_the_virtual_or_physical_totals(
+    admitted: Callable[..., PreparedClaim],
+    wanted: tuple[Any, ...],
+    beside: list[PreparedClaim],
+    error: str | None,
+) -> None:
+    with pytest.raises(ClaimError, match=error) if error else nullcontext():
+        assert admitted(*wanted, beside).shares
 
-    assert record.shares[0].limit == Limit(sm_percent=100, vram_bytes=40 * GIB)
-    with pytest.raises(ClaimError, match="tflops: found 1 plus 312 in use, expected at most 312"):
-        claim_after_oversubscription("b", "1", "1Mi", beside=[record])
 
+@pytest.mark.parametrize(
+    ("claim", "consumed", "limit"),
+    [
+        (LEFT, {"tflops": "78", "vram": "30Gi"}, Limit(sm_percent=25, vram_bytes=30 * GIB)),
+        (MORE, {"tflops": "312", "vram": "40Gi"}, Limit(sm_percent=100, vram_bytes=40 * GIB)),
+    ],
+)
+def test_claim_gets_its_virtual_amounts_of_the_card_after_oversubscription_stopped(
+    claim: PreparedClaim, consumed: dict[str, str], limit: Limit
+) -> None:
+    (kept,) = claim.shares
 
-def test_amount_of_0_is_refused_also_after_oversubscription_stopped() -> None:
-    with pytest.raises(ClaimError, match="vram: found 0, expected at least 1Mi"):
-        claim_after_oversubscription("a", "78", "0")
+    assert {name: str(amount) for name, amount in kept.consumed.items()} == consumed
+    assert kept.limit == limit
 
 
 T4 = gpu(vram_bytes=15360 * MIB, milli_tflops=65_000)
@@ -266,8 +290,3 @@ def test_record_of_the_old_total_stays_and_new_claims_have_to_fit_the_new_one() 
         claim_admission(
             allocated_claim("d", allocation(CARD, 4, tflops="1", vram="1Gi")), on=NOW, beside=[half]
         )
-
-
-def test_more_than_the_old_total_is_refused() -> None:
-    with pytest.raises(ClaimError, match="in use, expected at most 14910Mi"):
-        claim_record("a", allocation(CARD, 1, tflops="65", vram="15361Mi"), on=NOW)

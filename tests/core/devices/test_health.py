@@ -82,35 +82,26 @@ def test_card_recovers_after_quiet_time_and_good_readings(
 
 
 @pytest.mark.parametrize(
-    ("finding", "clears"),
+    ("findings", "clear_seconds", "is_cleared"),
     [
-        (GOOD, True),
-        (Finding(was_reset=True), True),
-        (SILENT, False),
+        # By the driver, by a reset, or by being away and back.
+        ([GOOD, *[SILENT] * 4], 0, True),
+        ([Finding(was_reset=True), *[SILENT] * 4], 0, True),
+        ([bad(LOST), *[SILENT] * 4], 0, True),
+        ([SILENT] * 99, 0, False),
+        # By time, if configured.
+        ([SILENT] * 8, 400, False),
+        ([SILENT] * 11, 400, True),
+        ([SILENT] * 4, 0.5, True),
     ],
 )
-def test_reported_error_is_cleared_by_the_driver_or_by_a_reset(
-    finding: Finding, clears: bool
+def test_reported_error_is_cleared_by_the_driver_by_a_reset_or_by_time(
+    findings: Sequence[Finding], clear_seconds: float, *, is_cleared: bool
 ) -> None:
     struck = health.reported(HEALTHY, XID, moment(0))
+    rules = replace(RULES, xid_clear_seconds=clear_seconds)
 
-    found = after(finding, *[SILENT] * 9, every=1000, start=struck)
-
-    assert (found == HEALTHY) is clears
-
-
-def test_card_that_was_away_and_is_back_counts_as_reset() -> None:
-    struck = health.reported(HEALTHY, XID, moment(0))
-
-    assert after(bad(LOST), *[SILENT] * 4, start=struck) == HEALTHY
-
-
-def test_reported_error_is_cleared_by_time_if_configured() -> None:
-    struck = health.reported(HEALTHY, XID, moment(0))
-    patient = replace(RULES, xid_clear_seconds=400)
-
-    assert after(*[SILENT] * 8, start=struck, rules=patient).unhealthy is not None
-    assert after(*[SILENT] * 11, start=struck, rules=patient) == HEALTHY
+    assert (after(*findings, start=struck, rules=rules) == HEALTHY) is is_cleared
 
 
 def test_two_failed_readings_in_a_row_make_the_card_sick_and_one_does_not() -> None:
@@ -275,72 +266,60 @@ def name(card: Gpu) -> str:
     return card.uuid.lower()
 
 
-def reason(cards: PublishedCards, card: Gpu) -> str:
-    return cards.unhealthy[name(card)].worst.reason
+LOST_A = {
+    "lost": (LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="LOST"),),
+    "left_out": (LeftOut(subject=A.uuid, reason="lost"),),
+}
 
 
-def test_present_card_is_published_unchanged() -> None:
-    shown = seen(known(A, B), A, B)
-
-    assert shown == PublishedCards(
-        inventory=Inventory(gpus=(A, B)), unhealthy={}, absent=frozenset()
-    )
-
-
-def test_vanished_card_without_claims_is_sick_and_not_published() -> None:
-    shown = seen(known(A, B), B)
-
-    assert shown.inventory.gpus == (B,)
-    assert reason(shown, A) == "vanished"
-    assert shown.absent == {name(A)}
-
-
-def test_vanished_card_with_claims_is_published_unchanged_at_its_position() -> None:
-    shown = seen(known(A, B, C), A, replace(C, index=1), claimed=(B,))
-
-    assert [card.uuid for card in shown.inventory.gpus] == [A.uuid, B.uuid, C.uuid]
-    assert shown.inventory.gpus[1] == B
-    assert shown.absent == {name(B)}
+def lost_gpu_0(pci_bus_id: str | None) -> dict[str, Any]:
+    lost = LostCard(subject="GPU 0", uuid=None, pci_bus_id=pci_bus_id, text="LOST")
+    return {"lost": (lost,), "left_out": (LeftOut(subject="GPU 0", reason="lost"),)}
 
 
 @pytest.mark.parametrize(
-    "lost",
+    ("found", "claimed", "more", "published", "reasons"),
     [
-        LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="handle: LOST"),
-        LostCard(subject="GPU 0", uuid=None, pci_bus_id=A.pci_bus_id, text="handle: LOST"),
-        LostCard(subject="GPU 0", uuid=None, pci_bus_id=None, text="handle: LOST"),
+        ((A, B, C), (), {}, (A, B, C), {}),
+        ((B, C), (), {}, (B, C), {A: "vanished"}),
+        ((A, replace(C, index=1)), (B,), {}, (A, B, replace(C, index=1)), {B: "vanished"}),
+        # A lost card is matched by its UUID, by its bus ID or by elimination, and counted once.
+        ((B, C), (A,), LOST_A, (A, B, C), {A: "lost"}),
+        ((B, C), (A,), lost_gpu_0(A.pci_bus_id), (A, B, C), {A: "lost"}),
+        ((B, C), (A,), lost_gpu_0(None), (A, B, C), {A: "lost"}),
+        ((B, C), (), LOST_A, (B, C), {A: "lost"}),
+        (
+            (B, C),
+            (A,),
+            {"left_out": (LeftOut(subject=A.uuid, reason="mig_mode: found MIG on"),)},
+            (A, B, C),
+            {A: "unusable"},
+        ),
+        ((A, B, C), (), {"recovery": {A.uuid: 0}}, (A, B, C), {}),
+        ((A, B, C), (), {"recovery": {A.uuid: 1}}, (A, B, C), {A: "gpu-reset-required"}),
+    ],
+    ids=[
+        *("present", "vanished", "vanished with claims", "lost", "lost by bus ID"),
+        *("lost by elimination", "lost without claims", "unusable", "no action", "action"),
     ],
 )
-def test_lost_card_is_matched_by_uuid_bus_id_or_elimination_and_counted_once(
-    lost: LostCard,
+def test_absent_cards_are_published_while_they_have_claims(
+    found: tuple[Gpu, ...],
+    claimed: tuple[Gpu, ...],
+    more: dict[str, Any],
+    published: tuple[Gpu, ...],
+    reasons: dict[Gpu, str],
 ) -> None:
-    left_out = (LeftOut(subject=lost.subject, reason="lost"),)
+    shown = seen(known(A, B, C), *found, claimed=claimed, **more)
 
-    shown = seen(known(A, B), B, claimed=(A,), lost=(lost,), left_out=left_out)
-
-    assert reason(shown, A) == "lost"
-    assert shown.unhealthy[name(A)].worst.text == "the GPU is lost: handle: LOST"
-    assert shown.inventory.gpus == (A, B)
-    assert shown.inventory.left_out == ()
-
-
-def test_lost_card_without_claims_stays_left_out() -> None:
-    lost = LostCard(subject=A.uuid, uuid=A.uuid, pci_bus_id=None, text="LOST")
-    left_out = (LeftOut(subject=A.uuid, reason="lost"),)
-
-    shown = seen(known(A, B), B, lost=(lost,), left_out=left_out)
-
-    assert (shown.inventory.gpus, shown.inventory.left_out) == ((B,), left_out)
-
-
-def test_card_that_became_unusable_is_published_with_the_reason() -> None:
-    left_out = (LeftOut(subject=A.uuid, reason="mig_mode: found MIG on"),)
-
-    shown = seen(known(A), left_out=left_out, claimed=(A,))
-
-    assert reason(shown, A) == "unusable"
-    assert shown.unhealthy[name(A)].worst.text.endswith("mig_mode: found MIG on")
-    assert (shown.inventory.gpus, shown.inventory.left_out) == ((A,), ())
+    is_absent = {name(card) for card in reasons if card not in found}
+    is_listed = {each.subject for each in more.get("left_out", ()) if not claimed}
+    assert shown.inventory.gpus == published
+    assert {card: each.worst.reason for card, each in shown.unhealthy.items()} == {
+        name(card): reason for card, reason in reasons.items()
+    }
+    assert {*shown.absent} == is_absent
+    assert {each.subject for each in shown.inventory.left_out} == is_listed
 
 
 def test_returning_card_is_published_once_it_is_healthy() -> None:
@@ -356,17 +335,6 @@ def test_returning_card_is_published_once_it_is_healthy() -> None:
     assert [each.subject for each in first.inventory.left_out] == [A.uuid]
     assert health.published(back, inventory, {name(A)}).inventory.gpus == (A, B)
     assert health.published(well, inventory, ()).inventory == inventory
-
-
-@pytest.mark.parametrize(("recovery", "is_sick"), [({}, False), ({0: 0}, False), ({0: 1}, True)])
-def test_requested_recovery_action_is_trouble(recovery: dict[int, int], is_sick: bool) -> None:
-    actions = {(A, B)[index].uuid: action for index, action in recovery.items()}
-
-    shown = seen(known(A, B), A, B, recovery=actions)
-
-    assert bool(shown.unhealthy) is is_sick
-    assert shown.inventory.gpus == (A, B)
-    assert shown.absent == frozenset()
 
 
 def test_new_driver_version_clears_reported_errors() -> None:

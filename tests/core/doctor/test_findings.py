@@ -29,6 +29,13 @@ def test_worst_finding_counts_and_could_not_look_is_worse_than_a_warning(
     assert finding.worst(map(of, levels)) is expected
 
 
+@pytest.mark.parametrize(
+    ("text", "minor"), [("v1.36.2", 36), ("1.36+", 36), ("v1.9.0-rc.1", 9), ("v2.0.0", None)]
+)
+def test_minor_version_of_a_server(text: str, minor: int | None) -> None:
+    assert permissions.minor_version(text) == minor
+
+
 POOL = {"pool_source": "node-labels"}
 HYPERVISOR = {"read_pods": False, "marks_pods": True}
 

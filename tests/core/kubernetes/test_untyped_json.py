@@ -33,6 +33,12 @@ def test_other_text_is_refused(text: bytes) -> None:
         untyped_json.parse(text)
 
 
+def test_truth_values_are_no_numbers() -> None:
+    values = [0, 1.5, float("nan"), True, False, "1", None]
+
+    assert [untyped_json.is_number(value) for value in values] == [True] * 3 + [False] * 4
+
+
 class Level(StrEnum):
     LOW = "low"
     HIGH = "high"

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,7 +18,8 @@ from tensorfusion_dra.discovery.recording import Refusal
 from tensorfusion_dra.discovery.simulated import simulated_discovery
 from tensorfusion_dra.discovery.simulated.simulated_discovery import SimulatedDiscovery
 from tests.support.builders.prepared_claims import POD, limit, prepared_claim, simulated_share
-from tests.support.waiting import PATIENCE_SECONDS, eventually
+from tests.support.threads import running
+from tests.support.waiting import eventually
 
 
 def written(folder: Path, text: str) -> str:
@@ -192,15 +192,9 @@ def discovery(file: Path) -> SimulatedDiscovery:
 @contextmanager
 def collected_events(cards: SimulatedDiscovery) -> Iterator[list[CardEvent]]:
     events: list[CardEvent] = []
-    thread = Thread(target=lambda: cards.events.run(events.append))
     cards.events.watch(frozenset(gpu.uuid for gpu in cards.read().gpus))
-    thread.start()
-    try:
+    with running(lambda: cards.events.run(events.append), stop=cards.events.stop):
         yield events
-    finally:
-        cards.events.stop()
-        thread.join(PATIENCE_SECONDS)
-    assert not thread.is_alive()
 
 
 def test_profile_is_reloaded_when_its_file_changes(tmp_path: Path) -> None:
@@ -302,11 +296,8 @@ def test_simulated_card_has_every_field_but_a_minor_number() -> None:
 def test_every_named_card_has_compute_and_architecture(card: simulated_discovery.Card) -> None:
     (made,) = gpus(f"1x{card.product_name}")
 
-    assert made.product_name == card.product_name
-    assert made.vram_bytes == card.vram_bytes
-    assert made.milli_tflops > 0
-    assert made.brand
-    assert made.architecture
+    assert (made.product_name, made.vram_bytes) == (card.product_name, card.vram_bytes)
+    assert all((made.milli_tflops > 0, made.brand, made.architecture))
 
 
 def test_shorthand_may_mix_card_models() -> None:
