@@ -25,7 +25,7 @@ def main() -> None:
         begin(Path(folder))
         return
     store = ClaimStore(Path(folder), rules=RULES)
-    {"record": record, "admit": admit, "hold": hold}[verb](store, name)
+    {"record": record, "admit": admit}[verb](store, name)
     store.close()
 
 
@@ -66,15 +66,6 @@ def begin(folder: Path) -> None:
             report(str(error))
         else:
             report("opened")
-
-
-def hold(store: ClaimStore, name: str) -> None:
-    """Stay in a transaction until there is a line on stdin."""
-    with store.transaction() as records:
-        records.put(claim_record(name, allocation(DEVICE, 1), on=NODE))
-        report("held")
-        sys.stdin.readline()
-    report("released")
 
 
 def report(line: str) -> None:
