@@ -9,7 +9,6 @@ import yaml
 
 from dra_simulator.api import rendering
 from dra_simulator.api.kinds import KINDS, Kind
-from dra_simulator.apiserver import ApiServer
 from tests.dra_simulator.api.client import (
     CLAIMS,
     CLASSES,
@@ -22,6 +21,7 @@ from tests.dra_simulator.api.client import (
     TABLE,
     Client,
     Json,
+    served,
 )
 from tests.support.builders.documents import (
     allocation_document,
@@ -102,10 +102,8 @@ def columns_of(table: Json) -> list[tuple[str, str, str, int]]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}/{kind.plural}")
 def test_every_kind_has_the_columns_of_a_real_server(kind: Kind) -> None:
-    with ApiServer(tensor_fusion=True) as server:
-        api = Client(server.url)
+    with served(tensor_fusion=True) as api:
         table = api.get(path_of(kind), TABLE).json
-        api.close()
 
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
     expected = custom_columns(kind) if kind.is_custom else REAL[f"{kind.group}/{kind.plural}"]
@@ -306,12 +304,10 @@ def test_a_row_of_a_custom_resource_has_the_values_at_its_columns_paths() -> Non
     spec = {"qosConfig": {"defaultQoS": "high"}, "capacityConfig": ratio}
     path = "/apis/tensor-fusion.ai/v1/gpupools"
     marks = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUPool"}
-    with ApiServer(tensor_fusion=True) as server:
-        api = Client(server.url)
+    with served(tensor_fusion=True) as api:
         api.post(path, {**marks, "metadata": {"name": "full"}, "spec": spec})
         api.post(path, {**marks, "metadata": {"name": "none"}})
         rows = api.get(path, TABLE).json["rows"]
-        api.close()
 
     assert [found["cells"][:3] for found in rows] == [["full", "high", 500], ["none", None, None]]
 
