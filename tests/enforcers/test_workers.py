@@ -92,13 +92,6 @@ def test_index_of_a_finished_pod_is_free_again(node: WorkerNode) -> None:
     assert node.hypervisor.calls == [128, 128]
 
 
-def test_two_cards_of_a_pod_have_their_own_limits(node: WorkerNode) -> None:
-    pod, _ = node.run("train", share_result(GPU_0), share_result(GPU_1, vram="8Gi"))
-
-    assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB), GPU_1: (33, 8 * GIB)}
-    assert node.pods.annotations("train")[PREFIX + "vram-limit"] == str(8 * GIB)
-
-
 def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
     containers = [
         {"name": "a", "resources": {"claims": [{"name": "first"}]}},
@@ -116,10 +109,9 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
     node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
 
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
-    assert (
-        node.pods.annotations("train")[PREFIX + "container-gpus"]
-        == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
-    )
+    annotations = node.pods.annotations("train")
+    assert annotations[PREFIX + "container-gpus"] == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
+    assert annotations[PREFIX + "vram-limit"] == str(8 * GIB)
 
 
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(
@@ -358,16 +350,6 @@ def test_claim_of_several_pods_is_refused(node: WorkerNode) -> None:
         "claim default/train: pods: found default/train, default/b, expected exactly one, as "
         "Tensor Fusion's hypervisor keeps limits by pod"
     )
-
-
-def test_card_that_the_hypervisor_does_not_know_is_refused(node: WorkerNode) -> None:
-    node.hypervisor.cards.remove(GPU_1)
-    node.pods.put("train")
-
-    assert node.refused(node.put("train", share_result(GPU_1))) == (
-        f"pod default/train: cards: found none allocated by the hypervisor, expected {GPU_1}"
-    )
-    assert node.pods.labels("train") == node.pods.annotations("train") == {}
 
 
 def answer(*cards: str) -> bytes:
