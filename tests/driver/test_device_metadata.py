@@ -89,14 +89,6 @@ def test_attributes_of_providers_are_included(node: Setup) -> None:
     assert attributes["uuid"]["string"].lower() == GPU_0
 
 
-def test_a_claim_of_a_template_is_named_as_in_its_pod(node: Setup) -> None:
-    ref = put_annotated_claim(node, "a", {POD_CLAIM_ANNOTATION: "my-gpu"})
-
-    node.prepared(ref)
-
-    assert objects(node, ref)[0]["podClaimName"] == "my-gpu"
-
-
 def test_an_annotation_that_would_leave_the_folder_fails_only_its_own_claim(node: Setup) -> None:
     evil = put_annotated_claim(node, "evil", {POD_CLAIM_ANNOTATION: "../../../../etc"})
     good = put_claim(node, "good", share_result(GPU_1))

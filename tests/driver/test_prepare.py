@@ -158,19 +158,6 @@ def test_impossible_allocation_is_refused_and_leaves_no_record_or_spec(
     assert setup.spec_of(ref) is None
 
 
-@pytest.mark.parametrize("uid", ["../../etc/cron.d/x", "a/b", "", "x" * 64, "ümlaut", "a\n"])
-def test_uid_that_is_no_file_name_is_refused_and_unprepared_as_unknown(
-    setup: Setup, uid: str
-) -> None:
-    ref = ClaimRef(namespace="default", name="a", uid=uid)
-
-    outcome = setup.prepare(ref)[uid]
-
-    assert "UID" in error_of(outcome)
-    assert setup.claims.fetched == []
-    assert setup.unprepare(ref) == {uid: None}
-
-
 def test_call_waits_for_an_earlier_call_of_the_same_claim_until_its_deadline(setup: Setup) -> None:
     ref = put_claim(setup, "a", share_result())
     requested, answer = Event(), Event()

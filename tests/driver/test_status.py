@@ -30,10 +30,6 @@ from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 Entries = list[dict[str, Any]]
 
 
-ANSWER_SECONDS: Final = 0.3
-"""Longer than any write in these tests takes."""
-
-
 class StatusAtServer:
     """Statuses of claims as an API server stores them, with faults set by a test.
 
@@ -390,6 +386,16 @@ def test_missing_right_stops_all_writes_for_ten_minutes_and_each_is_logged_once(
     assert "expected patch on resourceclaims/status" in lines[0]["error"]
 
 
+def test_claim_forgotten_during_its_write_is_not_retried(node: Node) -> None:
+    node.error = RetryableError("500")
+    node.before_write = lambda: node.forget("a")
+    node.report("a")
+
+    node.run()
+
+    assert node.written == ["a"]
+
+
 def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
     node.write_seconds = 0.5
     node.report(*names(10))
@@ -398,22 +404,6 @@ def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
     node.reporter.run()
 
     assert len(node.written) == 4
-
-
-def test_claim_forgotten_during_its_write_is_not_retried() -> None:
-    server = StatusAtServer()
-    server.faults = [RetryableError("500")]
-    server.open.clear()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries == ["a"])
-        reporter.forget(reported_claim("a").ref.uid)
-        server.open.set()
-
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
-        assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)
 
 
 HOUR: Final = 3600.0
