@@ -2,14 +2,14 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tensorfusion_dra.core.claims import pod_marks
-from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
@@ -18,7 +18,6 @@ from tensorfusion_dra.enforcers.tensor_fusion import shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
-from tests.driver.test_status import StatusAtServer
 from tests.support.builders.prepared_claims import limit
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.capabilities import give_to_a_container, without_capabilities
@@ -144,11 +143,22 @@ def test_limits_that_change_during_a_check_stay_as_they_were_changed(
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
 
 
+class Statuses:
+    """The memory of each claim whose status was written."""
+
+    def __init__(self) -> None:
+        self.vram_bytes: list[int] = []
+
+    def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
+        self.vram_bytes.append(devices[0]["data"]["limits"]["vramBytes"])
+        return True
+
+
 def test_limits_that_change_during_a_registration_are_written_and_reported(
     node: WorkerNode,
 ) -> None:
-    server = StatusAtServer()
-    node.setup.use(status=StatusReporter(server))
+    statuses = Statuses()
+    node.setup.use(status=StatusReporter(statuses))
     lender, other = node.pods.put("lender"), node.pods.put("other")
     results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
     refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
@@ -163,7 +173,7 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
     assert node.hypervisor.limits(lender) == {GPU_0: (33, 40 * GIB)}
     assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
     assert record.shares[0].limit == limit(33, 40)
-    assert server.vram_limits() == [40, 40]
+    assert statuses.vram_bytes == [40 * GIB] * 2
 
 
 def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: WorkerNode) -> None:
