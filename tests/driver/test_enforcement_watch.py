@@ -332,38 +332,21 @@ def test_unprepared_claim_is_forgotten(setup: Setup) -> None:
     assert (setup.reported, setup.states()) == ([], [])
 
 
-def test_restart_reports_only_what_changed_meanwhile(setup: Setup, tmp_path: Path) -> None:
-    setup.prepare(named("a"), named("b"))
+def test_restart_reports_only_what_changed_meanwhile_and_repeats_no_warning(
+    setup: Setup, tmp_path: Path
+) -> None:
+    claims = [named("a"), named("b")]
+    setup.prepare(*claims)
     setup.check()
+    told = []
+    for found in (True, False, False, True):
+        restarted = Setup(tmp_path)
+        restarted.watch.sync(claims)
+        restarted.evidence.found = found
+        restarted.check()
+        told.append(restarted.told())
 
-    restarted = Setup(tmp_path)
-    restarted.watch.sync([named("a"), named("b")])
-    restarted.check()
-    assert (restarted.reported, restarted.events.written) == ([], [])
-
-    restarted = Setup(tmp_path)
-    restarted.watch.sync([named("a"), named("b")])
-    restarted.evidence.found = False
-    restarted.check()
-    assert restarted.reported == ["a", "b"]
-    assert restarted.states(named("a")) == ["NotEnforced SharedMemoryMissing"]
-
-
-def test_restart_does_not_repeat_a_warning_and_withdraws_it(setup: Setup, tmp_path: Path) -> None:
-    setup.prepare()
-    setup.evidence.found = False
-    setup.check(60)
-    assert len(setup.events.written) == 1
-
-    restarted = Setup(tmp_path)
-    restarted.watch.sync([CLAIM])
-    restarted.evidence.found = False
-    restarted.check()
-    restarted.evidence.found = True
-    restarted.check()
-
-    assert (restarted.events.written, len(restarted.events.noted)) == ([], 1)
-    assert restarted.reported == ["a"]
+    assert told == [(0, 0, 0), (2, 2, 0), (0, 0, 0), (2, 0, 2)]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"uid-a": [{}]}', '{"uid-a": 3}', "{"])
