@@ -112,21 +112,20 @@ def test_fields_of_disabled_gates_are_dropped_silently(
     )
 
 
-SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
+TOO_MANY_VALUES: Final = "spec.devices[0]: Invalid value: 49: the total number of attribute values"
+PER_DEVICE: Final = "spec.devices[0]: Invalid value: null: `nodeName`"
+VALUES: Final[Json] = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
+"""As many values as a device may have."""
+
+Cases = Iterator[tuple[Json, str]]
+"""Specs, each with the beginning of its violation; "" if it has none."""
 
 
 def with_device(**fields: object) -> Json:
     return slice_spec(devices=[plain_device("gpu-0", **fields)])
 
 
-TOO_MANY_VALUES: Final = "spec.devices[0]: Invalid value: 49: the total number of attribute values"
-PER_DEVICE: Final = "spec.devices[0]: Invalid value: null: `nodeName`"
-Cases = Iterator[tuple[Json, str]]
-VALUES: Final[Json] = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
-
-
 def of_slices() -> Cases:
-    """Yield specs, each with the beginning of its violation; "" if it has none."""
     wanted: list[Json] = [
         {"driver": "D.x"},
         {"driver": "a" * 63},
