@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -278,7 +279,16 @@ def test_files_folders_and_links_are_removed_but_not_the_targets_of_links(
     assert (elsewhere / "kept").read_text() == "kept"
 
 
-def test_tree_deeper_than_the_path_limit_is_removed(root: Path) -> None:
+@pytest.fixture
+def few_open_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_open_files")
+def test_tree_deeper_than_the_limits_on_paths_and_open_files_is_removed(root: Path) -> None:
     claim = root / "uid-a"
     claim.mkdir()
     here = os.open(claim, os.O_RDONLY)
