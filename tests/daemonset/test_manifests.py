@@ -16,7 +16,7 @@ import yaml
 from tensorfusion_dra.app.shared import setting_sources
 from tensorfusion_dra.app.shared.node_settings import Settings
 from tensorfusion_dra.core.admission.dialects import Dialect
-from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, rbac
+from tests.support import canned_api, forks, helm, installation, kubernetes_schemas, rbac, yaml_text
 from tests.support.helm import ROOT, Document, RefusedValuesError
 from tests.support.installation import NO_GPUS, WEBHOOK
 from tests.support.waiting import PATIENCE_SECONDS
@@ -58,23 +58,24 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "extended-resource": {"deviceClass": {"extendedResourceName": "tensor-fusion.ai/gpu"}},
     "monitoring": {"monitoring": {"enabled": True}},
     "webhook": WEBHOOK,
+    "options-of-the-chart-alone": {
+        "imagePullSecrets": [{"name": "registry"}],
+        "kubeletRoot": "/var/lib/k0s/kubelet",
+        "nvidia": {"driverRoot": "/run/nvidia/driver", "runtimeClass": "", "toolkitSpecs": ""},
+        "nodePlugin": {
+            "podAnnotations": {"a": "b"},
+            "affinity": {"nodeAffinity": {}},
+            "env": [{"name": "RACK_URL", "value": "http://rack.example"}],
+        },
+        "webhook": {"enabled": True, "certificate": {"source": "self-signed"}, "clientCA": "ca"},
+        "settings": {"poll-seconds": 10, "read-pods": False},
+    },
 }
 """The chart's values of each way to install it."""
 
 
-def key(document: Document) -> tuple[str, str, str]:
-    metadata = document["metadata"]
-    return document["kind"], metadata.get("namespace", ""), metadata["name"]
-
-
-def by_key(documents: list[Document]) -> dict[tuple[str, str, str], Document]:
-    found = {key(document): document for document in documents}
-    assert len(found) == len(documents)
-    return found
-
-
 @functools.cache
-def check_valid(document: str, version: str) -> None:
+def check_object(document: str, version: str) -> None:
     """Raise an error if Kubernetes would reject the object, given as JSON.
 
     Results are cached, because variants share most of their objects. Kubernetes has no schemas of
@@ -91,12 +92,25 @@ def test_static_manifests_are_rendered_from_the_chart(name: str) -> None:
     assert found == installation.rendered(name), "run `make manifests`"
 
 
-def test_chart_passes_the_nodes_enforcer_to_the_webhook() -> None:
-    rendered = helm.render({**WEBHOOK, "settings": {"enforcer": "hami-core"}})
+CASES: list[Any] = yaml_text.load_all((Path(__file__).parent / "values.yaml").read_text())
 
-    (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
-    (container,) = webhook["spec"]["template"]["spec"]["containers"]
-    assert "--enforcer=hami-core" in container["args"]
+
+def contains(found: object, part: object) -> bool:
+    """Return True if all fields and entries of the part are in what was found."""
+    if isinstance(part, dict) and isinstance(found, dict):
+        return all(key in found and contains(found[key], each) for key, each in part.items())
+    if isinstance(part, list) and isinstance(found, list):
+        return all(any(contains(entry, each) for entry in found) for each in part)
+    return found == part
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["title"]))
+def test_values_change_these_parts_of_a_release(case: Any) -> None:
+    rendered = helm.render(case["values"])
+
+    for is_there, parts in ((True, case["has"]), (False, case.get("lacks", ()))):
+        for part in parts:
+            assert any(contains(item, part) for item in rendered) is is_there, part
 
 
 @pytest.mark.parametrize("chosen", [[], ["kai"], ["hami", "kserve"]])
@@ -131,33 +145,6 @@ def test_chart_creates_the_plain_claim_template_in_each_namespace() -> None:
     for found in templates.values():
         assert found["spec"] == plain["spec"]
         assert found["metadata"]["labels"].items() >= plain["metadata"]["labels"].items()
-
-
-def test_chart_adds_variables_that_are_no_settings() -> None:
-    variables = [
-        {"name": "RACK_URL", "value": "http://rack.example"},
-        {"name": "RACK_TOKEN", "valueFrom": {"secretKeyRef": {"name": "rack", "key": "token"}}},
-    ]
-
-    values = {"settings": {"log-level": "debug"}, "nodePlugin": {"env": variables}}
-    rendered = by_key(helm.render(values))
-
-    plugin = rendered["DaemonSet", "tensorfusion-dra", "tensorfusion-dra-node-plugin"]
-    (container,) = plugin["spec"]["template"]["spec"]["containers"]
-    level = {"name": "TENSORFUSION_DRA_LOG_LEVEL", "value": "debug"}
-    assert container["env"][-3:] == [level, *variables]
-
-
-def test_webhook_admits_only_clients_of_the_named_ca() -> None:
-    rendered = helm.render({"webhook": {"enabled": True, "clientCA": "api-server-ca"}})
-
-    (webhook,) = [item for item in rendered if item["kind"] == "Deployment"]
-    pod = webhook["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert "--client-ca-file=/client-ca/ca.crt" in container["args"]
-    (mount,) = [item for item in container["volumeMounts"] if item["mountPath"] == "/client-ca"]
-    (volume,) = [item for item in pod["volumes"] if item["name"] == mount["name"]]
-    assert volume["secret"]["secretName"] == "api-server-ca"
 
 
 def test_every_configuration_trusts_the_self_signed_certificate() -> None:
@@ -198,46 +185,24 @@ def test_monitoring_without_metrics_is_refused() -> None:
         helm.render(values)
 
 
-def test_chart_adds_labels_by_which_prometheus_and_grafana_select() -> None:
-    values = {"enabled": True, "labels": {"release": "a"}, "dashboardLabels": {"folder": "b"}}
-    rendered = helm.render({"monitoring": values})
-
-    labels = {item["kind"]: item["metadata"].get("labels", {}) for item in rendered}
-    assert labels["PodMonitor"]["release"] == labels["PrometheusRule"]["release"] == "a"
-    assert labels["ConfigMap"]["folder"] == "b"
-    assert "release" not in labels["NetworkPolicy"]
+def check_valid(documents: list[Document]) -> None:
+    """Raise an error if Kubernetes would reject an object, in any of the supported releases."""
+    for version in VERSIONS:
+        for document in documents:
+            check_object(json.dumps(document, sort_keys=True), version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_static_manifest_is_valid_for_kubernetes(version: str) -> None:
-    for document in installation.documents(*installation.NAMES):
-        check_valid(json.dumps(document, sort_keys=True), version)
+def test_every_static_manifest_is_valid_for_kubernetes() -> None:
+    check_valid(installation.documents(*installation.NAMES))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
-def test_every_variant_is_valid_for_kubernetes(values: Mapping[str, Any], version: str) -> None:
-    for document in helm.render(values, kube_version=f"{version}.0"):
-        check_valid(json.dumps(document, sort_keys=True), version)
+def test_every_variant_is_valid_for_kubernetes(values: Mapping[str, Any]) -> None:
+    check_valid(helm.render(values))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_options_of_the_chart_alone_are_valid_for_kubernetes(version: str) -> None:
-    values = {
-        "imagePullSecrets": [{"name": "registry"}],
-        "kubeletRoot": "/var/lib/k0s/kubelet",
-        "nvidia": {"driverRoot": "/run/nvidia/driver", "runtimeClass": "", "toolkitSpecs": ""},
-        "nodePlugin": {
-            "podAnnotations": {"a": "b"},
-            "affinity": {"nodeAffinity": {}},
-            "env": [{"name": "RACK_URL", "value": "http://rack.example"}],
-        },
-        "webhook": {"enabled": True, "certificate": {"source": "self-signed"}, "clientCA": "ca"},
-        "settings": {"poll-seconds": 10, "read-pods": False},
-    }
-
-    for document in helm.render(values):
-        check_valid(json.dumps(document, sort_keys=True), version)
+def test_oldest_supported_kubernetes_gets_the_same_objects() -> None:
+    assert helm.render(EVERYTHING, kube_version=f"{VERSIONS[0]}.0") == helm.render(EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -360,38 +325,6 @@ def test_all_pods_of_the_drivers_image_take_its_tag_or_digest(
     assert images == {expected}
 
 
-@pytest.mark.parametrize(("replicas", "unavailable"), [(1, []), (2, [1]), (3, [1])])
-def test_a_drain_takes_at_most_one_pod_of_a_webhook_that_has_several(
-    replicas: int, unavailable: list[int]
-) -> None:
-    rendered = helm.render({"webhook": {"enabled": True, "replicas": replicas}})
-
-    (deployment,) = of_kind(rendered, "Deployment")
-    budgets = of_kind(rendered, "PodDisruptionBudget")
-    assert [budget["spec"]["maxUnavailable"] for budget in budgets] == unavailable
-    for budget in budgets:
-        assert budget["spec"]["selector"] == deployment["spec"]["selector"]
-
-
-def test_webhooks_pods_take_the_values_for_scheduling() -> None:
-    scheduling = {
-        "priorityClassName": "of-the-team",
-        "nodeSelector": {"kubernetes.io/os": "linux", "pool": "system"},
-        "affinity": {"nodeAffinity": {}},
-        "tolerations": [{"key": "system", "operator": "Exists"}],
-    }
-
-    (deployment,) = of_kind(helm.render({"webhook": {"enabled": True, **scheduling}}), "Deployment")
-
-    spec = deployment["spec"]["template"]["spec"]
-    assert {name: spec[name] for name in scheduling} == scheduling
-    # Two on a node only if there is no other one that takes them.
-    (spread,) = spec["topologySpreadConstraints"]
-    assert spread["labelSelector"] == deployment["spec"]["selector"]
-    assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
-    assert (spread["whenUnsatisfiable"], spread["nodeTaintsPolicy"]) == ("DoNotSchedule", "Honor")
-
-
 @pytest.mark.parametrize(
     ("values", "variable", "may_get_pods"),
     [
@@ -447,16 +380,6 @@ def test_definitions_are_installed_on_request_and_outlive_the_release() -> None:
     ]
     for item in definitions:
         assert item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-
-
-def test_namespace_has_its_pod_security_level_and_outlives_the_release() -> None:
-    (namespace,) = of_kind(helm.render({"namespace": {"create": True}}), "Namespace")
-
-    metadata = namespace["metadata"]
-    assert metadata["name"] == helm.NAMESPACE
-    assert metadata["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
-    assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert of_kind(helm.render(), "Namespace") == []
 
 
 def test_pod_of_helm_test_ends_well_if_and_only_if_it_got_its_share(tmp_path: Path) -> None:
@@ -614,29 +537,6 @@ def test_notes_say_what_keeps_limits_where_it_may_be_missing(
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({}, {"device-plugins", "mps"}),
-        ({"hamiCore": {"install": {"enabled": True}}}, {"device-plugins", "hami-core", "mps"}),
-        ({"settings": {"enforcers": "hami-core", "hami-core-library": "/a/b"}}, {"hami-core"}),
-        ({"settings": {"enforcer": "none"}}, set()),
-        (NO_GPUS, set()),
-    ],
-)
-def test_folders_of_every_enforcer_that_auto_may_choose_are_mounted(
-    values: Mapping[str, Any], expected: set[str]
-) -> None:
-    (plugin,) = (
-        item
-        for item in helm.render(values)
-        if item["metadata"]["name"] == NODE_PLUGIN and item["kind"] == "DaemonSet"
-    )
-
-    mounted = {each["name"] for each in plugin["spec"]["template"]["spec"]["volumes"]}
-    assert mounted & {"device-plugins", "hami-core", "mps"} == expected
-
-
-@pytest.mark.parametrize(
     ("values", "definition", "cure"),
     [
         (WEBHOOK, "certificates.cert-manager.io", "webhook.certificate.source=self-signed"),
@@ -687,106 +587,6 @@ def test_values_that_contradict_each_other_are_refused(
 ) -> None:
     with pytest.raises(RefusedValuesError, match=text):
         helm.render(values)
-
-
-def daemonsets(values: Mapping[str, Any]) -> dict[str, Document]:
-    """Return the pods of the chart's DaemonSets by name, without the common beginning."""
-    return {
-        item["metadata"]["name"].removeprefix("tensorfusion-dra-"): item["spec"]["template"]["spec"]
-        for item in helm.render(values)
-        if item["kind"] == "DaemonSet"
-    }
-
-
-def test_chart_passes_the_daemons_values_on() -> None:
-    daemon = {
-        "enabled": True,
-        "image": "mps:1",
-        "shmSize": "16G",
-        "multiUser": True,
-        "defaultActiveThreadPercentage": 25,
-        "defaultPinnedMemory": "10G",
-    }
-
-    pod = daemonsets({**MPS_DAEMON, "mps": {"daemon": daemon}})["mps"]
-
-    (container,), (shm,) = pod["containers"], pod["initContainers"]
-    env = {entry["name"]: entry["value"] for entry in (*shm["env"], *container["env"])}
-    assert container["image"] == "mps:1"
-    expected = {
-        "SHM_SIZE": "16G",
-        "MULTI_USER": "true",
-        "DEFAULT_ACTIVE_THREAD_PERCENTAGE": "25",
-        "DEFAULT_PINNED_MEMORY": "10G",
-    }
-    assert env.items() >= expected.items()
-
-
-def test_daemon_without_the_toolkit_takes_the_root_of_a_driver_container() -> None:
-    nvidia = {"privileged": True, "driverRoot": "/run/nvidia/driver"}
-
-    pod = daemonsets({**MPS_DAEMON, "nvidia": nvidia})["mps"]
-
-    (container,) = pod["containers"]
-    env = {entry["name"]: entry["value"] for entry in container["env"]}
-    (root,) = (each for each in pod["volumes"] if each["name"] == "driver-root")
-    assert env["DRIVER_ROOT"] == "/driver-root/driver"
-    assert env["PATH"].endswith(":/driver-root/driver/usr/sbin:/driver-root/driver/usr/bin")
-    assert root["hostPath"]["path"] == "/run/nvidia"
-    assert "runtimeClassName" not in pod
-
-
-@pytest.mark.parametrize("value", [True, "true"])
-def test_use_is_observed_in_the_hosts_pid_namespace(value: object) -> None:
-    given = {"settings": {"observe-use": value}}
-
-    assert daemonsets(given)["node-plugin"]["hostPID"] is True
-    assert "hostPID" not in daemonsets({})["node-plugin"]
-    assert "hostPID" not in daemonsets({**given, "nvidia": {"enabled": False}})["node-plugin"]
-
-
-def test_library_in_another_folder_is_installed_mounted_and_named_there() -> None:
-    install = {"enabled": True, "folder": "/var/lib/vgpu", "version": "v3", "image": "lib:3"}
-
-    pods = daemonsets({"settings": {"enforcer": "hami-core"}, "hamiCore": {"install": install}})
-
-    for name in ("hami-core", "node-plugin"):
-        (folder,) = (each for each in pods[name]["volumes"] if each["name"] == "hami-core")
-        assert folder["hostPath"]["path"] == "/var/lib/vgpu"
-    (plugin,) = pods["node-plugin"]["containers"]
-    assert {"name": "hami-core", "mountPath": "/var/lib/vgpu", "readOnly": True} in plugin[
-        "volumeMounts"
-    ]
-    library = {
-        "name": "TENSORFUSION_DRA_HAMI_CORE_LIBRARY",
-        "value": "/var/lib/vgpu/libvgpu.so.v3",
-    }
-    assert library in plugin["env"]
-    every = (*pods["hami-core"]["initContainers"], *pods["hami-core"]["containers"])
-    assert {each["image"] for each in every} == {"lib:3"}
-
-
-def test_administrators_own_library_is_mounted_from_its_folder() -> None:
-    settings = {"enforcer": "hami-core", "hami-core-library": "/opt/vgpu/libvgpu.so.7"}
-
-    pod = daemonsets({"settings": settings})["node-plugin"]
-
-    (folder,) = (each for each in pod["volumes"] if each["name"] == "hami-core")
-    assert folder["hostPath"]["path"] == "/opt/vgpu"
-
-
-def test_service_accounts_have_the_users_annotations() -> None:
-    values = {
-        "nodePlugin": {"serviceAccountAnnotations": {"a": "b"}},
-        "webhook": {"enabled": True, "serviceAccountAnnotations": {"c": "d"}},
-    }
-
-    accounts = of_kind(helm.render(values), "ServiceAccount")
-
-    assert {item["metadata"]["name"]: item["metadata"]["annotations"] for item in accounts} == {
-        NODE_PLUGIN: {"a": "b"},
-        "tensorfusion-dra-webhook": {"c": "d"},
-    }
 
 
 def test_settings_table_and_chart_schema_match_the_settings() -> None:

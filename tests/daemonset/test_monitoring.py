@@ -144,31 +144,18 @@ def test_labels_of_a_recorded_series_are_those_of_its_level(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.alert)
-def test_alert_names_only_what_exists(rule: Rule) -> None:
+def test_alert_names_only_what_exists_and_has_a_runbook(rule: Rule) -> None:
     found = promql.labels(rule.expr, all_series())
+    in_texts = {
+        name for text in rule.annotations.values() for name in LABEL_OF_TEMPLATE.findall(text)
+    }
+    path, _, anchor = rule.annotations["runbook"].partition("#")
 
-    in_texts = {name for text in rule.annotations.values() for name in labels_of_template(text)}
     assert in_texts <= found
     assert set(rule.annotations) == {"summary", "description", "runbook"}
     assert rule.severity in {"critical", "warning", "info"}
-
-
-def labels_of_template(text: str) -> list[str]:
-    return LABEL_OF_TEMPLATE.findall(text)
-
-
-@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule.alert)
-def test_alert_has_a_runbook(rule: Rule) -> None:
-    path, _, anchor = rule.annotations["runbook"].partition("#")
-
     assert anchor == rule.alert.lower()
     assert anchor in markdown.anchors(markdown.text(ROOT / path))
-
-
-def test_every_rule_has_a_name_of_its_own() -> None:
-    names = [rule.record or rule.alert for rule in all_rules()]
-
-    assert len(set(names)) == len(names)
 
 
 def test_documented_alerts_are_those_of_the_rules() -> None:

@@ -106,12 +106,15 @@ def test_without_defaults_nothing_is_limited(node: Node) -> None:
 
     assert "active threads: 100.0 %; default memory limit: none" in node.text()
     assert not [line for line in node.commands() if line.startswith("set_")]
+    assert "started with ['-f'] as" in node.commands()[0]
 
 
-def test_defaults_are_set_for_each_card(node: Node) -> None:
+def test_defaults_are_set_for_each_card_and_several_users_are_an_option(node: Node) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (node.root / "dev" / name).touch()
-    node.given.update(DEFAULT_ACTIVE_THREAD_PERCENTAGE="25", DEFAULT_PINNED_MEMORY="10G")
+    node.given.update(
+        DEFAULT_ACTIVE_THREAD_PERCENTAGE="25", DEFAULT_PINNED_MEMORY="10G", MULTI_USER="true"
+    )
 
     with node.pod():
         assert node.ready(), node.text()
@@ -121,6 +124,7 @@ def test_defaults_are_set_for_each_card(node: Node) -> None:
         "set_default_device_pinned_mem_limit 0 10G",
         "set_default_device_pinned_mem_limit 1 10G",
     ]
+    assert "started with ['-f', '-M'] as" in node.commands()[0]
 
 
 @pytest.mark.parametrize("value", ["10Gi", "10", "10X", "0G", "G", "-1G", "1.5G"])
@@ -137,16 +141,6 @@ def test_memory_limit_without_a_card_is_an_error(node: Node) -> None:
     node.given.update(DEFAULT_PINNED_MEMORY="10G")
 
     assert "found no NVIDIA card, expected at least one" in node.failed()
-
-
-@pytest.mark.parametrize(("value", "arguments"), [("true", "['-f', '-M']"), ("false", "['-f']")])
-def test_several_users_at_once_are_an_option(node: Node, value: str, arguments: str) -> None:
-    node.given.update(MULTI_USER=value)
-
-    with node.pod():
-        assert node.ready(), node.text()
-
-    assert f"started with {arguments}" in node.commands()[0]
 
 
 def test_another_daemon_in_the_same_folder_is_an_error_and_is_left_alone(node: Node) -> None:

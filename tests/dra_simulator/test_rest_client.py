@@ -1,11 +1,8 @@
 """The REST client against the simulated API server."""
 
-import threading
-
 import pytest
 
-from dra_simulator.apiserver import ApiServer
-from dra_simulator.rest import PODS, ApiError, Client, UnreachableError
+from dra_simulator.rest import PODS, ApiError, Client
 from tests.support import objects
 
 
@@ -24,25 +21,3 @@ def test_patch_with_another_uid_changes_nothing(client: Client) -> None:
         client.patch(PODS, made, {"status": {"phase": "Failed"}}, subresource="status")
 
     assert client.get(PODS, "a", "default")["status"]["phase"] == "Pending"
-
-
-def test_watch_yields_changes_until_it_is_closed(client: Client) -> None:
-    since = client.list(PODS).resource_version
-    watch = client.watch(PODS, since)
-    client.create(PODS, objects.pod("a"))
-    events = iter(watch)
-
-    event = next(events)
-    threading.Timer(0.05, watch.close).start()
-
-    assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "a")
-    assert list(events) == []
-    watch.release()
-
-
-def test_stopped_server_is_unreachable() -> None:
-    with ApiServer() as server:
-        client = Client(server.url)
-
-    with pytest.raises(UnreachableError):
-        client.list(PODS)

@@ -6,7 +6,6 @@ from itertools import islice
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from dra_simulator.loop import Loop, Watched
 from dra_simulator.podclaims import FINALIZER
 from dra_simulator.rest import (
     CLAIMS,
@@ -88,18 +87,6 @@ def test_catch_up_of_a_stopped_scheduler_times_out(api: ApiServer) -> None:
     assert not Scheduler(api.url).catch_up(seconds=0)
 
 
-@pytest.mark.usefixtures("gpu")
-def test_two_pods_share_one_claim(client: Client) -> None:
-    client.create(CLAIMS, objects.claim())
-
-    for name in ("a", "b"):
-        client.create(PODS, objects.pod(name, claim_name="claim"))
-
-    eventually(lambda: node_of(client, "a") == NODE and node_of(client, "b") == NODE)
-    status = client.get(CLAIMS, "claim", "default")["status"]
-    assert {consumer["name"] for consumer in status["reservedFor"]} == {"a", "b"}
-
-
 def test_pending_pods_are_scheduled_in_the_order_of_their_creation(
     api: ApiServer, client: Client
 ) -> None:
@@ -177,6 +164,8 @@ def test_pods_go_to_the_node_with_the_devices_or_of_the_allocated_claim(client: 
     client.create(PODS, objects.pod("b", claim_name="a"))
 
     eventually(lambda: node_of(client, "b") == NODE)
+    status = client.get(CLAIMS, "a", "default")["status"]
+    assert {consumer["name"] for consumer in status["reservedFor"]} == {"a", "b"}
 
 
 @pytest.mark.usefixtures("scheduler")
@@ -255,19 +244,3 @@ def test_pod_being_deleted_is_not_scheduled(client: Client) -> None:
     client.create(NODES, objects.node())
 
     always(lambda: node_of(client, "a") == "")
-
-
-def test_objects_that_are_listed_before_a_watch_are_events_too(client: Client) -> None:
-    """So pods are numbered in the order of their creation, whenever the watch begins."""
-    client.create(PODS, objects.pod("a"))
-    seen: list[str] = []
-    watched = Watched(PODS, on_event=lambda event: seen.append(event["object"]["metadata"]["name"]))
-    loop = Loop("test", client, watched=[watched], sync=lambda: None)
-    loop.start()
-    try:
-        eventually(lambda: seen == ["a"])
-        client.create(PODS, objects.pod("b"))
-
-        eventually(lambda: seen == ["a", "b"])
-    finally:
-        loop.stop()

@@ -7,7 +7,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from tensorfusion_dra.core.devices.device import Device
-from tensorfusion_dra.core.devices.health import CardEvent, EventKind
 from tensorfusion_dra.core.devices.other_users import Allocations
 from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.driver.publish import DeviceCatalog
@@ -130,16 +129,6 @@ def test_as_long_as_the_kubelet_does_not_answer_its_last_answer_counts(node: Bes
 
     assert node.shown() == PLUGIN
     assert [each["event"] for each in logs] == ["allocations_unknown"]
-
-
-def test_an_unhealthy_card_of_a_device_plugin_has_the_taints_of_both(node: Beside) -> None:
-    node.kubelet.answer = BY_PLUGIN
-    node.catalog.refresh()
-
-    node.catalog.on_event(CardEvent(gpu_uuid=UUID, kind=EventKind.XID, code=79))
-
-    user, used = PLUGIN
-    assert node.shown() == (user, "tensor-fusion.ai/unhealthy=xid-79:NoSchedule", used)
 
 
 def test_a_claim_on_a_card_that_another_container_got_since_the_last_reading_waits(

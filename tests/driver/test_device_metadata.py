@@ -77,26 +77,6 @@ def test_a_prepared_claim_has_a_file_for_each_request_that_its_spec_mounts(node:
     ]
 
 
-def test_attributes_of_providers_are_included(node: Setup) -> None:
-    use_attributes(node, lambda *_: {"example.com/rack": "r12", "example.com/slot": 4})
-    ref = put_claim(node, "a", share_result())
-
-    node.prepared(ref)
-
-    attributes = objects(node, ref)[0]["requests"][0]["devices"][0]["attributes"]
-    assert attributes["example.com/rack"] == {"string": "r12"}
-    assert attributes["example.com/slot"] == {"int": 4}
-    assert attributes["uuid"]["string"].lower() == GPU_0
-
-
-def test_a_claim_of_a_template_is_named_as_in_its_pod(node: Setup) -> None:
-    ref = put_annotated_claim(node, "a", {POD_CLAIM_ANNOTATION: "my-gpu"})
-
-    node.prepared(ref)
-
-    assert objects(node, ref)[0]["podClaimName"] == "my-gpu"
-
-
 def test_an_annotation_that_would_leave_the_folder_fails_only_its_own_claim(node: Setup) -> None:
     evil = put_annotated_claim(node, "evil", {POD_CLAIM_ANNOTATION: "../../../../etc"})
     good = put_claim(node, "good", share_result(GPU_1))

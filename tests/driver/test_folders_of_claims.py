@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.driver.recover import Reconciler, recover
+from tensorfusion_dra.state import folders
 from tests.support.capabilities import give_to_a_container, without_capabilities
 from tests.support.enforced_node import EnforcedNode
 from tests.support.prepared_node import GPU_0, GPU_1, error_of, put_claim, share_result
@@ -74,9 +75,16 @@ def test_recovery_removes_the_folder_of_a_claim_without_a_record(hami: EnforcedN
     assert list(cache_folder(hami, kept).parent.iterdir()) == [cache_folder(hami, kept)]
 
 
+@pytest.fixture
+def few_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have fifteen files be more than an unprepare deletes."""
+    monkeypatch.setattr(folders, "_MAX_AT_ONCE", 10)
+
+
+@pytest.mark.usefixtures("few_deletions")
 def test_recovery_removes_the_rest_of_a_large_folder(hami: EnforcedNode) -> None:
     ref = hami.prepare_for_pod("a", "trainer-0")
-    for number in range(2500):
+    for number in range(25):
         (cache_folder(hami, ref) / f"{number}").touch()
 
     hami.unprepare(ref)
@@ -129,6 +137,7 @@ def locked_outside(folder: Path) -> None:
     give_to_a_container(folder, 0o700)
 
 
+@pytest.mark.usefixtures("few_deletions")
 @pytest.mark.parametrize("enforcer", ["tensor-fusion", "hami-core"])
 @pytest.mark.parametrize("lock", [locked_inside, locked_outside])
 def test_folder_that_a_container_locked_harms_no_other_claim(
@@ -141,7 +150,7 @@ def test_folder_that_a_container_locked_harms_no_other_claim(
     for folder in (first, third):
         lock(folder)
         (folder / "file").touch()
-    for number in range(1500):  # more than an unprepare deletes
+    for number in range(15):
         (second / f"{number}").touch()
 
     with without_capabilities(), capture_logs() as logs:

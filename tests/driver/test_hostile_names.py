@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorfusion_dra.cluster.api import segment
-from tensorfusion_dra.core.claims import claim as claims
 from tensorfusion_dra.core.claims.claim import ClaimRef
-from tensorfusion_dra.core.errors import ClaimError
 from tensorfusion_dra.driver.operations import Failure
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import Setup, put_claim, share_result
@@ -141,18 +139,6 @@ REF = ClaimRef(namespace="default", name="damaged", uid=CLAIM["metadata"]["uid"]
 
 
 @given(document=damaged_documents(CLAIM))
-@settings(max_examples=examples(400))
-def test_damaged_claim_raises_only_a_claim_error(document: Any) -> None:
-    text = ""
-    try:
-        claims.allocated(REF, document)
-    except ClaimError as error:
-        text = str(error)
-
-    assert len(text) < 1000
-
-
-@given(document=damaged_documents(CLAIM))
 @settings(max_examples=examples(200))
 def test_damaged_claim_does_not_fail_other_claims_of_the_call(setup: Setup, document: Any) -> None:
     good = put_claim(setup, "good", share_result())
@@ -163,6 +149,8 @@ def test_damaged_claim_does_not_fail_other_claims_of_the_call(setup: Setup, docu
 
     assert set(outcomes) == {REF.uid, good.uid}
     assert not isinstance(outcomes[good.uid], Failure)
+    damaged = outcomes[REF.uid]
+    assert not isinstance(damaged, Failure) or len(damaged.text) < 1000
 
 
 def test_names_are_escaped_in_api_paths() -> None:

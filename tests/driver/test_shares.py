@@ -14,7 +14,6 @@ from tensorfusion_dra.core.errors import RetryableError
 from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver.publish import DeviceCatalog
 from tensorfusion_dra.driver.recover import recover
-from tensorfusion_dra.state.claim_store import FOLDER
 from tests.support.builders.devices import NODE
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.prepared_node import (
@@ -208,23 +207,6 @@ def test_rules_changed_over_a_restart_apply_to_existing_claims(tmp_path: Path) -
     assert [limit_gib(after, ref) for ref in refs] == [70, 10]
     assert [vram_gib(after, ref) for ref in refs] == [70, 10]
     assert {record.ref for record in found.rewritten} == {*refs}
-
-
-def records(setup: Setup) -> dict[str, tuple[int, bytes]]:
-    """Return inode and content of every record by file name."""
-    folder = setup.folder / "plugin" / FOLDER
-    return {path.name: (path.stat().st_ino, path.read_bytes()) for path in folder.iterdir()}
-
-
-def test_limits_that_follow_from_other_claims_are_not_written(setup: Setup) -> None:
-    first = prepare_with_limit(setup, "a", "80Gi")
-    before = records(setup)
-
-    second = prepare_with_limit(setup, "b", "60Gi")
-
-    assert [vram_gib(setup, ref) for ref in (first, second)] == [70, 10]
-    assert setup.limit_changes().divide() == []
-    assert records(setup).items() >= before.items()
 
 
 def test_failed_write_to_the_store_is_retried(

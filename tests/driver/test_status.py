@@ -2,9 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from threading import Event
+from threading import Thread
 from typing import Any, Final
 
 import pytest
@@ -14,6 +13,7 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.prepared import PreparedClaim
 from tensorfusion_dra.core.devices.health import HealthProblem, ProblemKind, Unhealthy
 from tensorfusion_dra.core.errors import MissingPermissionError, RetryableError
+from tensorfusion_dra.core.kubernetes.quantity import GIB
 from tensorfusion_dra.driver import status
 from tensorfusion_dra.driver.status import StatusReporter
 from tensorfusion_dra.runtime.calls import CallsInFlight
@@ -23,208 +23,14 @@ from tests.support.builders.reported_claims import (
     reported_limit,
     reported_share,
 )
-from tests.support.threads import running
 from tests.support.virtual_time import VirtualTime
-from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
+from tests.support.waiting import FOREVER, PATIENCE_SECONDS
 
 Entries = list[dict[str, Any]]
 
 
-ANSWER_SECONDS: Final = 0.3
-"""Longer than any write in these tests takes."""
-
-
-class StatusAtServer:
-    """Statuses of claims as an API server stores them, with faults set by a test.
-
-    Attributes:
-        tries: Claim name of every write, including failed ones.
-        faults: Errors of the next writes, one each; these writes store nothing.
-        gone: Names of claims that do not exist.
-        refused: Names of claims whose writes all fail.
-        open: Writes hang until it is set.
-    """
-
-    def __init__(self) -> None:
-        self.writes: list[tuple[str, Entries]] = []
-        self.tries: list[str] = []
-        self.faults: list[Exception] = []
-        self.gone: set[str] = set()
-        self.refused: set[str] = set()
-        self.open = Event()
-        self.open.set()
-
-    def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
-        self.tries.append(ref.name)
-        assert self.open.wait(PATIENCE_SECONDS)
-        if self.faults:
-            raise self.faults.pop(0)
-        if ref.name in self.refused:
-            raise RetryableError("500")
-        if ref.name in self.gone:
-            return False
-        self.writes.append((ref.name, [dict(device) for device in devices]))
-        return True
-
-    @property
-    def written(self) -> list[str]:
-        return [name for name, _ in self.writes]
-
-    def has_writes(self, number: int) -> Callable[[], bool]:
-        return lambda: len(self.writes) == number
-
-    def vram_limits(self) -> list[int]:
-        return [entries[0]["data"]["limits"]["vramBytes"] // 2**30 for _, entries in self.writes]
-
-
-@contextmanager
-def running_reporter(
-    server: StatusAtServer,
-    *,
-    retry_seconds: float = 0.01,
-    unhealthy: Callable[[], Mapping[str, Unhealthy]] = dict,
-) -> Iterator[StatusReporter]:
-    minutes = itertools.count()
-    reporter = StatusReporter(
-        server,
-        unhealthy=unhealthy,
-        now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
-        retry_seconds=retry_seconds,
-    )
-
-    def stop() -> None:
-        reporter.stop()
-        server.open.set()
-
-    with running(reporter.run, stop=stop):
-        yield reporter
-
-
 def missing_right(right: str = "patch on resourceclaims/status") -> MissingPermissionError:
     return MissingPermissionError("claim default/a: PATCH: 403", right)
-
-
-def test_each_claim_is_written_once_with_its_own_time_unless_it_has_no_device_of_ours() -> None:
-    server = StatusAtServer()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.written == ["a"])
-
-        reporter.report(reported_claim("a"))
-        reporter.report(PreparedClaim(ref=reported_claim("without-shares").ref, shares=()))
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["a", "b"])
-    times = [entries[0]["conditions"][0]["lastTransitionTime"] for _, entries in server.writes]
-    assert times == ["2026-03-01T00:00:00Z", "2026-03-01T00:01:00Z"]
-
-
-def test_changed_limit_is_written_with_the_earlier_transition_time() -> None:
-    server = StatusAtServer()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.written == ["a"])
-
-        reporter.report(reported_claim("a", reported_share(limit=reported_limit(20))))
-
-        assert eventually(lambda: server.vram_limits() == [24, 20])
-    first, second = (entries[0]["conditions"][0] for _, entries in server.writes)
-    assert first["lastTransitionTime"] == second["lastTransitionTime"]
-    assert (first["reason"], second["reason"]) == ("Prepared", "MemoryLimitClamped")
-
-
-def test_report_does_not_block_on_a_hanging_server_and_the_newest_record_is_written() -> None:
-    server = StatusAtServer()
-    server.open.clear()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("first"))
-        assert eventually(lambda: server.tries == ["first"])
-
-        for vram in (23, 22, 21):
-            reporter.report(reported_claim("a", reported_share(limit=reported_limit(vram))))
-
-        assert server.tries == ["first"]  # its write still hangs
-        server.open.set()
-        assert eventually(lambda: server.vram_limits() == [24, 21])
-
-
-def test_write_to_a_deleted_claim_is_not_retried() -> None:
-    server = StatusAtServer()
-    server.gone = {"a"}
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
-    assert server.tries == ["a", "b"]
-
-
-def test_forgotten_claim_is_written_again_only_after_a_new_report() -> None:
-    server = StatusAtServer()
-    server.open.clear()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("first"))
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries == ["first"])
-        reporter.forget(reported_claim("a").ref.uid)
-        reporter.forget("never-seen")
-        server.open.set()
-        reporter.report(reported_claim("b"))
-        assert eventually(lambda: server.written == ["first", "b"])
-        reporter.forget(reported_claim("b").ref.uid)
-
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["first", "b", "b"])
-
-
-def test_claim_is_not_ready_while_its_card_is_sick() -> None:
-    server, sick = StatusAtServer(), dict[str, Unhealthy]()
-    lost = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
-    with running_reporter(server, unhealthy=lambda: sick) as reporter:
-        for number, state in enumerate([None, lost, None], start=1):
-            sick.clear()
-            if state is not None:
-                since = datetime(2026, 3, 1, 12, tzinfo=UTC)
-                sick[DEVICE] = Unhealthy(worst=state, since=since)
-            reporter.report_changed(reported_claim("a"))
-            assert eventually(server.has_writes(number))
-
-    conditions = [entries[0]["conditions"][0] for _, entries in server.writes]
-    assert [each["status"] for each in conditions] == ["True", "False", "True"]
-    assert [each["reason"] for each in conditions] == ["Prepared", "GPUUnhealthy", "Prepared"]
-    assert conditions[1]["message"].startswith("the GPU is lost; ")
-    first, second, third = (each["lastTransitionTime"] for each in conditions)
-    assert (first, second) == ("2026-03-01T00:00:00Z", "2026-03-01T12:00:00Z")
-    assert third > first
-
-
-def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever() -> None:
-    server = StatusAtServer()
-    server.refused = {"a"}
-    with running_reporter(server, retry_seconds=0.001) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries.count("a") > 8)
-
-        reporter.report(reported_claim("b"))
-        assert eventually(lambda: server.written == ["b"])
-        server.refused = set()
-
-        assert eventually(lambda: server.written == ["b", "a"])
-
-
-def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome() -> None:
-    server = StatusAtServer()
-    with running_reporter(server, retry_seconds=0.5) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.written == ["a"])
-        server.faults = [RetryableError("the answer was lost")]
-        reporter.report(reported_claim("a", reported_share(limit=reported_limit(20))))
-        assert eventually(lambda: server.tries == ["a", "a"])
-
-        reporter.report(reported_claim("a"))
-
-        assert eventually(lambda: server.vram_limits() == [24, 24])
 
 
 class CallsAt(CallsInFlight):
@@ -247,30 +53,50 @@ class CallsAt(CallsInFlight):
 
 
 class Node:
-    """A reporter whose thread is the test's own.
+    """A reporter whose thread is the test's own, and the statuses as an API server stores them.
 
     Attributes:
-        writes: Claim name and virtual time of each write.
+        writes: Claim name and virtual time of each write, failed ones too.
+        stored: Claim name and entries of each write that succeeded.
         error: Raised by each write until `outage_seconds`.
+        faults: Errors of the next writes, one each.
+        gone: Names of claims that do not exist.
+        unhealthy: The unhealthy cards.
         write_seconds: Time that a write takes.
     """
 
     def __init__(self, time: VirtualTime) -> None:
         self.time = time
         self.calls = CallsAt(time)
-        self.reporter = StatusReporter(self, calls=self.calls, clock=lambda: time.seconds)
+        self.unhealthy: dict[str, Unhealthy] = {}
+        minutes = itertools.count()
+        self.reporter = StatusReporter(
+            self,
+            unhealthy=lambda: self.unhealthy,
+            calls=self.calls,
+            now=lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=next(minutes)),
+            clock=lambda: time.seconds,
+        )
         self.writes: list[tuple[str, float]] = []
+        self.stored: list[tuple[str, Entries]] = []
         self.error: Exception | None = None
+        self.faults: list[Exception] = []
+        self.gone: set[str] = set()
         self.outage_seconds = FOREVER
         self.write_seconds = 0.0
-        self.before_write: Callable[[], None] = lambda: None
+        self.before_write: Callable[[], object] = lambda: None
 
-    def write(self, ref: ClaimRef, _devices: Sequence[Mapping[str, Any]]) -> bool:
+    def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
         self.writes.append((ref.name, self.time.seconds))
         self.time.passed(self.write_seconds)
         self.before_write()
         if self.error is not None and self.times[-1] < self.outage_seconds:
             raise self.error
+        if self.faults:
+            raise self.faults.pop(0)
+        if ref.name in self.gone:
+            return False
+        self.stored.append((ref.name, [dict(device) for device in devices]))
         return True
 
     def run(self, *steps: Callable[[], object]) -> None:
@@ -287,6 +113,9 @@ class Node:
         for name in names:
             self.reporter.report(reported_claim(name))
 
+    def report_limit(self, vram_gib: int) -> None:
+        self.reporter.report(reported_claim("a", reported_share(limit=reported_limit(vram_gib))))
+
     def forget(self, name: str) -> None:
         self.reporter.forget(reported_claim(name).ref.uid)
 
@@ -297,6 +126,17 @@ class Node:
     @property
     def times(self) -> list[float]:
         return [at for _, at in self.writes]
+
+    @property
+    def conditions(self) -> list[dict[str, Any]]:
+        return [entries[0]["conditions"][0] for _, entries in self.stored]
+
+    @property
+    def transitions(self) -> list[str]:
+        return [each["lastTransitionTime"] for each in self.conditions]
+
+    def vram_limits(self) -> list[int]:
+        return [entries[0]["data"]["limits"]["vramBytes"] // GIB for _, entries in self.stored]
 
     def seconds_between_writes(self) -> Iterator[float]:
         return (later - at for at, later in itertools.pairwise(self.times))
@@ -311,6 +151,120 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def names(number: int) -> list[str]:
     return [f"claim-{each}" for each in range(number)]
+
+
+def test_each_claim_is_written_once_with_its_own_time_unless_it_has_no_device_of_ours(
+    node: Node,
+) -> None:
+    without_shares = PreparedClaim(ref=reported_claim("without-shares").ref, shares=())
+
+    node.run(
+        lambda: node.report("a"),
+        lambda: node.report("a"),
+        lambda: node.reporter.report(without_shares),
+        lambda: node.report("b"),
+    )
+
+    assert node.written == ["a", "b"]
+    assert node.transitions == ["2026-03-01T00:00:00Z", "2026-03-01T00:01:00Z"]
+
+
+def test_changed_limit_is_written_with_the_earlier_transition_time(node: Node) -> None:
+    node.run(lambda: node.report("a"), lambda: node.report_limit(20))
+
+    assert node.vram_limits() == [24, 20]
+    assert len({*node.transitions}) == 1
+    assert [each["reason"] for each in node.conditions] == ["Prepared", "MemoryLimitClamped"]
+
+
+def test_report_does_not_block_on_a_hanging_server_and_the_newest_record_is_written(
+    node: Node,
+) -> None:
+    def report_meanwhile() -> None:
+        node.before_write = lambda: None
+        for vram_gib in (23, 22, 21):
+            other = Thread(target=node.report_limit, args=(vram_gib,), daemon=True)
+            other.start()
+            other.join(PATIENCE_SECONDS)
+            assert not other.is_alive()
+
+    node.before_write = report_meanwhile
+    node.report("first")
+
+    node.run()
+
+    assert node.vram_limits() == [24, 21]
+
+
+def test_write_to_a_deleted_claim_is_not_retried(node: Node) -> None:
+    node.gone = {"a"}
+    node.report("a", "b")
+
+    node.run()
+
+    assert node.written == ["a", "b"]
+
+
+def test_forgotten_claim_is_written_again_only_after_a_new_report(node: Node) -> None:
+    node.report("a", "b")
+    node.forget("a")
+    node.forget("never-seen")
+
+    node.run(lambda: node.forget("b"), lambda: node.report("b"))
+
+    assert node.written == ["b", "b"]
+
+
+def test_claim_is_not_ready_while_its_card_is_sick(node: Node) -> None:
+    since = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    lost = HealthProblem(kind=ProblemKind.LOST, reason="lost", text="the GPU is lost")
+
+    def report(unhealthy: dict[str, Unhealthy]) -> None:
+        node.unhealthy = unhealthy
+        node.reporter.report_changed(reported_claim("a"))
+
+    node.run(
+        lambda: report({}),
+        lambda: report({DEVICE: Unhealthy(worst=lost, since=since)}),
+        lambda: report({}),
+    )
+
+    assert [(each["status"], each["reason"]) for each in node.conditions] == [
+        ("True", "Prepared"),
+        ("False", "GPUUnhealthy"),
+        ("True", "Prepared"),
+    ]
+    assert node.conditions[1]["message"].startswith("the GPU is lost; ")
+    first, second, third = node.transitions
+    assert (first, second) == ("2026-03-01T00:00:00Z", "2026-03-01T12:00:00Z")
+    assert third > first
+
+
+def test_lasting_fault_of_one_claim_delays_no_other_and_is_retried_for_ever(node: Node) -> None:
+    tries = 9
+    node.faults = [RetryableError("500")] * tries
+
+    def report_another() -> None:
+        if len(node.writes) == tries:
+            node.report("b")
+
+    node.before_write = report_another
+    node.report("a")
+
+    node.run()
+
+    assert node.written == ["a"] * tries + ["b", "a"]
+
+
+def test_earlier_status_is_written_again_after_a_write_with_unknown_outcome(node: Node) -> None:
+    def change_and_change_back() -> None:
+        node.faults = [RetryableError("the answer was lost")]
+        node.report_limit(20)
+        node.before_write = lambda: node.report("a")
+
+    node.run(lambda: node.report("a"), change_and_change_back)
+
+    assert node.vram_limits() == [24, 24]
 
 
 def test_status_is_written_a_tenth_of_a_second_after_the_last_call(node: Node) -> None:
@@ -390,6 +344,16 @@ def test_missing_right_stops_all_writes_for_ten_minutes_and_each_is_logged_once(
     assert "expected patch on resourceclaims/status" in lines[0]["error"]
 
 
+def test_claim_forgotten_during_its_write_is_not_retried(node: Node) -> None:
+    node.error = RetryableError("500")
+    node.before_write = lambda: node.forget("a")
+    node.report("a")
+
+    node.run()
+
+    assert node.written == ["a"]
+
+
 def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
     node.write_seconds = 0.5
     node.report(*names(10))
@@ -400,22 +364,6 @@ def test_end_waits_for_two_seconds_at_most(node: Node) -> None:
     assert len(node.written) == 4
 
 
-def test_claim_forgotten_during_its_write_is_not_retried() -> None:
-    server = StatusAtServer()
-    server.faults = [RetryableError("500")]
-    server.open.clear()
-    with running_reporter(server) as reporter:
-        reporter.report(reported_claim("a"))
-        assert eventually(lambda: server.tries == ["a"])
-        reporter.forget(reported_claim("a").ref.uid)
-        server.open.set()
-
-        reporter.report(reported_claim("b"))
-
-        assert eventually(lambda: server.written == ["b"])
-        assert not eventually(lambda: len(server.tries) > 2, seconds=ANSWER_SECONDS)
-
-
 HOUR: Final = 3600.0
 
 
@@ -423,9 +371,9 @@ HOUR: Final = 3600.0
 def test_statuses_of_100_claims_survive_a_six_hour_outage_with_few_requests(
     monkeypatch: pytest.MonkeyPatch, requested_seconds: float
 ) -> None:
-    node = Node(VirtualTime(hours=100))
-    monkeypatch.setattr(status, "Condition", node.time.condition)
-    node.reporter = StatusReporter(node, clock=lambda: node.time.seconds)
+    time = VirtualTime(hours=100)
+    monkeypatch.setattr(status, "Condition", time.condition)
+    node = Node(time)
     node.error = RetryableError("no answer", after_seconds=requested_seconds)
     node.outage_seconds = 6 * HOUR
     node.report(*names(100))

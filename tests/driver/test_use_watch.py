@@ -189,26 +189,28 @@ def test_event_waits_for_the_api_server(setup: Setup) -> None:
     assert len([each for each in logs if each["event"] == "foreign_processes"]) == 1
 
 
-def test_claims_are_read_once_for_a_pod_that_came_later(setup: Setup) -> None:
-    setup.late_pods = ["uid-late"]
+@pytest.mark.parametrize(
+    ("late_pods", "reason", "used_bytes"),
+    [
+        (["uid-late"], None, 3 * GIB),
+        ([], None, 0),
+        ([], ClaimError("no such claim"), 0),
+    ],
+    ids=["a pod that came later", "a pod of somebody else", "a claim that is gone"],
+)
+def test_claims_are_read_once_for_a_pod_that_no_record_names(
+    setup: Setup, late_pods: list[str], reason: Exception | None, used_bytes: int
+) -> None:
+    setup.late_pods, setup.reason = late_pods, reason
     setup.use(3, pod="uid-late")
 
     setup.check(times=3)
 
+    current = setup.watch.current()
+    used = current.shares[CLAIM.ref.uid][0]
     assert setup.fetched == [CLAIM.ref.uid]
-    (used, _) = setup.watch.current().shares[CLAIM.ref.uid]
-    assert used is not None
-    assert used.vram_bytes == 3 * GIB
-    assert setup.events.written == []
-
-
-def test_claims_are_read_once_for_a_pod_of_somebody_else(setup: Setup) -> None:
-    setup.use(3, pod="uid-other")
-
-    setup.check(times=3)
-
-    assert setup.fetched == [CLAIM.ref.uid]
-    assert setup.watch.current().foreign["GPU-0"].processes == 1
+    assert (used.vram_bytes if used else 0) == used_bytes
+    assert [*current.foreign] == ([] if used_bytes else ["GPU-0"])
 
 
 def test_claims_are_read_again_until_the_api_server_answers(setup: Setup) -> None:
@@ -222,15 +224,6 @@ def test_claims_are_read_again_until_the_api_server_answers(setup: Setup) -> Non
     assert len(setup.fetched) == 3
     assert setup.events.written == []
     assert setup.watch.current().foreign == {}
-
-
-def test_claim_that_is_gone_is_no_reason_to_read_again(setup: Setup) -> None:
-    setup.use(3, pod="uid-late")
-    setup.reason = ClaimError("no such claim")
-
-    setup.check(times=3)
-
-    assert len(setup.fetched) == 1
 
 
 def test_use_that_the_driver_counts_is_known_without_processes(setup: Setup) -> None:

@@ -171,13 +171,6 @@ def test_devices_are_published_again_if_the_choice_changes() -> None:
     assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="tensor-fusion", **BOTH)
 
 
-def test_mps_limits_each_process_by_itself_and_so_not_the_claim() -> None:
-    setup = Chooser("mps")
-    setup.chosen("mps")
-
-    assert setup.chooser.of_devices(NODE) == Enforcement(enforcer="mps")
-
-
 def test_pool_that_expands_memory_takes_only_enforcers_that_can() -> None:
     setup = Chooser()
     assert setup.chosen("hami-core") == "hami-core"
@@ -299,6 +292,9 @@ def test_part_of_a_card_waits_on_a_bare_node_until_an_enforcer_comes(
     assert setup.refused(ref) == f"claim {ref}: {node.chooser.of_new_claim().none_found}"
     assert setup.refused(hard) == f"claim {hard}: {node.chooser.of_new_claim().none_found}"
     assert setup.ledger.claims() == []
+    whole = setup.prepared(put_claim(setup, "whole", WHOLE))
+    assert (whole.enforcer, whole.shares[0].limit) == ("none", None)
+    setup.unprepare(whole.ref)
     node.node.present = {"hami-core"}
     assert setup.prepared(ref).enforcer == "hami-core"
 
@@ -318,14 +314,6 @@ def test_prepared_claim_keeps_its_enforcer(setup: Setup, bare: Callable[..., Cho
 
 
 WHOLE: Final = share_result(GPU_0, tflops="312", vram="80Gi")
-
-
-def test_whole_card_needs_no_enforcer(setup: Setup, bare: Callable[..., Chooser]) -> None:
-    bare()
-
-    record = setup.prepared(put_claim(setup, "a", WHOLE))
-
-    assert (record.enforcer, record.shares[0].limit) == ("none", None)
 
 
 def test_advisory_limits_are_told_to_containers_without_a_limiter(

@@ -48,7 +48,6 @@ SMALL: Final = {"tflops": quantity.parse("10"), "vram": quantity.parse("1Gi")}
 ONE: Final = prepared_claim(prepared_share(0, limit(30, 16)))
 HARD: Final = prepared_claim(prepared_share(0, limit(30, 16), isolation=Isolation.HARD))
 SIMULATED: Final = prepared_claim(simulated_share(0, limit(30, 16)))
-UNLIMITED: Final = prepared_claim(prepared_share(0), prepared_share(1))
 
 
 def edits(by: Enforcer, of_claim: PreparedClaim, request: str = "gpu") -> Edits:
@@ -62,7 +61,9 @@ def limits(found: Edits) -> dict[str, str]:
     )
 
 
-EVERY: Final = pytest.mark.parametrize("by", [HAMI, MPS, TENSOR_FUSION], ids=lambda by: by.name)
+EVERY: Final = pytest.mark.parametrize(
+    "by", [HAMI, MPS, TENSOR_FUSION, Nvidia()], ids=lambda by: by.name
+)
 
 
 @EVERY
@@ -403,11 +404,3 @@ def test_nvidia_refuses_a_claim_of_several_pods() -> None:
 
     with pytest.raises(ClaimError, match="found 2 pods, expected one: enforcer nvidia limits the"):
         Nvidia().needs(claim)
-
-
-@pytest.mark.parametrize("claim", [SIMULATED, UNLIMITED])
-def test_nvidia_needs_nothing_without_limits_on_real_cards(claim: PreparedClaim) -> None:
-    claim = replace(claim, enforcer="nvidia")
-
-    assert Nvidia().needs(claim) == Needs()
-    assert edits(Nvidia(), claim).hooks == ()

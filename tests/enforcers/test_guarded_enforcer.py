@@ -49,7 +49,7 @@ def test_edits_become_a_valid_cdi_spec() -> None:
     assert edits["mounts"][0]["hostPath"] == f"{FOLDER}/claims/uid-a"
 
 
-def test_members_that_are_left_out_promise_least() -> None:
+def test_members_that_are_left_out_promise_least_and_others_count() -> None:
     enforcer = guarded(Another)
 
     assert enforcer.facts == EnforcerFacts()
@@ -57,20 +57,22 @@ def test_members_that_are_left_out_promise_least() -> None:
     assert enforcer.claims_root == f"{FOLDER}/claims"
     enforcer.apply(CLAIM, tuple, 0.0)
     enforcer.release(CLAIM, tuple)
+    own = EnforcerFacts(enforces_hard=True, counts_by_pid=False, fixed=frozenset())
+    assert guarded(variant(facts=own)).facts == own
 
 
-def test_members_that_are_there_count() -> None:
-    facts = EnforcerFacts(enforces_hard=True, counts_by_pid=False, fixed=frozenset())
+@pytest.mark.parametrize(
+    ("member", "arguments", "error"),
+    [("needs", (CLAIM,), ClaimError), ("apply", (CLAIM, tuple, 0.0), RetryableError)],
+)
+def test_its_own_refusal_is_passed_on(
+    member: str, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    def refuses(*_: object) -> None:
+        raise error("GPU-0: found 5 bytes, expected 4")
 
-    assert guarded(variant(facts=facts)).facts == facts
-
-
-def test_its_own_refusal_is_passed_on() -> None:
-    def needs(_self: object, claim: Any) -> Needs:
-        raise ClaimError(f"claim {claim.ref}: found too much")
-
-    with pytest.raises(ClaimError, match="claim default/a: found too much"):
-        guarded(variant(needs=needs)).needs(CLAIM)
+    with pytest.raises(error, match=r"^GPU-0: found 5 bytes"):
+        getattr(guarded(variant(**{member: refuses})), member)(*arguments)
 
 
 @pytest.mark.parametrize("member", ["needs", "edits"])
@@ -170,11 +172,3 @@ def test_enforcer_that_hangs_while_it_acts_holds_up_no_admission() -> None:
     calm.check()
     assert enforcer.needs(CLAIM) == calm.needs(CLAIM)
     gate.set()
-
-
-def test_reason_why_a_limit_is_not_as_recorded_is_passed_on() -> None:
-    def apply(*_: object) -> None:
-        raise RetryableError("GPU-0: found 5 bytes, expected 4")
-
-    with pytest.raises(RetryableError, match=r"^GPU-0: found 5 bytes"):
-        guarded(variant(apply=apply)).apply(CLAIM, tuple, 0.0)

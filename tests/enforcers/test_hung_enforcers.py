@@ -1,19 +1,19 @@
 """A process behind an enforcer hangs: that costs the claims that need it, and no others."""
 
-import os
-import signal
-import subprocess
-import sys
+import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, cast
 
+import grpc
 import pytest
 
+from tensorfusion_dra.app.memory_limits import LimitsServer
 from tensorfusion_dra.core.claims import enforcer as enforcers
 from tensorfusion_dra.core.claims.claim import ClaimRef
 from tensorfusion_dra.core.claims.enforcer import NodeAccess, Records, SilentEnforcerError
@@ -26,10 +26,10 @@ from tensorfusion_dra.enforcers.hami_core import HamiCore
 from tensorfusion_dra.enforcers.mps import Mps
 from tensorfusion_dra.enforcers.nvidia import FOLDER, Nvidia
 from tensorfusion_dra.enforcers.patience import MAX_WAITING, HungEnforcerError, Patience
-from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
+from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin, socket_name
 from tensorfusion_dra.enforcers.tensor_fusion.enforcer import TensorFusion
 from tensorfusion_dra.enforcers.tensor_fusion.workers import Workers
-from tests.enforcers import helper_child
+from tensorfusion_dra.runtime.supervisor import Supervisor
 from tests.enforcers.test_required_enforcement import HostFilesOnDisk
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.builders.stored_claims import stored_claim
@@ -41,6 +41,7 @@ from tests.support.prepared_node import (
     share_result,
     use_real_cards,
 )
+from tests.support.threads import running
 from tests.support.waiting import FOREVER, PATIENCE_SECONDS, eventually
 from tests.support.worker_node import WorkerPodsInMemory
 
@@ -55,35 +56,50 @@ def short() -> Iterator[Path]:
         yield Path(made)
 
 
+class Limits:
+    """Limits that are always as wanted, of a process that hangs while `answers` is not set."""
+
+    def __init__(self) -> None:
+        self.answers = Event()
+        self.answers.set()
+
+    def check_driver(self) -> None:
+        assert self.answers.wait(PATIENCE_SECONDS)
+
+    def check(self) -> list[str]:
+        self.check_driver()
+        return [""]
+
+    def set(self, pod: str, limits: Mapping[str, int], beside: object) -> list[str]:
+        self.check_driver()
+        return [*limits]
+
+    def get(self, pod: str, gpus: list[str]) -> dict[str, tuple[int, int]]:
+        self.check_driver()
+        return dict.fromkeys(gpus, (1, 1))
+
+
 @pytest.fixture
-def helper() -> Iterator[Callable[[str, Path], "Helper"]]:
-    with ExitStack() as stack:
-        yield lambda kind, place: stack.enter_context(helping(kind, place))
+def memory_limits(short: Path) -> Iterator[Limits]:
+    """Serve these limits in the folder."""
+    limits, supervisor = Limits(), Supervisor()
+    server = LimitsServer(cast("Any", limits), short / FOLDER)
 
+    def stop() -> None:
+        supervisor.stopping.set()
+        limits.answers.set()
 
-class Helper:
-    """A process that a test stops and continues."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-
-    def hang(self) -> None:
-        os.kill(self._pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        os.kill(self._pid, signal.SIGCONT)
+    with running(lambda: server.run(supervisor), stop=stop):
+        yield limits
 
 
 @contextmanager
-def helping(kind: str, place: Path) -> Iterator[Helper]:
-    words = [sys.executable, "-m", helper_child.__name__, kind, str(place)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"serving\n"
-        try:
-            yield Helper(process.pid)
-        finally:
-            process.kill()
+def hung_process(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[None]:
+    """Bind a socket whose process takes nothing of what the kernel accepts for it."""
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(str(path))
+        server.listen(2 if kind is socket.SOCK_SEQPACKET else 128)
+        yield
 
 
 def put(setup: Setup, name: str, device: str = GPU_0, **amounts: str) -> ClaimRef:
@@ -130,14 +146,13 @@ def others_go_on(setup: Setup, held: ClaimRef) -> None:
 
 
 def test_hung_memory_limits_cost_only_the_claims_that_need_it(
-    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+    tmp_path: Path, short: Path, memory_limits: Limits
 ) -> None:
-    process = helper("memory-limits", short / FOLDER)
     setup = Setup(tmp_path, enforcer=Nvidia(root=str(short), wait_seconds=FOREVER))
     setup.enforcers["nvidia"] = setup.enforcer
     use_real_cards(setup)
     held = setup.prepared(put(setup, "held")).ref
-    process.hang()
+    memory_limits.answers.clear()
     refs = [put(setup, f"part-{number}") for number in range(MANY)]
 
     with ThreadPoolExecutor(MANY) as pool:
@@ -145,7 +160,7 @@ def test_hung_memory_limits_cost_only_the_claims_that_need_it(
         assert eventually(lambda: sum(map(Future.done, calls)) == MANY - MAX_WAITING)
         others_go_on(setup, held)
         assert sum(map(Future.done, calls)) == MANY - MAX_WAITING
-        process.go_on()
+        memory_limits.answers.set()
         found = [each.result() for each in calls]
 
     assert sum(isinstance(each, PreparedClaim) for each in found) == MAX_WAITING
@@ -158,15 +173,14 @@ def test_hung_memory_limits_cost_only_the_claims_that_need_it(
 
 
 def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
-    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+    tmp_path: Path, short: Path, memory_limits: Limits
 ) -> None:
-    process = helper("memory-limits", short / FOLDER)
     nvidia = Nvidia(root=str(short), wait_seconds=0.2)
     setup = Setup(tmp_path, enforcer=nvidia)
     setup.enforcers["nvidia"] = nvidia
     use_real_cards(setup)
     prepared = setup.prepared(put(setup, "a"))
-    process.hang()
+    memory_limits.answers.clear()
 
     first = setup.refused(put(setup, "b"))
     second = setup.refused(put(setup, "c"))
@@ -179,10 +193,7 @@ def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
     assert nvidia.used(prepared) == {}
 
 
-def test_hung_hypervisor_costs_only_the_claims_that_need_it(
-    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
-) -> None:
-    process = helper("device-plugin", short)
+def test_hung_hypervisor_costs_only_the_claims_that_need_it(tmp_path: Path, short: Path) -> None:
     setup = Setup(tmp_path)
     pods = WorkerPodsInMemory()
     enforcer = TensorFusion(root=str(short), bridge=str(short))
@@ -192,36 +203,39 @@ def test_hung_hypervisor_costs_only_the_claims_that_need_it(
     setup.enforcers[enforcer.name] = enforcer
     setup.use(enforcer=enforcer)
     held = setup.prepared(put(setup, "held")).ref  # its pod is gone, so nothing is allocated
-    process.hang()
     refs = [put(setup, f"part-{number}") for number in range(MANY)]
     for name in (*(ref.name for ref in refs), "whole"):
         pods.put(name, uid=f"pod-{name}")
 
-    with ThreadPoolExecutor(MANY) as pool:
+    with ThreadPoolExecutor(MANY) as pool, ExitStack() as hung:
+        for number in range(16):
+            hung.enter_context(hung_process(short / socket_name(number)))
         calls = [pool.submit(call, setup.preparer.prepare, ref) for ref in refs]
         assert eventually(lambda: sum(map(Future.done, calls)) == MANY - MAX_WAITING)
         others_go_on(setup, held)
         assert sum(map(Future.done, calls)) == MANY - MAX_WAITING
-        process.go_on()
+        hung.close()
         assert not any(isinstance(each.result(), PreparedClaim) for each in calls)
 
 
-def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(
-    short: Path, helper: Callable[[str, Path], Helper]
-) -> None:
-    process, plugin = helper("device-plugin", short), DevicePlugin(short)
+def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(short: Path) -> None:
+    plugin, path = DevicePlugin(short), short / socket_name(15)
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        server.add_insecure_port(f"unix:{path}")
+        server.start()
+        with pytest.raises(RetryableError, match="expected cards for worker index 128"):
+            plugin.allocate(128, wait_seconds=PATIENCE_SECONDS)
+        server.stop(grace=None).wait()
+    path.unlink(missing_ok=True)
 
-    with pytest.raises(RetryableError, match="expected cards for worker index 128"):
-        plugin.allocate(128, wait_seconds=PATIENCE_SECONDS)
-    process.hang()
-    with pytest.raises(HungEnforcerError, match="nor to any other call"):
+    with hung_process(path), pytest.raises(HungEnforcerError, match="nor to any other call"):
         plugin.allocate(128, wait_seconds=0.1)
 
 
 def test_hung_mps_daemon_refuses_its_claims_at_once_and_no_others(
-    tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
+    tmp_path: Path, short: Path
 ) -> None:
-    process = helper("mps", short / "control")
     mps = Mps(pipes=str(short), shm=str(short))
     setup = Setup(tmp_path, enforcer=mps, host_files=HostFilesOnDisk())
     setup.enforcers[mps.name] = mps
@@ -229,14 +243,14 @@ def test_hung_mps_daemon_refuses_its_claims_at_once_and_no_others(
     library.touch()
     setup.enforcers["hami-core"] = HamiCore(library=str(library))
     use_real_cards(setup)
-    held = setup.prepared(put(setup, "held")).ref
-    process.hang()
+    with hung_process(short / "control", socket.SOCK_SEQPACKET):
+        # The kernel accepts a few connections in place of the process.
+        held = setup.prepared(put(setup, "held")).ref
 
-    found = [call(setup.preparer.prepare, put(setup, f"part-{n}")) for n in range(MANY)]
+        found = [call(setup.preparer.prepare, put(setup, f"part-{n}")) for n in range(MANY)]
 
-    # The kernel accepts a few connections in place of the process.
-    assert "found a process that accepts no connections" in found[-1].text
-    others_go_on(setup, held)
+        assert "found a process that accepts no connections" in found[-1].text
+        others_go_on(setup, held)
 
 
 class OutsideTheStore(HamiCore):

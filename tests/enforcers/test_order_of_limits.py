@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 import pytest
@@ -138,33 +138,6 @@ def test_call_that_waits_reads_the_records_after_the_one_before_has_written(
         newer.result()
 
     assert written.limits == [60 * GIB, 50 * GIB]
-
-
-def test_records_are_never_written_after_newer_ones(made: tuple[str, Written, Instance]) -> None:
-    name, written, instance = made
-    versions, guard = count(1), Lock()
-    newest = versioned(name, 0)
-
-    def change() -> None:
-        nonlocal newest
-        with guard:
-            newest = versioned(name, next(versions))
-
-    def records() -> Sequence[PreparedClaim]:
-        return [newest]
-
-    instances = [instance(records), instance(records)]
-    with ThreadPoolExecutor(8) as pool:
-        calls = []
-        for number in range(60):
-            change()
-            by = instances[number % 2]
-            calls.append(pool.submit(apply, by, newest, records, PATIENCE_SECONDS))
-        for each in calls:
-            each.result()
-
-    assert written.limits == sorted(written.limits)
-    assert written.limits[-1] == 60 * GIB
 
 
 def test_call_whose_time_is_over_reads_nothing(tmp_path: Path) -> None:

@@ -187,13 +187,6 @@ def test_claim_waits_until_the_hypervisor_is_alive(
     setup.prepared(ref)
 
 
-def test_without_the_setting_a_claim_is_prepared_in_any_case(setup: Setup) -> None:
-    use_real_cards(setup)
-    ref = put_claim(setup, "a", share_result())
-
-    setup.prepared(ref)
-
-
 class HostFilesOnDisk(HostFilesInMemory):
     """Checks files and sockets as on a node."""
 

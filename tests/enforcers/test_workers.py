@@ -3,14 +3,14 @@
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tensorfusion_dra.core.claims import share_policy
-from tensorfusion_dra.core.claims.claim import PodRef
+from tensorfusion_dra.core.claims.claim import ClaimRef, PodRef
 from tensorfusion_dra.core.claims.prepared import Limit
 from tensorfusion_dra.core.devices.gpu import Isolation
 from tensorfusion_dra.core.errors import RetryableError
@@ -20,7 +20,6 @@ from tensorfusion_dra.enforcers.tensor_fusion import marks, shared_memory
 from tensorfusion_dra.enforcers.tensor_fusion.device_plugin import DevicePlugin
 from tensorfusion_dra.enforcers.tensor_fusion.shared_memory import WorkerMemory
 from tensorfusion_dra.kubelet.pb import deviceplugin_v1beta1_pb2 as pb
-from tests.driver.test_status import StatusAtServer
 from tests.support.builders.prepared_claims import limit, prepared_claim, prepared_share
 from tests.support.builders.stored_claims import stored_claim
 from tests.support.capabilities import give_to_a_container, without_capabilities
@@ -94,13 +93,6 @@ def test_index_of_a_finished_pod_is_free_again(node: WorkerNode) -> None:
     assert node.hypervisor.calls == [128, 128]
 
 
-def test_two_cards_of_a_pod_have_their_own_limits(node: WorkerNode) -> None:
-    pod, _ = node.run("train", share_result(GPU_0), share_result(GPU_1, vram="8Gi"))
-
-    assert node.hypervisor.limits(pod) == {GPU_0: (33, 16 * GIB), GPU_1: (33, 8 * GIB)}
-    assert node.pods.annotations("train")[PREFIX + "vram-limit"] == str(8 * GIB)
-
-
 def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
     containers = [
         {"name": "a", "resources": {"claims": [{"name": "first"}]}},
@@ -118,10 +110,9 @@ def test_two_claims_of_a_pod_are_one_worker(node: WorkerNode) -> None:
     node.prepare(node.put("claim-b", share_result(GPU_1), pod="train"))
 
     assert node.hypervisor.limits(pod) == {GPU_0: (33, 8 * GIB), GPU_1: (33, 16 * GIB)}
-    assert (
-        node.pods.annotations("train")[PREFIX + "container-gpus"]
-        == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
-    )
+    annotations = node.pods.annotations("train")
+    assert annotations[PREFIX + "container-gpus"] == f'{{"a":["{GPU_0}"],"b":["{GPU_1}"]}}'
+    assert annotations[PREFIX + "vram-limit"] == str(8 * GIB)
 
 
 def test_changed_limit_is_written_into_the_memory_and_then_annotated(
@@ -154,11 +145,22 @@ def test_limits_that_change_during_a_check_stay_as_they_were_changed(
     assert node.hypervisor.limits(borrower) == {GPU_0: (33, 50 * GIB)}
 
 
+class Statuses:
+    """The memory of each claim whose status was written."""
+
+    def __init__(self) -> None:
+        self.vram_bytes: list[int] = []
+
+    def write(self, ref: ClaimRef, devices: Sequence[Mapping[str, Any]]) -> bool:
+        self.vram_bytes.append(devices[0]["data"]["limits"]["vramBytes"])
+        return True
+
+
 def test_limits_that_change_during_a_registration_are_written_and_reported(
     node: WorkerNode,
 ) -> None:
-    server = StatusAtServer()
-    node.setup.use(status=StatusReporter(server))
+    statuses = Statuses()
+    node.setup.use(status=StatusReporter(statuses))
     lender, other = node.pods.put("lender"), node.pods.put("other")
     results = [share_result(vram="20Gi"), share_result(vram="40Gi")]
     refs = [node.put("lender", results[0], vram_limit="60Gi"), node.put("other", results[1])]
@@ -173,7 +175,7 @@ def test_limits_that_change_during_a_registration_are_written_and_reported(
     assert node.hypervisor.limits(lender) == {GPU_0: (33, 40 * GIB)}
     assert node.pods.annotations("lender")[PREFIX + "vram-limit"] == str(40 * GIB)
     assert record.shares[0].limit == limit(33, 40)
-    assert server.vram_limits() == [40, 40]
+    assert statuses.vram_bytes == [40 * GIB] * 2
 
 
 def test_claim_that_goes_during_a_registration_is_no_part_of_the_worker(node: WorkerNode) -> None:
@@ -360,16 +362,6 @@ def test_claim_of_several_pods_is_refused(node: WorkerNode) -> None:
         "claim default/train: pods: found default/train, default/b, expected exactly one, as "
         "Tensor Fusion's hypervisor keeps limits by pod"
     )
-
-
-def test_card_that_the_hypervisor_does_not_know_is_refused(node: WorkerNode) -> None:
-    node.hypervisor.cards.remove(GPU_1)
-    node.pods.put("train")
-
-    assert node.refused(node.put("train", share_result(GPU_1))) == (
-        f"pod default/train: cards: found none allocated by the hypervisor, expected {GPU_1}"
-    )
-    assert node.pods.labels("train") == node.pods.annotations("train") == {}
 
 
 def answer(*cards: str) -> bytes:

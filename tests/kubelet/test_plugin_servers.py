@@ -56,21 +56,9 @@ def put_two(instance: Instance) -> list[ClaimRef]:
     return [put_claim(instance.setup, name, share_result()) for name in "ab"]
 
 
-def test_both_sockets_stay_until_the_last_call_is_answered(instance: Instance) -> None:
-    ref = put_claim(instance.setup, "a", share_result())
-    with calls_in_flight(instance, ref) as answers, stopping(instance) as thread:
-        thread.join(0.5)
-        assert thread.is_alive()
-        assert instance.socket_names() == BOTH
-
-        instance.go_on.set()
-        thread.join(PATIENCE_SECONDS)
-
-    assert answers[0].claims[ref.uid].error == ""
-    assert instance.socket_names() == []
-
-
-def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> None:
+def test_both_sockets_stay_and_new_calls_are_answered_until_the_last_call_is(
+    instance: Instance,
+) -> None:
     first, second = put_two(instance)
     with (
         PluginClient(instance.paths.dra) as kubelet,
@@ -78,12 +66,16 @@ def test_call_that_begins_during_the_drain_is_answered(instance: Instance) -> No
         stopping(instance) as thread,
     ):
         thread.join(0.3)
-
         late = kubelet.unprepare(second)
+        assert thread.is_alive()
+        assert instance.socket_names() == BOTH
+
         instance.go_on.set()
+        thread.join(PATIENCE_SECONDS)
 
     assert late.claims[second.uid].error == ""
     assert answers[0].claims[first.uid].error == ""
+    assert instance.socket_names() == []
 
 
 def test_calls_longer_than_the_drain_are_cancelled_and_counted(instance: Instance) -> None:

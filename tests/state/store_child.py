@@ -1,86 +1,26 @@
-"""A second process on the same store: ``python -m tests.state.store_child VERB FOLDER NAME``.
+"""A second process on the same store, which records claims until it is killed.
 
-It reports each action on a line of stdout. Where a test has to act first, it waits for a line on
-stdin.
+Its arguments are the store's folder and the beginning of the claims' names. It reports the UID of
+each claim on a line of stdout once it is recorded.
 """
 
 import itertools
 import sys
 from pathlib import Path
 
-from tensorfusion_dra.core.errors import ClaimError, RetryableError
 from tensorfusion_dra.state.claim_store import ClaimStore
-from tests.support.builders.allocations import allocation
-from tests.support.builders.claims import allocated_claim, claim_admission, claim_record
-from tests.support.builders.gpus import gpu
-from tests.support.builders.nodes import RULES, node_facts
-
-NODE = node_facts(gpu())
-(DEVICE,) = NODE.devices
+from tests.support.builders.nodes import RULES
+from tests.support.stores import put, recorded_claim
 
 
-def main() -> None:
-    verb, folder, name = sys.argv[1:]
-    if verb == "begin":
-        begin(Path(folder))
-        return
+def main(folder: str, name: str) -> None:
     store = ClaimStore(Path(folder), rules=RULES)
-    {"record": record, "admit": admit, "hold": hold}[verb](store, name)
-    store.close()
-
-
-def record(store: ClaimStore, name: str) -> None:
-    """Record claims for ever; report the UID of each once it is recorded."""
     for number in itertools.count():
-        claim = claim_record(f"{name}-{number}", allocation(DEVICE, number), on=NODE)
-        with store.transaction() as records:
-            records.put(claim)
-        report(claim.ref.uid)
-
-
-def admit(store: ClaimStore, name: str) -> None:
-    """Admit claims for a sixteenth of the card until one is refused."""
-    report("ready")
-    sys.stdin.readline()
-    for number in itertools.count():
-        wanted = allocation(DEVICE, ord(name) * 1000 + number, tflops="1", vram="5Gi")
-        claim = allocated_claim(f"{name}-{number}", wanted)
-        try:
-            with store.transaction() as records:
-                records.put(claim_admission(claim, on=NODE, beside=records.claims()))
-        except ClaimError as error:
-            report(str(error))
-            return
-        report(claim.ref.uid)
-
-
-def begin(folder: Path) -> None:
-    """Create one new store for each line on stdin."""
-    report("ready")
-    for number in itertools.count():
-        if not sys.stdin.readline():
-            return
-        try:
-            ClaimStore(folder / str(number), rules=RULES).close()
-        except RetryableError as error:
-            report(str(error))
-        else:
-            report("opened")
-
-
-def hold(store: ClaimStore, name: str) -> None:
-    """Stay in a transaction until there is a line on stdin."""
-    with store.transaction() as records:
-        records.put(claim_record(name, allocation(DEVICE, 1), on=NODE))
-        report("held")
-        sys.stdin.readline()
-    report("released")
-
-
-def report(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        claim = recorded_claim(f"{name}-{number}", number=number)
+        put(store, claim)
+        sys.stdout.write(f"{claim.ref.uid}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -12,7 +12,6 @@ from threading import Event
 import pytest
 
 from tensorfusion_dra.state import atomic
-from tests.support.disk import read_only
 from tests.support.threads import running
 
 ROOT = Path(__file__).parents[2]
@@ -91,16 +90,6 @@ def test_full_disk_leaves_only_the_old_file(tiny_disk: Path) -> None:
         atomic.write(path, b"n" * 1_000_000, mode=0o644)
 
     assert content(tiny_disk) == {"a.json": b"old"}
-
-
-def test_read_only_folder_refuses_writes(reachable: Path) -> None:
-    path = reachable / "a.json"
-    path.write_bytes(b"old")
-
-    with read_only(reachable), pytest.raises(PermissionError):
-        atomic.write(path, b"new", mode=0o644)
-
-    assert content(reachable) == {"a.json": b"old"}
 
 
 def test_link_is_replaced_but_not_its_target(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 """The store on a real disk: records, transactions, restarts, other releases and processes."""
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 
 import pytest
 
@@ -49,10 +51,10 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_records_survive_a_restart(tmp_path: Path) -> None:
-    a, b = recorded_claim("a"), recorded_claim("b", device=GPU_1)
+    pods = (PodRef(namespace="default", name="b", uid="uid-of-b"),)
+    a, b = replace(recorded_claim("a"), pods=pods), recorded_claim("b", device=GPU_1)
     with opened(tmp_path) as store:
-        put(store, a)
-        put(store, b)
+        put(store, a, b)
 
     with opened(tmp_path) as store:
         assert store.claims() == [a, b]
@@ -242,6 +244,64 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
+def test_store_locked_by_another_instance_is_readable_but_refuses_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_store, "_WAIT_SECONDS", 0.05)
+    with opened(tmp_path) as store, opened(tmp_path) as other:
+        put(store, recorded_claim("a"))
+        with other.transaction() as records:
+            records.put(recorded_claim("b", number=2))
+            assert uids(store) == ["uid-a"]
+            with pytest.raises(
+                RetryableError, match=r"claims: held by another instance for 0.05 s"
+            ):
+                remove(store, "uid-a")
+
+        remove(store, "uid-a")
+        assert uids(store) == ["uid-b"]
+
+
+def test_two_instances_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
+    def admit(name: str) -> tuple[list[str], str]:
+        """Admit claims for a sixteenth of the card until one is refused."""
+        admitted: list[str] = []
+        with opened(tmp_path) as store:
+            for number in itertools.count(ord(name) * 1000):
+                wanted = allocation(GPU_0, number, tflops="1", vram="5Gi")
+                claim = allocated_claim(f"{name}-{number}", wanted)
+                try:
+                    with store.transaction() as records:
+                        records.put(claim_admission(claim, on=NODE, beside=records.claims()))
+                except ClaimError as error:
+                    return admitted, str(error)
+                admitted.append(claim.ref.uid)
+        raise AssertionError
+
+    with ThreadPoolExecutor(2) as instances:
+        (of_x, error_x), (of_y, error_y) = instances.map(admit, "xy")
+
+    with opened(tmp_path) as store:
+        assert sorted(of_x + of_y) == uids(store)
+    assert len(of_x + of_y) == 16
+    full = "vram: found 5Gi plus 80Gi in use, expected at most 80Gi"
+    assert (full in error_x, full in error_y) == (True, True)
+
+
+def test_two_instances_may_create_a_store_at_the_same_time(tmp_path: Path) -> None:
+    together = Barrier(2, timeout=PATIENCE_SECONDS)
+
+    def begin(_: int) -> None:
+        for number in range(60):
+            together.wait()
+            ClaimStore(tmp_path / str(number), rules=RULES).close()
+
+    with ThreadPoolExecutor(2) as instances:
+        list(instances.map(begin, range(2)))
+
+    assert all((tmp_path / str(number) / FOLDER).is_dir() for number in range(60))
+
+
 # Flushes
 
 
@@ -380,12 +440,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def child(verb: str, folder: Path, name: str = "child") -> Iterator[subprocess.Popen[str]]:
-    """Run another process on the store; kill it at the end of the block."""
+def recording(folder: Path, name: str) -> Iterator[subprocess.Popen[str]]:
+    """Have another process record claims in the store; kill it at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.state.store_child", verb, str(folder), name],
+        [sys.executable, "-m", "tests.state.store_child", str(folder), name],
         cwd=ROOT,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -401,19 +460,13 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def resume(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
 def test_killed_process_loses_no_record_that_it_reported_and_stops_no_other(
     tmp_path: Path,
 ) -> None:
     with (
         opened(tmp_path) as store,
-        child("record", tmp_path, "x") as x,
-        child("record", tmp_path, "y") as y,
+        recording(tmp_path, "x") as x,
+        recording(tmp_path, "y") as y,
     ):
         reported = [line(process) for _ in range(20) for process in (x, y)]
         for killed in (x, y):
@@ -431,54 +484,3 @@ def test_killed_process_loses_no_record_that_it_reported_and_stops_no_other(
     assert set(reported) <= set(recorded)
     assert len(recorded) <= len(set(reported)) + 2
     assert all(name.endswith(".json") for name in files(tmp_path))
-
-
-def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
-    with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
-        assert line(x) == line(y) == "ready"
-        resume(x)
-        resume(y)
-        answers = [process.communicate()[0].splitlines() for process in (x, y)]
-
-    admitted = [uid for lines in answers for uid in lines[:-1]]
-    with opened(tmp_path) as store:
-        assert sorted(admitted) == uids(store)
-    assert len(admitted) == 16
-    assert all(
-        "vram: found 5Gi plus 80Gi in use, expected at most 80Gi" in lines[-1] for lines in answers
-    )
-
-
-def test_two_processes_may_create_a_store_at_the_same_time(tmp_path: Path) -> None:
-    answers = []
-    with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
-        assert line(x) == line(y) == "ready"
-        for _ in range(60):
-            resume(x)
-            resume(y)
-            answers += [line(x), line(y)]
-
-    assert answers == ["opened"] * 120
-
-
-def test_store_locked_by_another_process_is_readable_but_refuses_changes(tmp_path: Path) -> None:
-    with opened(tmp_path) as store:
-        put(store, recorded_claim("a"))
-        with child("hold", tmp_path) as other:
-            assert line(other) == "held"
-            assert uids(store) == ["uid-a"]
-            with pytest.raises(RetryableError, match=r"claims: held by another instance for 5 s"):
-                remove(store, "uid-a")
-
-            resume(other)
-            assert line(other) == "released"
-            remove(store, "uid-a")
-            assert uids(store) == ["uid-child"]
-
-
-def test_pods_of_a_record_are_kept(tmp_path: Path) -> None:
-    pods = (PodRef(namespace="default", name="b", uid="uid-of-b"),)
-    with opened(tmp_path) as store:
-        put(store, replace(recorded_claim("a"), pods=pods))
-
-        assert store.claims()[0].pods == pods

@@ -157,7 +157,7 @@ def test_no_flipped_bit_makes_another_record_or_a_newer_format(folder: Path) -> 
     chance = random.Random(1)
     found = {"same": 0, "damaged": 0}
 
-    for _ in range(portion(20_000, least=3_000)):
+    for _ in range(portion(10_000, least=1_000)):
         damaged = bytearray(content)
         damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         file.write_bytes(damaged)

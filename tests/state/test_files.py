@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,11 +278,20 @@ def test_files_folders_and_links_are_removed_but_not_the_targets_of_links(
     assert (elsewhere / "kept").read_text() == "kept"
 
 
-def test_tree_deeper_than_the_path_limit_is_removed(root: Path) -> None:
+@pytest.fixture
+def few_open_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_open_files")
+def test_tree_deeper_than_the_limits_on_paths_and_open_files_is_removed(root: Path) -> None:
     claim = root / "uid-a"
     claim.mkdir()
     here = os.open(claim, os.O_RDONLY)
-    for _ in range(3000):
+    for _ in range(1100):  # beyond the recursion limit of Python too
         os.mkdir("d" * 10, dir_fd=here)
         inner = os.open("d" * 10, os.O_RDONLY, dir_fd=here)
         os.close(here)
@@ -294,11 +304,14 @@ def test_tree_deeper_than_the_path_limit_is_removed(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_large_folder_leaves_its_path_at_once_and_is_deleted_later(root: Path) -> None:
+def test_large_folder_leaves_its_path_at_once_and_is_deleted_later(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_MAX_AT_ONCE", 10)
     for _ in range(2):  # another one may be there by then
         claim = root / ("a" * 255)  # the longest name
         (claim / "deep").mkdir(parents=True)
-        for number in range(800):
+        for number in range(8):
             (claim / f"{number}").touch()
             (claim / "deep" / f"{number}").touch()
 
@@ -345,6 +358,7 @@ def test_deletion_ends_although_a_container_adds_files(
         os.close(os.open(f"{name}+"[-200:], os.O_CREAT, dir_fd=dir_fd))
 
     (folder / "file").touch()
+    monkeypatch.setattr(folders, "_MAX_LATER", 200)
     monkeypatch.setattr(os, "unlink", unlink_and_add)
     folders.remove(root / "uid-a")
     left = folders.delete_removed(removed(root))

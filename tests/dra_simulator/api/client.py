@@ -3,10 +3,12 @@
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from dra_simulator.apiserver import ApiServer
 from tests.support.waiting import PATIENCE_SECONDS
 
 Json = dict[str, Any]
@@ -101,6 +103,13 @@ class Client:
 
     def close(self) -> None:
         self._connection.close()
+
+
+@contextmanager
+def served(**options: Any) -> Iterator[Client]:
+    """Run a server with these options for the block; yield a client of it."""
+    with ApiServer(**options) as server, closing(Client(server.url)) as client:
+        yield client
 
 
 class WatchLines:

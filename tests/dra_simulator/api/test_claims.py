@@ -3,8 +3,7 @@
 import pytest
 
 from dra_simulator.api.gates import DEFAULT_GATES
-from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import CLAIMS, CLASSES, TEMPLATES, Client, Json, Reply
+from tests.dra_simulator.api.client import CLAIMS, CLASSES, TEMPLATES, Client, Json, Reply, served
 from tests.support.builders.documents import (
     SHARE,
     allocation_document,
@@ -189,15 +188,13 @@ def test_a_custom_checker_refuses_expressions_in_claims_templates_and_classes() 
     claimed = claim_document(requests=[request_document(selectors=wrong)])
     templated = template_document()
     templated["spec"]["spec"] = claimed["spec"]
-    with ApiServer(check_expression=check) as server:
-        api = Client(server.url)
+    with served(check_expression=check) as api:
         replies = [
             api.post(CLAIMS, claimed),
             api.post(TEMPLATES, templated),
             api.post(CLASSES, class_document(selectors=wrong)),
         ]
         fine = api.post(CLASSES, class_document())
-        api.close()
 
     expression = f"{R}.exactly.selectors[0].cel.expression"
     assert [reply.causes[0][0] for reply in replies] == [
@@ -221,12 +218,10 @@ def test_claim_fields_of_disabled_gates_are_dropped() -> None:
         ],
         constraints=[{"matchAttribute": "a.b/c", "distinctAttribute": "a.b/d"}],
     )
-    with ApiServer(gates=DEFAULT_GATES - closed) as server:
-        api = Client(server.url)
+    with served(gates=DEFAULT_GATES - closed) as api:
         made = api.post(CLAIMS, wanted).json["spec"]["devices"]
         alternatives = claim_document("b", requests=[{"name": "gpu", "firstAvailable": [SUB]}])
         refused = api.post(CLAIMS, alternatives)
-        api.close()
 
     assert made["requests"][0]["exactly"] == {
         "deviceClassName": "tensor-fusion.ai",
@@ -448,12 +443,10 @@ def test_the_status_of_a_device_that_breaks_a_rule_is_refused(
 
 def test_status_fields_of_disabled_gates_are_dropped() -> None:
     closed = {"DRAConsumableCapacity", "DRAResourceClaimDeviceStatus"}
-    with ApiServer(gates=DEFAULT_GATES - closed) as server:
-        api = Client(server.url)
+    with served(gates=DEFAULT_GATES - closed) as api:
         stored = write(api, allocation=allocation_document(), devices=[device_status()]).json[
             "status"
         ]
-        api.close()
 
     assert set(stored) == {"allocation"}
     assert not {"shareID", "consumedCapacity"} & set(stored["allocation"]["devices"]["results"][0])
@@ -466,13 +459,11 @@ def test_a_class_keeps_unchanged_selectors_that_would_be_refused_now() -> None:
         seen.append(expression)
         return None if len(seen) == 1 else "compilation failed"
 
-    with ApiServer(check_expression=check) as server:
-        api = Client(server.url)
+    with served(check_expression=check) as api:
         api.post(CLASSES, class_document(selectors=selectors(1)))
         config = [{"opaque": OPAQUE}]
         kept = api.put(
             f"{CLASSES}/tensor-fusion.ai", class_document(selectors=selectors(1), config=config)
         )
-        api.close()
 
     assert kept.json["metadata"]["generation"] == 2

@@ -337,14 +337,6 @@ def test_a_merge_patch_sets_fields_and_null_removes_them(api: Client) -> None:
     assert patched.json["metadata"]["generation"] == 2
 
 
-def test_an_unknown_field_in_a_patch_is_a_warning(api: Client) -> None:
-    api.post(SLICES, slice_document())
-
-    warned = api.patch(SLICE, {"spec": {"foo": 1}})
-
-    assert (warned.code, len(warned.headers["warning"])) == (200, 1)
-
-
 def test_a_strategic_patch_merges_the_lists_that_have_a_key(api: Client) -> None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u"}
     made = with_metadata(slice_document(), ownerReferences=[owner], finalizers=["a.b/c"])

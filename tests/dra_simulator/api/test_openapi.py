@@ -6,18 +6,15 @@ from typing import Final
 import pytest
 
 from dra_simulator.api.kinds import KINDS, Kind
-from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import Client
+from tests.dra_simulator.api.client import Client, served
 
 GVK: Final = "x-kubernetes-group-version-kind"
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Client]:
-    with ApiServer(tensor_fusion=True) as server:
-        client = Client(server.url)
+    with served(tensor_fusion=True) as client:
         yield client
-        client.close()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}/{kind.plural}")

@@ -235,11 +235,3 @@ def test_a_container_can_use_two_requests_of_one_claim(api: Client) -> None:
     uses = [{"name": "gpu", "request": "a"}, {"name": "gpu", "request": "b"}]
 
     assert api.post(PODS, pod_with_claim(containers=[container(*uses)])).code == 201
-
-
-def test_a_field_of_the_other_group_is_unknown(api: Client) -> None:
-    strict = f"{EVENTS_V1}?fieldValidation=Strict"
-
-    reply = api.post(strict, {"metadata": {"name": "e"}, "message": "old name"})
-
-    assert reply.message.endswith('unknown field "message"')

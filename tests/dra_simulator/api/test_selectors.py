@@ -4,16 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import CLAIMS, NODES, PODS, SLICES, Client
+from tests.dra_simulator.api.client import CLAIMS, NODES, PODS, SLICES, Client, served
 from tests.support.builders.documents import pod_with_claim, slice_document
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[Client]:
     """Client of a server with slices, pods and nodes to select."""
-    with ApiServer() as server:
-        client = Client(server.url)
+    with served() as client:
         for name, node, tier in (("a", "node-a", "x"), ("b", "node-b", "y"), ("c", "node-a", "")):
             found = slice_document(name, node=node)
             found["metadata"]["labels"] = {"tier": tier} if tier else {}
@@ -25,7 +23,6 @@ def api() -> Iterator[Client]:
         client.post(NODES, {"metadata": {"name": "node-a"}})
         client.post(NODES, {"metadata": {"name": "node-b"}, "spec": {"unschedulable": True}})
         yield client
-        client.close()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.dra_simulator.api.client import (
     STRATEGIC,
     Client,
     Json,
+    served,
 )
 from tests.support.builders.documents import (
     slice_document,
@@ -53,12 +54,10 @@ def test_discovery_names_groups_versions_and_resources(api: Client) -> None:
 
 
 def test_another_version_can_be_served_beside_v1() -> None:
-    with ApiServer(resource_versions=("v1", "v1beta2")) as server:
-        api = Client(server.url)
+    with served(resource_versions=("v1", "v1beta2")) as api:
         api.post(SLICES, slice_document())
         seen = api.get(f"{SLICES}/slice-a".replace("/v1/", "/v1beta2/")).json
         versions = api.get("/apis/resource.k8s.io").json["versions"]
-        api.close()
 
     assert seen["apiVersion"] == "resource.k8s.io/v1beta2"
     assert [version["version"] for version in versions] == ["v1", "v1beta2"]
@@ -90,12 +89,10 @@ GPUPOOLS: Final = "/apis/tensor-fusion.ai/v1/gpupools"
 
 def test_custom_resources_are_patched_but_not_strategically() -> None:
     pool = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUPool", "metadata": {"name": "p"}}
-    with ApiServer(tensor_fusion=True) as server:
-        api = Client(server.url)
+    with served(tensor_fusion=True) as api:
         api.post(GPUPOOLS, pool)
         merged = api.patch(f"{GPUPOOLS}/p", {"spec": {"a": 1}}, MERGE)
         refused = api.patch(f"{GPUPOOLS}/p", {"spec": {"a": 2}}, STRATEGIC)
-        api.close()
 
     assert merged.json["spec"] == {"a": 1}
     assert (refused.code, refused.json["reason"]) == (415, "UnsupportedMediaType")

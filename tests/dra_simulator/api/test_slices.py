@@ -1,12 +1,12 @@
 """ResourceSlices: validation as observed on a 1.36 API server, immutability, feature gates."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
 from dra_simulator.api import object_rules
 from dra_simulator.api.gates import DEFAULT_GATES
-from dra_simulator.apiserver import ApiServer
 from tests.core.devices.slice_documents import (
     counters,
     device_with_policy,
@@ -16,7 +16,7 @@ from tests.core.devices.slice_documents import (
     taint,
     term,
 )
-from tests.dra_simulator.api.client import SLICES, Client, Json
+from tests.dra_simulator.api.client import SLICES, Client, Json, served
 from tests.support.builders.documents import device_document, slice_document
 
 
@@ -100,10 +100,8 @@ def test_fields_of_disabled_gates_are_dropped_silently(
     gate: str, device: Json, dropped: set[str]
 ) -> None:
     wanted = slice_document(devices=[device_document(**device)])
-    with ApiServer(gates=DEFAULT_GATES - {gate}) as server:
-        api = Client(server.url)
+    with served(gates=DEFAULT_GATES - {gate}) as api:
         reply = api.post(f"{SLICES}?fieldValidation=Strict", wanted)
-        api.close()
 
     stored = reply.json["spec"]["devices"][0]
     assert (reply.code, "warning" in reply.headers) == (201, False)
@@ -114,24 +112,21 @@ def test_fields_of_disabled_gates_are_dropped_silently(
     )
 
 
-SEMVER: Final = "must be a string compatible with semver.org spec 2.0.0"
+TOO_MANY_VALUES: Final = "spec.devices[0]: Invalid value: 49: the total number of attribute values"
+PER_DEVICE: Final = "spec.devices[0]: Invalid value: null: `nodeName`"
+VALUES: Final[Json] = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
+"""As many values as a device may have."""
+
+Cases = Iterator[tuple[Json, str]]
+"""Specs, each with the beginning of its violation; "" if it has none."""
 
 
-def test_violation_gives_field_found_and_expected() -> None:
-    bad = plain_device("GPU-0", attributes={"driver": {"version": "535.104.05"}})
-
-    name, version = object_rules.violations(slice_spec(devices=[plain_device(), bad]))
-    assert name.startswith(
-        'spec.devices[1].name: Invalid value: "GPU-0": must be a lowercase RFC 1123 label'
-    )
-    assert version == (
-        f'spec.devices[1].attributes[driver].version: Invalid value: "535.104.05": {SEMVER}'
-    )
+def with_device(**fields: object) -> Json:
+    return slice_spec(devices=[plain_device("gpu-0", **fields)])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def of_slices() -> Cases:
+    wanted: list[Json] = [
         {"driver": "D.x"},
         {"driver": "a" * 63},
         {"nodeName": None, "allNodes": True},
@@ -157,15 +152,10 @@ def test_violation_gives_field_found_and_expected() -> None:
         {"devices": None, "sharedCounters": [{"name": "memory", "counters": counters(32)}]},
         {"devices": [plain_device(f"gpu-{index}") for index in range(128)]},
         {"devices": [plain_device(f"gpu-{index}", taints=[taint()]) for index in range(64)]},
-    ],
-)
-def test_valid_slice(fields: Json) -> None:
-    assert object_rules.violations(slice_spec(**fields)) == ()
-
-
-@pytest.mark.parametrize(
-    ("broken", "violation"),
-    [
+    ]
+    for fields in wanted:
+        yield slice_spec(**fields), ""
+    yield from (
         (slice_spec(driver=""), "spec.driver: Required value"),
         (slice_spec(driver=None), "spec.driver: Required value"),
         (slice_spec(driver="a" * 64), "spec.driver: Too long: may not be more than 63 bytes"),
@@ -264,86 +254,38 @@ def test_valid_slice(fields: Json) -> None:
             ),
             "spec.sharedCounters: Too many: 9: must have at most 8 items",
         ),
-    ],
-)
-def test_malformed_slice_is_refused(broken: Json, violation: str) -> None:
-    found = object_rules.violations(broken)
-
-    assert any(text.startswith(violation) for text in found), found
+    )
+    yield with_device(nodeName="node-a"), PER_DEVICE
 
 
-@pytest.mark.parametrize(
-    ("fields", "violation"),
-    [
-        ({"nodeName": "node-a"}, None),
-        ({"allNodes": True}, None),
-        ({"nodeSelector": term()}, None),
+def of_devices() -> Cases:
+    for fields, violation in (
+        ({"nodeName": "node-a"}, ""),
+        ({"allNodes": True}, ""),
+        ({"nodeSelector": term()}, ""),
         ({}, ": Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`"),
         ({"nodeName": "a", "allNodes": True}, ': Invalid value: "{`nodeName`, `allNodes`}"'),
         ({"nodeName": ""}, '.nodeName: Invalid value: "": must be unset or select nodes'),
         ({"allNodes": False}, ".allNodes: Invalid value: false"),
         ({"nodeSelector": {}}, ".nodeSelector.nodeSelectorTerms: Required value"),
         ({"nodeName": "Node"}, '.nodeName: Invalid value: "Node"'),
-    ],
-)
-def test_devices_select_nodes_with_per_device_node_selection(
-    fields: Json, violation: str | None
-) -> None:
-    found = object_rules.violations(
-        slice_spec(nodeName=None, perDeviceNodeSelection=True, devices=[plain_device(**fields)])
-    )
-
-    if violation is None:
-        assert found == ()
-    else:
-        assert found[0].startswith(f"spec.devices[0]{violation}")
-
-
-def test_devices_must_not_select_nodes_without_per_device_node_selection() -> None:
-    (found,) = object_rules.violations(slice_spec(devices=[plain_device(nodeName="node-a")]))
-
-    assert "can only be set if `perDeviceNodeSelection` is set to true" in found
-
-
-def device_violations(**fields: object) -> tuple[str, ...]:
-    """Return the violations of a slice with one such device, without the path of the device."""
-    found = object_rules.violations(slice_spec(devices=[plain_device("gpu-0", **fields)]))
-    return tuple(text.removeprefix("spec.devices[0].") for text in found)
-
-
-def refused_as(found: tuple[str, ...], violation: str | None) -> bool:
-    return found == () if violation is None else found[0].startswith(violation)
-
-
-@pytest.mark.parametrize(
-    ("value", "violation"),
-    [
-        ({"strings": ["a", "b"]}, None),
-        ({"int": 1, "bool": None}, None),
+    ):
+        devices = [plain_device(**fields)]
+        spec = slice_spec(nodeName=None, perDeviceNodeSelection=True, devices=devices)
+        yield spec, violation and f"spec.devices[0]{violation}"
+    for value, violation in (
+        ({"strings": ["a", "b"]}, ""),
+        ({"int": 1, "bool": None}, ""),
         ({}, 'attributes[a]: Invalid value: "": exactly one value must be specified'),
         ({"int": 1, "bool": True}, "attributes[a]: Invalid value"),
         ({"strings": []}, "attributes[a].strings: Invalid value: []: must not be empty"),
         ({"versions": ["1.0.0", "1"]}, "attributes[a].versions[1]: Invalid value"),
-    ],
-)
-def test_an_attribute_has_one_value_or_a_list(value: Json, violation: str | None) -> None:
-    assert refused_as(device_violations(attributes={"a": value}), violation)
-
-
-def test_at_most_48_attribute_values_together() -> None:
-    lists: Json = {"a": {"ints": [1] * 24}, "b": {"strings": ["x"] * 23}, "c": {"int": 1}}
-
-    fits = device_violations(attributes=lists)
-    (one_more,) = device_violations(attributes={**lists, "d": {"bool": True}})
-
-    assert fits == ()
-    assert "must not exceed 48" in one_more
-
-
-@pytest.mark.parametrize(
-    ("consumed", "violation"),
-    [
-        ([{"counterSet": "a", "counters": counters(32)}], None),
+    ):
+        yield with_device(attributes={"a": value}), violation and f"spec.devices[0].{violation}"
+    yield with_device(attributes=VALUES), ""
+    yield with_device(attributes={**VALUES, "d": {"bool": True}}), TOO_MANY_VALUES
+    for consumed, violation in (
+        ([{"counterSet": "a", "counters": counters(32)}], ""),
         ([{"counterSet": "a", "counters": counters(33)}], "[0].counters: Too many: 33"),
         ([{"counterSet": "a"}], "[0].counters: Required value"),
         ([{"counters": counters()}], "[0].counterSet: Required value"),
@@ -354,39 +296,23 @@ def test_at_most_48_attribute_values_together() -> None:
             ": Too many: 3: must have at most 2 items",
         ),
         ([{"counterSet": "a", "counters": {"C": {"value": "1"}}}], "[0].counters: Invalid value"),
-    ],
-)
-def test_consumed_counters(consumed: list[Json], violation: str | None) -> None:
-    found = device_violations(consumesCounters=consumed)
-
-    assert refused_as(found, violation and f"consumesCounters{violation}")
-
-
-@pytest.mark.parametrize(
-    ("conditions", "failures", "violation"),
-    [
-        (["a"], ["b"], None),
-        ([f"a{index}" for index in range(4)], [f"b{index}" for index in range(4)], None),
-        ([], [], None),
+    ):
+        path = "spec.devices[0].consumesCounters"
+        yield with_device(consumesCounters=consumed), violation and f"{path}{violation}"
+    for conditions, failures, violation in (
+        (["a"], ["b"], ""),
+        ([f"a{index}" for index in range(4)], [f"b{index}" for index in range(4)], ""),
+        ([], [], ""),
         (["a", "a"], ["b"], 'bindingConditions[1]: Duplicate value: "a"'),
         (["a b"], ["b"], 'bindingConditions[0]: Invalid value: "a b"'),
         ([f"a{index}" for index in range(5)], ["b"], "bindingConditions: Too many: 5"),
-    ],
-)
-def test_binding_conditions(
-    conditions: list[str] | None, failures: list[str] | None, violation: str | None
-) -> None:
-    found = device_violations(bindingConditions=conditions, bindingFailureConditions=failures)
-
-    assert refused_as(found, violation)
-
-
-@pytest.mark.parametrize(
-    ("policy", "violation"),
-    [
-        ({"default": "2", "validValues": ["1", "2"]}, None),
-        ({"default": "1", "validValues": [str(value) for value in range(1, 11)]}, None),
-        ({"default": "1", "validValues": []}, None),
+    ):
+        spec = with_device(bindingConditions=conditions, bindingFailureConditions=failures)
+        yield spec, violation and f"spec.devices[0].{violation}"
+    for policy, violation in (
+        ({"default": "2", "validValues": ["1", "2"]}, ""),
+        ({"default": "1", "validValues": [str(value) for value in range(1, 11)]}, ""),
+        ({"default": "1", "validValues": []}, ""),
         (
             {"default": "1", "validValues": ["1"], "validRange": {"min": "1"}},
             ": Forbidden: exactly one policy can be specified",
@@ -413,10 +339,15 @@ def test_binding_conditions(
             {"default": "1", "validValues": [str(value) for value in range(11)]},
             ".validValues: Too many: 11: must have at most 10 items",
         ),
-    ],
-)
-def test_valid_values_of_a_request_policy(policy: Json, violation: str | None) -> None:
-    spec = slice_spec(devices=[device_with_policy(**policy)])
-    path = "spec.devices[0].capacity[vram].requestPolicy"
+    ):
+        path = "spec.devices[0].capacity[vram].requestPolicy"
+        spec = slice_spec(devices=[device_with_policy(**policy)])
+        yield spec, violation and f"{path}{violation}"
 
-    assert refused_as(object_rules.violations(spec), violation and f"{path}{violation}")
+
+@pytest.mark.parametrize(("spec", "violation"), [*of_slices(), *of_devices()])
+def test_slice_is_accepted_or_refused_with_field_and_reason(spec: Json, violation: str) -> None:
+    found = object_rules.violations(spec)
+
+    assert bool(found) is bool(violation)
+    assert not found or any(text.startswith(violation) for text in found), found

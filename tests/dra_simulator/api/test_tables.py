@@ -1,5 +1,6 @@
 """Tables, which `kubectl get` shows: the columns of a real 1.36 server, and the cells of rows."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,6 @@ import yaml
 
 from dra_simulator.api import rendering
 from dra_simulator.api.kinds import KINDS, Kind
-from dra_simulator.apiserver import ApiServer
 from tests.dra_simulator.api.client import (
     CLAIMS,
     CLASSES,
@@ -22,6 +22,7 @@ from tests.dra_simulator.api.client import (
     TABLE,
     Client,
     Json,
+    served,
 )
 from tests.support.builders.documents import (
     allocation_document,
@@ -100,12 +101,15 @@ def columns_of(table: Json) -> list[tuple[str, str, str, int]]:
     return [tuple(column[name] for name in names) for column in table["columnDefinitions"]]
 
 
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Client]:
+    with served(tensor_fusion=True) as client:
+        yield client
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.group}/{kind.plural}")
-def test_every_kind_has_the_columns_of_a_real_server(kind: Kind) -> None:
-    with ApiServer(tensor_fusion=True) as server:
-        api = Client(server.url)
-        table = api.get(path_of(kind), TABLE).json
-        api.close()
+def test_every_kind_has_the_columns_of_a_real_server(empty: Client, kind: Kind) -> None:
+    table = empty.get(path_of(kind), TABLE).json
 
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
     expected = custom_columns(kind) if kind.is_custom else REAL[f"{kind.group}/{kind.plural}"]
@@ -143,16 +147,6 @@ def test_a_single_object_is_a_table_with_one_row(api: Client) -> None:
     assert [found["cells"][0] for found in table["rows"]] == ["tensor-fusion.ai"]
     assert table["metadata"] == {"resourceVersion": made["metadata"]["resourceVersion"]}
     assert api.get(f"{CLASSES}/other", TABLE).json["kind"] == "Status"
-
-
-def test_events_of_a_watch_are_tables(api: Client) -> None:
-    api.post(CLASSES, class_document("a"))
-
-    with api.watch(f"{CLASSES}?includeObject=None", TABLE) as watch:
-        event: Json = next(iter(watch))
-
-    assert (event["type"], event["object"]["rows"][0]["cells"][0]) == ("ADDED", "a")
-    assert columns_of(event["object"]) == [NAME, AGE]
 
 
 @pytest.mark.parametrize(
@@ -306,12 +300,10 @@ def test_a_row_of_a_custom_resource_has_the_values_at_its_columns_paths() -> Non
     spec = {"qosConfig": {"defaultQoS": "high"}, "capacityConfig": ratio}
     path = "/apis/tensor-fusion.ai/v1/gpupools"
     marks = {"apiVersion": "tensor-fusion.ai/v1", "kind": "GPUPool"}
-    with ApiServer(tensor_fusion=True) as server:
-        api = Client(server.url)
+    with served(tensor_fusion=True) as api:
         api.post(path, {**marks, "metadata": {"name": "full"}, "spec": spec})
         api.post(path, {**marks, "metadata": {"name": "none"}})
         rows = api.get(path, TABLE).json["rows"]
-        api.close()
 
     assert [found["cells"][:3] for found in rows] == [["full", "high", 500], ["none", None, None]]
 
@@ -331,14 +323,18 @@ def test_an_age_is_in_its_largest_fitting_unit(passed: dict[str, Any], shown: st
     assert rendering.human(timedelta(**passed)) == shown
 
 
-def test_a_bookmark_of_a_watch_is_a_table_that_still_ends_the_initial_events(api: Client) -> None:
+def test_events_of_a_watch_are_tables_and_a_bookmark_still_ends_the_initial_ones(
+    api: Client,
+) -> None:
     api.post(CLASSES, class_document("a"))
     query = "sendInitialEvents=true&allowWatchBookmarks=true&includeObject=None"
 
     with api.watch(f"{CLASSES}?{query}", TABLE) as watch:
         events = [next(iter(watch)), next(iter(watch))]
 
+    assert [each["type"] for each in events] == ["ADDED", "BOOKMARK"]
+    assert events[0]["object"]["rows"][0]["cells"][0] == "a"
+    assert columns_of(events[0]["object"]) == [NAME, AGE]
     (bookmark,) = events[1]["object"]["rows"]
-    assert events[1]["type"] == "BOOKMARK"
     annotations = bookmark["object"]["metadata"]["annotations"]
     assert annotations == {"k8s.io/initial-events-end": "true"}

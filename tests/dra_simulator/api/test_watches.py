@@ -3,7 +3,7 @@
 import pytest
 
 from dra_simulator.apiserver import ApiServer
-from tests.dra_simulator.api.client import CLAIMS, SLICES, Client
+from tests.dra_simulator.api.client import CLAIMS, SLICES, Client, served
 from tests.support.builders.documents import claim_document, slice_document
 
 
@@ -59,15 +59,13 @@ def test_a_bookmark_ends_the_initial_events(api: Client) -> None:
 
 
 def test_bookmarks_report_versions_of_other_resources_as_well() -> None:
-    with ApiServer(bookmark_seconds=0.02) as server:
-        api = Client(server.url)
+    with served(bookmark_seconds=0.02) as api:
         since = version(api)
         with api.watch(f"{SLICES}?resourceVersion={since}&allowWatchBookmarks=true") as watch:
             api.post(CLAIMS, claim_document())
             latest = version(api)
             while (event := watch.next())[2]["metadata"]["resourceVersion"] != latest:
                 assert event[0] == "BOOKMARK"
-        api.close()
 
     assert int(latest) > int(since)
 
@@ -98,15 +96,13 @@ def test_a_watch_reports_an_object_that_leaves_the_selection_as_deleted(api: Cli
 
 
 def test_a_watch_from_a_version_before_the_history_expires() -> None:
-    with ApiServer(history=2) as server:
-        api = Client(server.url)
+    with served(history=2) as api:
         since = version(api)
         for name in ("a", "b", "c"):
             api.post(SLICES, slice_document(name))
         with api.watch(f"{SLICES}?resourceVersion={since}") as watch:
             kind, _, status = watch.next()
             rest = watch.rest()
-        api.close()
 
     assert (watch.code, kind, rest) == (200, "ERROR", [])
     assert (status["code"], status["reason"]) == (410, "Expired")
@@ -153,13 +149,10 @@ def test_a_watch_of_one_namespace_or_name_sees_no_other(api: Client) -> None:
 
 
 def test_a_running_watch_continues_beyond_the_length_of_the_history() -> None:
-    with ApiServer(history=2) as server:
-        api = Client(server.url)
-        with api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
-            names = []
-            for name in ("a", "b", "c", "d"):
-                api.post(SLICES, slice_document(name))
-                names.append(watch.next()[1])
-        api.close()
+    names = []
+    with served(history=2) as api, api.watch(f"{SLICES}?resourceVersion={version(api)}") as watch:
+        for name in ("a", "b", "c", "d"):
+            api.post(SLICES, slice_document(name))
+            names.append(watch.next()[1])
 
     assert names == ["a", "b", "c", "d"]
