@@ -1,11 +1,11 @@
-"""Shared setup of all tests: the guard against this machine's paths, and counts of work done."""
+"""Shared setup of all tests: guards over paths and processes, and counts of work done."""
 
 import os
 import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tensorfusion_dra.app.simulate import plugin_process
+from tests.guard import processes
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
 from tests.support.tally import EFFORT, Tally, examples
 
 _TALLY = pytest.StashKey[Tally]()
 _OUTSIDE = pytest.StashKey[list[str]]()
+_PROCESSES = processes.Guard()
 
 
 class _Report:
@@ -87,13 +89,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900 * EFFORT))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with _PROCESSES.around(item):
+        return (yield)
+
+
 @pytest.fixture(autouse=True)
-def _no_path_of_this_machine() -> Iterator[None]:
-    """Fail a test that used an outside path, even if the code under test caught the error."""
+def _guards() -> Iterator[None]:
+    """Fail a test that a guard refused something, even if the code under test caught the error."""
     yield
+    if _PROCESSES.refused:
+        pytest.fail(
+            f"started without pytest.mark.process: {', '.join(_PROCESSES.refused)}", pytrace=False
+        )
     outside = _REPORT.new()
     if outside:
         pytest.fail(f"a path of this machine was used: {outside}", pytrace=False)
+
+
+@pytest.fixture
+def process_guard() -> processes.Guard:
+    """Return the guard over processes, for its own tests."""
+    return _PROCESSES
 
 
 @pytest.fixture(scope="session")

@@ -116,6 +116,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("--pods", "1")])
 def test_simulate_without_the_simulator_names_its_extra(
     base: Path, arguments: tuple[str, ...]
@@ -125,6 +126,7 @@ def test_simulate_without_the_simulator_names_its_extra(
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", LINE)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("verb", ["node-plugin", "webhook", "inspect", "cel", "convert", "doctor"])
 def test_every_other_verb_works_without_the_simulator(base: Path, verb: str) -> None:
     ended = command(base, verb, "--help")
@@ -186,6 +188,7 @@ def test_command_and_chart_have_the_version_of_pyproject_toml() -> None:
     assert chart["version"] == chart["appVersion"] == PYPROJECT["version"]
 
 
+@pytest.mark.process
 def test_every_place_names_the_image_of_make_image() -> None:
     image = f"tensorfusion-dra:{PYPROJECT['version']}"
     manifests = installation.documents(*installation.NAMES)
@@ -227,6 +230,7 @@ def generated(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.glob("*_pb2.py*")}
 
 
+@pytest.mark.process
 def test_generated_messages_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run(
         [ROOT / "hack" / "generate-protos", tmp_path],

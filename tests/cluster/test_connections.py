@@ -105,12 +105,14 @@ def api(
     return Api(write_kubeconfig(folder / "kubeconfig", user, server=tls_url, **trust, **settings))
 
 
+@pytest.mark.process
 def test_ca_without_key_usage_is_trusted_as_by_go_clients(
     authority: Authority, tls_url: str, tmp_path: Path
 ) -> None:
     assert api(tmp_path, tls_url, authority).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
+@pytest.mark.process
 def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
 
@@ -118,6 +120,7 @@ def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> No
         api(tmp_path, tls_url, other).call("GET", "/api/v1/nodes/a", wait_seconds=5)
 
 
+@pytest.mark.process
 def test_kubeconfig_may_disable_verification(tls_url: str, tmp_path: Path) -> None:
     assert api(tmp_path, tls_url, None).call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
@@ -175,6 +178,7 @@ def api_with_certificate(
         yield api(tmp_path, servers.url(server, "https"), authority, user)
 
 
+@pytest.mark.process
 def test_no_context_is_changed_once_a_connection_uses_it(
     api_with_certificate: Api, client_files: ClientFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +202,7 @@ def test_no_context_is_changed_once_a_connection_uses_it(
     assert len(set(map(id, loaded))) == len(loaded)
 
 
+@pytest.mark.process
 def test_renewed_certificate_is_used_for_new_connections(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:
@@ -208,6 +213,7 @@ def test_renewed_certificate_is_used_for_new_connections(
     assert client_files.seen == ["first", "second"]
 
 
+@pytest.mark.process
 def test_certificate_that_is_half_renewed_is_retryable(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:
@@ -227,6 +233,7 @@ def test_certificate_that_is_half_renewed_is_retryable(
     assert client_files.seen == ["second"]
 
 
+@pytest.mark.process
 def test_key_with_a_password_is_refused(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:
@@ -238,6 +245,7 @@ def test_key_with_a_password_is_refused(
         api_with_certificate.call("GET", "/api/v1/nodes/a")
 
 
+@pytest.mark.process
 def test_server_may_have_another_name(authority: Authority, tls_url: str, tmp_path: Path) -> None:
     elsewhere = tls_url.replace("127.0.0.1", "localhost")
     settings: dict[str, Any] = {"tls-server-name": "127.0.0.1"}

@@ -123,6 +123,7 @@ def test_policy_is_bound_and_denies() -> None:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "component", "ports"),
     [("nvidia", "node-plugin", []), ("webhook", "webhook", ["https"])],
@@ -165,6 +166,7 @@ def containers_of(name: str, variant: str) -> dict[str, Document]:
     return {each["name"]: each for each in (*pod.get("initContainers", ()), *pod["containers"])}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "variant", "expected"),
     [
@@ -185,6 +187,7 @@ def test_only_mounts_of_folders_for_containers_are_privileged(
         assert each["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+@pytest.mark.process
 def test_memory_limits_are_set_by_a_privileged_container_and_not_by_the_node_plugin() -> None:
     found = containers_of("tensorfusion-dra-node-plugin", "nvidia-limits")
 
@@ -358,6 +361,7 @@ def change_add_and_delete_slices(cluster: SimulatedCluster) -> None:
     cluster.until("created", lambda: len(cluster.slices()) == 1)
 
 
+@pytest.mark.process
 def test_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) -> None:
     granted = allowed(installation.documents("nvidia"))
 
@@ -367,6 +371,7 @@ def test_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) ->
     assert refused == []
 
 
+@pytest.mark.process
 def test_role_allows_nothing_else(
     sent: frozenset[Asked], sent_with_pools: frozenset[Asked]
 ) -> None:
@@ -379,6 +384,7 @@ def test_role_allows_nothing_else(
     assert unused == set(CHECKED_BY_THE_SERVER)
 
 
+@pytest.mark.process
 def test_pool_source_adds_exactly_the_rights_to_follow_pools(
     sent_with_pools: frozenset[Asked],
 ) -> None:
@@ -404,6 +410,7 @@ def test_pool_source_adds_exactly_the_rights_to_follow_pools(
     }
 
 
+@pytest.mark.process
 def test_nodes_are_watched_only_for_their_labels() -> None:
     without = allowed(helm.render({"settings": {"release-driver": False}}))
 
@@ -420,6 +427,7 @@ def test_no_role_uses_wildcards() -> None:
                 assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("values", [{}, VARIANTS["hypervisor"]], ids=["auto", "named"])
 def test_bridge_to_the_hypervisor_adds_the_rights_to_watch_and_mark_pods(values: Any) -> None:
     base = allowed(helm.render(WITHOUT_BRIDGE))

@@ -129,6 +129,7 @@ def others_go_on(setup: Setup, held: ClaimRef) -> None:
     )
 
 
+@pytest.mark.process
 def test_hung_memory_limits_cost_only_the_claims_that_need_it(
     tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
 ) -> None:
@@ -157,6 +158,7 @@ def test_hung_memory_limits_cost_only_the_claims_that_need_it(
         setup.prepared(ref)
 
 
+@pytest.mark.process
 def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
     tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
 ) -> None:
@@ -179,6 +181,7 @@ def test_claims_wait_for_a_hung_enforcer_once_and_the_watch_too(
     assert nvidia.used(prepared) == {}
 
 
+@pytest.mark.process
 def test_hung_hypervisor_costs_only_the_claims_that_need_it(
     tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
 ) -> None:
@@ -206,6 +209,7 @@ def test_hung_hypervisor_costs_only_the_claims_that_need_it(
         assert not any(isinstance(each.result(), PreparedClaim) for each in calls)
 
 
+@pytest.mark.process
 def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(
     short: Path, helper: Callable[[str, Path], Helper]
 ) -> None:
@@ -218,6 +222,7 @@ def test_hung_device_plugin_is_told_from_one_that_does_not_see_a_pod(
         plugin.allocate(128, wait_seconds=0.1)
 
 
+@pytest.mark.process
 def test_hung_mps_daemon_refuses_its_claims_at_once_and_no_others(
     tmp_path: Path, short: Path, helper: Callable[[str, Path], Helper]
 ) -> None:

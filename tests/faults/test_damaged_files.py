@@ -107,6 +107,7 @@ def kubeconfig() -> str:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("content", "read", "errors"),
     [
@@ -132,6 +133,7 @@ def test_damaged_file_is_read_or_refused(
         tally[INPUTS_DAMAGED] += 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "content"),
     [("nvidia.json", json.dumps(TOOLKIT)), ("nvidia.yaml", yaml.safe_dump(TOOLKIT))],
@@ -194,6 +196,7 @@ def test_pathological_yaml_is_refused(tmp_path: Path, tally: Tally, read: Read, 
     tally[INPUTS_DAMAGED] += 1
 
 
+@pytest.mark.sweep
 def test_damaged_nvml_answers_give_an_inventory_or_a_retryable_error(
     machine: Machine, tally: Tally
 ) -> None:

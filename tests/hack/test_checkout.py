@@ -13,6 +13,8 @@ from hypervisor import node
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
     file.name

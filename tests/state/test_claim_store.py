@@ -169,6 +169,7 @@ def put_one_by_one(store: ClaimStore, count: int) -> None:
         put(store, recorded_claim(f"{number:04}", number=number))
 
 
+@pytest.mark.process
 def test_full_disk_refuses_records_and_still_removes_them(tiny_disk: Path) -> None:
     with opened(tiny_disk) as store:
         with pytest.raises(NoRoomError, match=str(tiny_disk / FOLDER)):
@@ -407,6 +408,7 @@ def resume(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.process
 def test_killed_process_loses_no_record_that_it_reported_and_stops_no_other(
     tmp_path: Path,
 ) -> None:
@@ -433,6 +435,7 @@ def test_killed_process_loses_no_record_that_it_reported_and_stops_no_other(
     assert all(name.endswith(".json") for name in files(tmp_path))
 
 
+@pytest.mark.process
 def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) -> None:
     with child("admit", tmp_path, "x") as x, child("admit", tmp_path, "y") as y:
         assert line(x) == line(y) == "ready"
@@ -449,6 +452,7 @@ def test_two_processes_never_allocate_the_same_capacity_twice(tmp_path: Path) ->
     )
 
 
+@pytest.mark.process
 def test_two_processes_may_create_a_store_at_the_same_time(tmp_path: Path) -> None:
     answers = []
     with child("begin", tmp_path, "x") as x, child("begin", tmp_path, "y") as y:
@@ -461,6 +465,7 @@ def test_two_processes_may_create_a_store_at_the_same_time(tmp_path: Path) -> No
     assert answers == ["opened"] * 120
 
 
+@pytest.mark.process
 def test_store_locked_by_another_process_is_readable_but_refuses_changes(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, recorded_claim("a"))

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dra_simulator.api.faults import ANY, Refuse
 from dra_simulator.api.gates import DEFAULT_GATES
 from tensorfusion_dra.app.doctor.checks import Check, run_checks
@@ -15,6 +17,8 @@ from tensorfusion_dra.core.doctor.finding import ok
 from tests.app.doctor.here import context
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
 from tests.app.test_command import command
+
+pytestmark = pytest.mark.process
 
 
 @contextmanager

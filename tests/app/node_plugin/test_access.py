@@ -16,6 +16,8 @@ from tensorfusion_dra.core.claims.claim import ClaimRef
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
 from tests.support.kubelet import PluginClient
 
+pytestmark = pytest.mark.process
+
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.s3cr3t-of-the-node-plugin.c2lnbmF0dXJl"
 ECHO = f"GET / HTTP/1.1 Authorization: Bearer {TOKEN} Accept: application/json token={TOKEN}"
 

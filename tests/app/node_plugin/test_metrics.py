@@ -20,6 +20,8 @@ from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics, image_packages
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 GIB = 2**30
 
 

@@ -23,6 +23,8 @@ from tests.app.node_plugin.test_node_plugin_process import (
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 SELECTOR = {
     "nodeSelectorTerms": [

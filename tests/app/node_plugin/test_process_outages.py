@@ -1,6 +1,5 @@
 """The real node-plugin process during failures of the API server, the network or the kubelet."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +18,8 @@ from tests.app.node_plugin.test_node_plugin_process import (
     start,
     stop,
 )
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -114,7 +115,8 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     cluster.until("logged", lambda: bool(log_lines(cluster, "publish_forbidden")))
     cluster.until("logged", lambda: bool(log_lines(cluster, "watch_forbidden")))
     cluster.server.requests.reset()
-    time.sleep(1)
+
+    run_pod(cluster, "a")
 
     logged = cluster.log_file.read_bytes()[started:].decode()
 

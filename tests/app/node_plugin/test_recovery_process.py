@@ -18,6 +18,8 @@ from tests.app.node_plugin.test_node_plugin_process import (
 from tests.support.stores import set_format
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:

@@ -27,6 +27,8 @@ from tests.support.builders.pods import pod_annotations, pod_document
 from tests.support.https import HOST, JSON, Files, connection, posted
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.process
+
 ANNOTATIONS = pod_annotations(dra_enabled="true", vram_request="16Gi", tflops_request="100")
 
 
