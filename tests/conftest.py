@@ -1,6 +1,7 @@
 """Shared setup of all tests: guards over paths and processes, and counts of work done."""
 
 import os
+import random
 import shutil
 import signal
 import tempfile
@@ -60,7 +61,17 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which examples the tests generate, so that a failure can be repeated."""
+    if EFFORT <= 1:
+        return "generated examples: the same in every run"
+    return f"generated examples: --hypothesis-seed={config.getoption('hypothesis_seed')}"
+
+
+@pytest.hookimpl(tryfirst=True)  # hypothesis reads its option afterwards
 def pytest_configure(config: pytest.Config) -> None:
+    if EFFORT > 1 and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.randrange(1 << 32))
     config.stash[_TALLY] = Counter()
     config.stash[_OUTSIDE] = []
     # End-to-end tests use a real cluster, which is outside the allowed paths.
