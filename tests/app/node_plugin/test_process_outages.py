@@ -113,16 +113,18 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     for verb in ("list", "watch"):
         cluster.server.faults.add(verb, "resourceslices", Refuse(403, "no right to list slices"))
     started = cluster.log_file.stat().st_size
-    cluster.server.requests.reset()
     register(cluster)
     cluster.until("logged", lambda: bool(log_lines(cluster, "publish_forbidden")))
     cluster.until("logged", lambda: bool(log_lines(cluster, "watch_forbidden")))
+    cluster.server.requests.reset()
+    cluster.until("connected", lambda: is_connected(cluster))
 
+    with as_the_kubelet(cluster) as kubelet:
+        kubelet.unprepare(ClaimRef(namespace="default", name="none", uid="uid-of-none"))
     logged = cluster.log_file.read_bytes()[started:].decode()
 
     assert logged.count("no right to list slices") == 2
     assert cluster.server.requests.count("list", "resourceslices") <= 3
-    assert is_connected(cluster)
     cluster.server.faults.clear()
 
 
