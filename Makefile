@@ -12,28 +12,40 @@ endif
 endif
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
-# Keeps the order of the files. By default files with few tests run last, and the longest tests are among them.
-PYTEST := $(PY) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests with processes wait about half of their time, so there are more of them than most machines have cores.
+PYTEST := $(PY) -m pytest --dist worksteal --numprocesses
+WAITING := 4
 # Some images set it, but a process of the driver starts in half the time from compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test types suite test-faults e2e bench image manifests protos lock clean
+.PHONY: demo dev check test style types quick suite test-faults e2e bench image manifests protos lock clean
 
 demo: $(VENV)/demo.stamp  ## Run a whole node on this machine, without GPU or cluster.
 	@$(PY) -m tensorfusion_dra simulate $(ARGS)
 
-test: $(VENV)/dev.stamp  ## Check style, types and import directions, and run all tests.
+dev: $(VENV)/dev.stamp  ## Set up the development environment.
+
+check: $(VENV)/dev.stamp  ## Check style, types and import directions, and run the tests without processes.
+	@$(MAKE) --no-print-directory style
+	@$(MAKE) --no-print-directory --jobs=2 types quick
+
+test: $(VENV)/dev.stamp  ## All of `make check`, and the tests with processes.
+	@$(MAKE) --no-print-directory style
+	@$(MAKE) --no-print-directory --jobs=2 types suite
+
+style:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/lint-imports
-	@$(MAKE) --no-print-directory --jobs=2 types suite
 
-# Runs in parallel with the tests, which wait about half of their time.
 types:
 	$(PY) -m mypy
 
+quick: $(VENV)/collected.stamp
+	$(PYTEST) auto -m "not process and not sweep" $(ARGS)
+
 suite: $(VENV)/collected.stamp
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(WAITING) -m "not sweep" $(ARGS)
 
 # Compiles all modules once. Otherwise each test process would compile them in a new environment.
 $(VENV)/collected.stamp: $(VENV)/dev.stamp
@@ -41,9 +53,8 @@ $(VENV)/collected.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 test-faults: export FAULT_EFFORT ?= 1
-test-faults: $(VENV)/dev.stamp  ## Run all fault tests (kills, damaged files, odd inputs); `make test` runs a fixed sample.
-	$(PYTEST) tests/faults $(ARGS)
-	$(PYTEST) -m hypothesis --ignore tests/faults $(ARGS)
+test-faults: $(VENV)/dev.stamp  ## Run what tries every step, damage or input, and the checks in hack on stand-ins.
+	$(PYTEST) $(WAITING) -m "sweep or hypothesis" $(ARGS)
 
 e2e: $(VENV)/dev.stamp  ## Run the tests on the real cluster that KUBECONFIG names; ARGS="--driver host" runs without a DaemonSet.
 	$(PY) -m pytest tests/e2e $(ARGS)

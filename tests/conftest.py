@@ -1,11 +1,12 @@
-"""Shared setup of all tests: the guard against this machine's paths, and counts of work done."""
+"""Shared setup of all tests: guards over paths and processes, and counts of work done."""
 
 import os
+import random
 import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tensorfusion_dra.app.simulate import plugin_process
+from tests.guard import processes
 from tests.guard import sitecustomize as path_guard
 from tests.support import forks
 from tests.support.tally import EFFORT, Tally, examples
 
 _TALLY = pytest.StashKey[Tally]()
 _OUTSIDE = pytest.StashKey[list[str]]()
+_PROCESSES = processes.Guard()
 
 
 class _Report:
@@ -58,7 +61,17 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which examples the tests generate, so that a failure can be repeated."""
+    if EFFORT <= 1:
+        return "generated examples: the same in every run"
+    return f"generated examples: --hypothesis-seed={config.getoption('hypothesis_seed')}"
+
+
+@pytest.hookimpl(tryfirst=True)  # hypothesis reads its option afterwards
 def pytest_configure(config: pytest.Config) -> None:
+    if EFFORT > 1 and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(random.randrange(1 << 32))
     config.stash[_TALLY] = Counter()
     config.stash[_OUTSIDE] = []
     # End-to-end tests use a real cluster, which is outside the allowed paths.
@@ -87,13 +100,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900 * EFFORT))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with _PROCESSES.around(item):
+        return (yield)
+
+
 @pytest.fixture(autouse=True)
-def _no_path_of_this_machine() -> Iterator[None]:
-    """Fail a test that used an outside path, even if the code under test caught the error."""
+def _guards() -> Iterator[None]:
+    """Fail a test that a guard refused something, even if the code under test caught the error."""
     yield
+    if _PROCESSES.refused:
+        pytest.fail(
+            f"started without pytest.mark.process: {', '.join(_PROCESSES.refused)}", pytrace=False
+        )
     outside = _REPORT.new()
     if outside:
         pytest.fail(f"a path of this machine was used: {outside}", pytrace=False)
+
+
+@pytest.fixture
+def process_guard() -> processes.Guard:
+    """Return the guard over processes, for its own tests."""
+    return _PROCESSES
 
 
 @pytest.fixture(scope="session")

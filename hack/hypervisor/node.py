@@ -3,11 +3,13 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,12 @@ from hypervisor.programs import UUID
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOCKETS: Final = "/var/lib/kubelet/device-plugins"
+FOLDERS: Final = (
+    Path("/run/tensor-fusion"),
+    Path("/var/lib/kubelet/plugins/tensor-fusion.ai.dra-driver"),
+)
+"""Where the hypervisor and the node plugin keep their files."""
+DEVICE_CLASS: Final = "tensor-fusion.ai"
 PATIENCE_SECONDS: Final = 90.0
 PROFILE: Final = "gpus:\n" + "".join(
     f"- {{product: A100-SXM4-40GB, vram: 16Gi, tflops: 312, uuid: {UUID}{n}}}\n" for n in range(4)
@@ -164,6 +172,33 @@ class Check:
         }
 
 
+@contextmanager
+def new_folders_removed(folders: Sequence[Path]) -> Iterator[None]:
+    """Remove those of the folders after the block that did not exist before."""
+    new = [each for each in folders if not each.exists()]
+    try:
+        yield
+    finally:
+        for each in new:
+            if each.exists():
+                shutil.rmtree(each)
+
+
+@contextmanager
+def device_class() -> Iterator[None]:
+    """Give the cluster the driver's DeviceClass during the block; one that it has stays."""
+    manifests = (ROOT / "daemonset" / "install" / "simulated.yaml").read_text().split("\n---\n")
+    (manifest,) = (each for each in manifests if "\nkind: DeviceClass\n" in each)
+    if kubectl("get", "deviceclass", DEVICE_CLASS, "--ignore-not-found", "-o", "name"):
+        yield
+        return
+    kubectl("create", "-f", "-", stdin=manifest)
+    try:
+        yield
+    finally:
+        kubectl("delete", "deviceclass", DEVICE_CLASS)
+
+
 def kubectl(*arguments: str, stdin: str = "") -> str:
     """Run kubectl and return what it prints."""
     return subprocess.run(
@@ -189,7 +224,7 @@ def request(name: str, wanted: tuple[int, str, str]) -> dict[str, Any]:
     return {
         "name": name,
         "exactly": {
-            "deviceClassName": "tensor-fusion.ai",
+            "deviceClassName": DEVICE_CLASS,
             "selectors": [{"cel": {"expression": selector}}],
             "capacity": {"requests": {"tflops": tflops, "vram": vram}},
         },

@@ -126,6 +126,7 @@ def test_driver_that_is_to_be_replaced_ends_the_process_without_a_request(limits
         assert supervisor.wait() is limits.driver_fault
 
 
+@pytest.mark.process
 def test_hook_has_the_cgroup_of_its_container_limited(folder: Path, limits: Limits) -> None:
     own = {"annotations": {"pid": "1", "a": '{"pid":2,"b"'}, "id": "x", "pid": os.getpid()}
 
@@ -140,6 +141,7 @@ def test_hook_has_the_cgroup_of_its_container_limited(folder: Path, limits: Limi
     assert not list(folder.glob("*.answer"))
 
 
+@pytest.mark.process
 def test_hook_fails_without_a_pid_or_a_server(tmp_path: Path) -> None:
     without = hook(tmp_path, "uid-p", {"id": "x"})
     alone = hook(tmp_path, "uid-p", {"pid": os.getpid()})

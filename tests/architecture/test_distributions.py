@@ -102,11 +102,22 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with the package in a folder."""
+HELP = """
+import sys
+from tensorfusion_dra import cli
+for verb in sys.argv[1:]:
+    try:
+        cli.main([verb, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0, verb
+"""
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the package in a folder."""
     environment = path_guard.environment({"PATH": "/usr/bin:/bin", "PYTHONPATH": str(folder)})
     return subprocess.run(
-        [sys.executable, "-m", "tensorfusion_dra", *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -116,20 +127,24 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("--pods", "1")])
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [("--help",), ("--pods", "1")])
 def test_simulate_without_the_simulator_names_its_extra(
     base: Path, arguments: tuple[str, ...]
 ) -> None:
-    ended = command(base, "simulate", *arguments)
+    ended = python(base, "-m", "tensorfusion_dra", "simulate", *arguments)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", LINE)
 
 
-@pytest.mark.parametrize("verb", ["node-plugin", "webhook", "inspect", "cel", "convert", "doctor"])
-def test_every_other_verb_works_without_the_simulator(base: Path, verb: str) -> None:
-    ended = command(base, verb, "--help")
+@pytest.mark.process
+def test_every_other_verb_works_without_the_simulator(base: Path) -> None:
+    verbs = ("node-plugin", "webhook", "inspect", "cel", "convert", "doctor")
+
+    ended = python(base, "-c", HELP, *verbs)
 
     assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("usage: tensorfusion-dra") == len(verbs)
 
 
 SENT = (ROOT / ".dockerignore").read_text().splitlines()
@@ -186,6 +201,7 @@ def test_command_and_chart_have_the_version_of_pyproject_toml() -> None:
     assert chart["version"] == chart["appVersion"] == PYPROJECT["version"]
 
 
+@pytest.mark.process
 def test_every_place_names_the_image_of_make_image() -> None:
     image = f"tensorfusion-dra:{PYPROJECT['version']}"
     manifests = installation.documents(*installation.NAMES)
@@ -213,20 +229,11 @@ def test_the_simulators_distribution_has_the_packages_version() -> None:
     assert simulator["dependencies"] == [f"tensorfusion-dra[cel]=={PYPROJECT['version']}"]
 
 
-@pytest.mark.parametrize("file", ["README.md", "README.zh-CN.md"])
-def test_readme_has_the_status_of_the_classifiers(file: str) -> None:
-    simulator = tomllib.loads((ROOT / "hack/simulator/pyproject.toml").read_text())["project"]
-    (status,) = re.findall(r"^(Alpha|Beta|Stable)\b", (ROOT / file).read_text(), re.MULTILINE)
-
-    for project in (PYPROJECT, simulator):
-        (found,) = (each for each in project["classifiers"] if each.startswith("Development"))
-        assert found.endswith(f" - {status}")
-
-
 def generated(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.glob("*_pb2.py*")}
 
 
+@pytest.mark.process
 def test_generated_messages_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run(
         [ROOT / "hack" / "generate-protos", tmp_path],

@@ -164,6 +164,7 @@ def make(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("version_of_venv", "python", "used"),
     [
@@ -187,6 +188,7 @@ def test_python_of_another_version_has_a_folder_of_its_own(
     assert ended.stdout == f"{used}/bin/python -m mypy\n"
 
 
+@pytest.mark.process
 def test_python_that_does_not_start_is_an_error_and_no_other_is_used(tmp_path: Path) -> None:
     ended = make(tmp_path, "PYTHON=/nonexistent/python3")
 

@@ -105,6 +105,7 @@ def api(
     return Api(write_kubeconfig(folder / "kubeconfig", user, server=tls_url, **trust, **settings))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("host", "trusts", "settings"),
     [
@@ -130,6 +131,7 @@ def test_kubeconfig_says_how_the_server_is_verified(
     assert client.call("GET", "/api/v1/nodes/a", wait_seconds=5) == {}
 
 
+@pytest.mark.process
 def test_server_of_another_ca_is_not_trusted(tls_url: str, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other")
 
@@ -190,6 +192,7 @@ def api_with_certificate(
         yield api(tmp_path, servers.url(server, "https"), authority, user)
 
 
+@pytest.mark.process
 def test_no_context_is_changed_once_a_connection_uses_it(
     api_with_certificate: Api, client_files: ClientFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_no_context_is_changed_once_a_connection_uses_it(
     assert len(set(map(id, loaded))) == len(loaded)
 
 
+@pytest.mark.process
 def test_renewed_certificate_is_used_for_new_connections(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:
@@ -223,6 +227,7 @@ def test_renewed_certificate_is_used_for_new_connections(
     assert client_files.seen == ["first", "second"]
 
 
+@pytest.mark.process
 def test_certificate_that_is_half_renewed_is_retryable(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:
@@ -242,6 +247,7 @@ def test_certificate_that_is_half_renewed_is_retryable(
     assert client_files.seen == ["second"]
 
 
+@pytest.mark.process
 def test_key_with_a_password_is_refused(
     api_with_certificate: Api, client_files: ClientFiles
 ) -> None:

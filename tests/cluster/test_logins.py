@@ -61,6 +61,7 @@ def plugin(folder: Path, **status: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": answer["apiVersion"], "command": str(script)}}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("expires", "tokens"),
     [
@@ -83,6 +84,7 @@ def test_plugin_runs_again_only_when_its_token_has_expired(
     assert answers.tokens == tokens
 
 
+@pytest.mark.process
 def test_late_rejection_of_an_old_login_leaves_the_new_one(tmp_path: Path) -> None:
     arrived, late = Event(), Event()
     accepted = [head("Content-Length: 2"), b"{}"]
@@ -151,6 +153,7 @@ def test_process_without_a_service_account_is_an_input_error(pod: Api, tmp_path:
         pod.connect()
 
 
+@pytest.mark.process
 def test_login_in_a_pod_loads_no_kubernetes_library(tmp_path: Path) -> None:
     code = """
 import os, pathlib, sys

@@ -14,6 +14,8 @@ import pytest
 from tests.daemonset import scripts
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 INSTALL: Final = scripts.container("hami-core-install", "install")
 LIBRARY: Final = b"\x7fELF" + bytes(range(256)) * 9000
 OTHER: Final = b"\x7fELF another version"

@@ -21,6 +21,8 @@ from tests.support.helm import ROOT, Document, RefusedValuesError
 from tests.support.installation import NO_GPUS, WEBHOOK
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
 KINDS_OF_OTHERS = ("cert-manager.io/", "monitoring.coreos.com/")

@@ -182,6 +182,7 @@ def test_documented_queries_name_only_what_exists(name: str) -> None:
         promql.labels(query, all_series())
 
 
+@pytest.mark.process
 def test_documented_scrape_configuration_gives_the_labels_of_the_pod_monitor() -> None:
     (wanted,) = [
         yaml_text.load(block)["scrape_configs"]
@@ -383,12 +384,14 @@ def rules(tmp_path: Path) -> Path:
     return Path(shutil.copy(RULES, tmp_path / "rules.yml"))
 
 
+@pytest.mark.process
 def test_rules_have_no_fault(rules: Path) -> None:
     printed = promtool("check", "rules", "--lint=all", "--lint-fatal", rules)
 
     assert f"{len(all_rules())} rules found" in printed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("file", UNIT_TESTS, ids=lambda file: file.stem)
 def test_unit_tests_of_the_rules(file: Path, rules: Path) -> None:
     shutil.copy(file, rules.parent)
@@ -398,6 +401,7 @@ def test_unit_tests_of_the_rules(file: Path, rules: Path) -> None:
     assert "SUCCESS" in printed
 
 
+@pytest.mark.process
 def test_documented_scrape_configuration_is_valid(tmp_path: Path) -> None:
     (found,) = [
         yaml_text.load(block)

@@ -11,6 +11,8 @@ import pytest
 from tests.daemonset import scripts
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.process
+
 SIDECAR: Final = scripts.container("mps-exclusive-process", "compute-mode")
 
 NVIDIA_SMI: Final = """#!/bin/sh

@@ -17,6 +17,8 @@ from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.process
+
 DAEMON: Final = scripts.container("mps-daemon", "daemon")
 SHM: Final = scripts.container("mps-daemon", "shm")
 READY: Final = "default of active threads"

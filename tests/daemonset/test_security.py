@@ -105,6 +105,7 @@ def test_policy_denies_slices_of_others_to_the_node_plugins_service_account() ->
     assert binding == {"policyName": name, "validationActions": ["Deny"]}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "component", "ports"),
     [("nvidia", "node-plugin", []), ("webhook", "webhook", ["https"])],
@@ -147,6 +148,7 @@ def containers_of(name: str, variant: str) -> dict[str, Document]:
     return {each["name"]: each for each in (*pod.get("initContainers", ()), *pod["containers"])}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "variant", "expected"),
     [
@@ -167,6 +169,7 @@ def test_only_mounts_of_folders_for_containers_are_privileged(
         assert each["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+@pytest.mark.process
 def test_memory_limits_are_set_by_a_privileged_container_and_not_by_the_node_plugin() -> None:
     found = containers_of("tensorfusion-dra-node-plugin", "nvidia-limits")
 
@@ -342,11 +345,13 @@ def unused(requests: frozenset[Asked], granted: frozenset[Right]) -> set[Right]:
     return {right for right in granted if not any(right.allows(each) for each in requests)}
 
 
+@pytest.mark.process
 def test_role_allows_every_request_of_the_node_plugin(sent: frozenset[Asked]) -> None:
     assert sent
     assert refused(sent, allowed(installation.documents("nvidia"))) == []
 
 
+@pytest.mark.process
 def test_role_allows_nothing_else(
     sent: frozenset[Asked], sent_with_pools: frozenset[Asked]
 ) -> None:
@@ -356,6 +361,7 @@ def test_role_allows_nothing_else(
     assert unused(sent | sent_with_pools, granted) == set(CHECKED_BY_THE_SERVER)
 
 
+@pytest.mark.process
 def test_pool_source_adds_exactly_the_rights_to_follow_pools(
     sent_with_pools: frozenset[Asked],
 ) -> None:
@@ -370,6 +376,7 @@ def test_pool_source_adds_exactly_the_rights_to_follow_pools(
     }
 
 
+@pytest.mark.process
 def test_nodes_are_watched_only_for_their_labels() -> None:
     without = allowed(helm.render({"settings": {"release-driver": False}}))
 
@@ -386,6 +393,7 @@ def test_no_role_uses_wildcards() -> None:
                 assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("values", [{}, VARIANTS["hypervisor"]], ids=["auto", "named"])
 def test_bridge_to_the_hypervisor_adds_the_rights_to_watch_and_mark_pods(values: Any) -> None:
     base = allowed(helm.render(WITHOUT_BRIDGE))

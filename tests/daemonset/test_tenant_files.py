@@ -11,6 +11,8 @@ from tests.daemonset import scripts
 from tests.daemonset.test_manifests import VARIANTS
 from tests.support import helm
 
+pytestmark = pytest.mark.process
+
 NAME: Final = "tenant-files"
 MOUNT: Final = scripts.container("hypervisor", NAME)
 

@@ -12,6 +12,8 @@ from tests.support import installation, yaml_text
 from tests.support.helm import ROOT, Document
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 SCRIPT = ROOT / "hack" / "webhook-cert"
 OF_CERTIFICATES = {"Secret", "Issuer", "Certificate"}
 HOST = "tensorfusion-dra-webhook.tensorfusion-dra.svc"

@@ -29,6 +29,8 @@ from tests.support.prepared_node import (
     simulated_inventory,
 )
 
+pytestmark = pytest.mark.process
+
 OUT_OF_MEMORY: Final = 2
 NOT_PERMITTED: Final = 800
 

@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        item.add_marker(pytest.mark.process)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_TEST_SECONDS))
 

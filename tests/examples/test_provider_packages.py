@@ -17,6 +17,8 @@ from tests.examples.conftest import EXAMPLES
 from tests.support import wheels
 from tests.support.forks import ROOT
 
+pytestmark = pytest.mark.sweep
+
 ISLAND = "example.com/nvlink_island"
 
 

@@ -23,6 +23,8 @@ from tests.faults.mutations import bounded
 from tests.faults.node import published
 from tests.support.tally import STEPS_IN_ANY_ORDER, Tally
 
+pytestmark = pytest.mark.sweep
+
 NAMES: Final = "abcdefgh"
 
 devices = st.sampled_from(DEVICES)

@@ -28,6 +28,8 @@ from tests.support.kubelet import DRA_V1, DRA_V1BETA1, PluginClient
 from tests.support.tally import INPUTS_FUZZED, Tally
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.sweep
+
 CLAIM = dra_pb.Claim(namespace="default", name="a", uid="1f0e0000-0000-4000-8000-00000000000a")
 PREPARE = dra_pb.NodePrepareResourcesRequest(claims=[CLAIM, CLAIM])
 UNPREPARE = dra_pb.NodeUnprepareResourcesRequest(claims=[CLAIM])

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.core import names
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
@@ -9,6 +11,8 @@ from tests.faults import invariants
 from tests.support.churn import Churn
 from tests.support.tally import EFFORT, PODS_CHURNED, Tally
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.sweep
 
 UPDATES = max(2, round(8 * EFFORT))
 PODS = max(8, round(32 * min(1, EFFORT)))

@@ -19,6 +19,8 @@ from tests.faults.open_files import nothing_left_open
 from tests.support import cdi_rules
 from tests.support.tally import INPUTS_FUZZED, Tally
 
+pytestmark = pytest.mark.sweep
+
 SHARE_ID = "5a5a5a5a-0000-4000-8000-00000000000{}"
 PARAMETERS = {
     "apiVersion": "tensor-fusion.ai/v1alpha1",

@@ -13,6 +13,8 @@ from tests.faults import invariants
 from tests.faults.fault_points import FaultPoints
 from tests.faults.node import Node, running
 
+pytestmark = pytest.mark.sweep
+
 REASONS = ("No space left on device", "Read-only file system")
 
 START_BYTES = 8 * 4096

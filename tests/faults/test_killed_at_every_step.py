@@ -139,6 +139,7 @@ def stop(node: Node, points: FaultPoints) -> Story:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "story_of",
     [first_start, start_that_recovers, prepare, prepare_again, unprepare, stop],
@@ -153,6 +154,7 @@ def test_kill_at_any_step_loses_nothing_and_leaves_nothing_behind(
     tally[POINTS_KILLED] += len(found)
 
 
+@pytest.mark.process
 def test_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers(
     lanes: Sequence[Lane], nvml: Path, tally: Tally
 ) -> None:
@@ -173,6 +175,7 @@ def test_plugin_started_by_its_command_line_takes_the_same_steps_and_recovers(
             tally[POINTS_KILLED] += 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "story_of", [prepare, unprepare], ids=lambda story_of: str(story_of.__name__)
 )

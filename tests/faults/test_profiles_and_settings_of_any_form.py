@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,8 @@ from tensorfusion_dra.driver.publish import DeviceCatalog
 from tests.faults.mutations import ANYTHING, bounded, mutated
 from tests.support.builders.devices import NODE
 from tests.support.tally import INPUTS_FUZZED, Tally
+
+pytestmark = pytest.mark.sweep
 
 PROFILE = {
     "driver_version": "550.54.15",

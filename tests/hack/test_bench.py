@@ -205,6 +205,7 @@ def bench(*arguments: str) -> Any:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.sweep
 def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
     found = bench(
         *("--compare", "simulated", "simulated", "--held", "1"),
@@ -222,6 +223,7 @@ def test_node_plugin_is_compared_with_itself_under_the_simulator() -> None:
     assert all(row["ratios"][call]["p50_ms"]["median"] > 0 for call in CALLS)
 
 
+@pytest.mark.sweep
 def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
     compiler("the counts of hack/bench")
 
@@ -262,6 +264,7 @@ def test_one_claim_costs_the_real_process_this_work_and_no_more() -> None:
     assert all(each["cpu_ms"] > 0 for each in found["counts"].values())
 
 
+@pytest.mark.process
 def test_missing_compiler_is_an_error_that_names_it() -> None:
     ended = subprocess.run(
         [sys.executable, ROOT / "hack" / "bench", "--counts"],
@@ -337,6 +340,7 @@ def test_weights_are_summed_by_package_and_ours_by_folder() -> None:
     assert [row["standard_library"] for row in rows] == [False, True, False]
 
 
+@pytest.mark.sweep
 def test_memory_of_the_real_process_has_every_import_and_moment() -> None:
     found = bench("--memory", "--claims", "2", "--held", "1")["memory"]
 

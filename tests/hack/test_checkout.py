@@ -1,6 +1,7 @@
-"""Commands in hack: what they need of a machine, and what they refuse."""
+"""Commands in hack: what they need of a machine, what they refuse, and what they leave behind."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -8,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from hypervisor import node
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
@@ -60,6 +64,56 @@ def test_command_that_needs_no_packages_works_without(checkout: Path, command: s
     ended = run(checkout, command, "--help")
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_needs_no_other_program(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [command, "--help"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "hack" / command), run_name="__main__")
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+KUBECTL = """#!/bin/sh
+echo "$1 $2" >> calls
+[ "$1 $2" != "get deviceclass" ] || printf %s "$STORED"
+"""
+
+
+@pytest.mark.parametrize(
+    ("stored", "changes"),
+    [("", ["create -f", "delete deviceclass"]), ("deviceclass/tensor-fusion.ai", [])],
+)
+def test_hypervisor_check_leaves_cluster_and_node_as_they_were(
+    stored: str, changes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kubectl").write_text(KUBECTL)
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("STORED", stored)
+    monkeypatch.chdir(tmp_path)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+
+    def fail() -> None:
+        with node.new_folders_removed([old, new]), node.device_class():
+            (old / "file").touch()
+            (new / "shm").mkdir(parents=True)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    assert (tmp_path / "calls").read_text().splitlines() == ["get deviceclass", *changes]
+    assert (old / "file").exists()
+    assert not new.exists()
 
 
 def test_command_goes_on_with_the_python_in_venv(checkout: Path) -> None:

@@ -10,6 +10,8 @@ import yaml
 
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ("cluster-up", "kind-up")
 

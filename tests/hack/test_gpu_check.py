@@ -66,6 +66,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return run(tmp_path_factory.mktemp("out"), "--seconds", "0.2", "--tolerance", "10000")
 
 
+@pytest.mark.sweep
 def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
     assert whole.code == 0, whole.printed
     limits = ("prepare", "memory", "compute", "tenants", "neighbour", "cost")
@@ -76,6 +77,7 @@ def test_every_step_has_a_result_of_its_own(whole: Ended) -> None:
     }
 
 
+@pytest.mark.sweep
 def test_every_output_says_that_there_was_no_gpu(whole: Ended) -> None:
     table = (whole.out / "table.txt").read_text(encoding="utf-8")
 
@@ -86,6 +88,7 @@ def test_every_output_says_that_there_was_no_gpu(whole: Ended) -> None:
     assert files == {"results.json", "table.txt", "recording-of-stand-ins.json"}
 
 
+@pytest.mark.sweep
 def test_processes_have_the_limits_of_their_cdi_spec(whole: Ended) -> None:
     for enforcer in ("hami-core", "mps"):
         found = whole.facts(f"{enforcer}:memory")
@@ -99,6 +102,7 @@ def test_processes_have_the_limits_of_their_cdi_spec(whole: Ended) -> None:
     assert mps["two_processes_bytes"] > mps["limit_bytes"]
 
 
+@pytest.mark.sweep
 def test_compute_is_measured_at_each_limit_and_beside_neighbours(whole: Ended) -> None:
     for enforcer in ("hami-core", "mps"):
         limits = {
@@ -124,6 +128,7 @@ def test_a_share_above_its_limit_fails_and_one_without_a_limit_does_not() -> Non
         checks.judged([free, held, above], 10)
 
 
+@pytest.mark.sweep
 def test_a_limiter_that_does_not_limit_fails_the_check(tmp_path: Path) -> None:
     ended = run(
         tmp_path,
@@ -251,6 +256,7 @@ def test_what_is_published_otherwise_than_nvml_answered_is_named() -> None:
 SCRIPT = Path(__file__).parents[2] / "hack" / "mps-check"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("fails", "status", "wrong"), [("", 0, 0), ("1", 1, 4)])
 def test_table_tells_a_daemon_that_works_from_one_that_does_not(
     tmp_path: Path, fails: str, status: int, wrong: int

@@ -1,8 +1,8 @@
 """Packages that hack/new-provider makes: they pass their tests, install, and change a slice."""
 
 import json
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from tensorfusion_dra.app.shared.providers import OWN_NAMES
 from tensorfusion_dra.app.simulate import plugin_process
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, start
-from tests.guard import sitecustomize as path_guard
 from tests.support import wheels
 from tests.support.forks import ROOT
 
@@ -20,15 +19,7 @@ CAPACITY = "example.com/fan_capacities"
 KINDS = ("attributes", "capacities", "health", "enforcer")
 
 
-def new_provider(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "hack/new-provider", *arguments],
-        env=path_guard.environment({"PATH": "/usr/bin:/bin"}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+new_provider: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "hack/new-provider"))["main"]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a package of each kind, named after it, and install all of them below `site`."""
     made = tmp_path_factory.mktemp("made")
     for kind in KINDS:
-        ended = new_provider(f"fan-{kind}", "--kind", kind, "--into", str(made))
-        assert ended.returncode == 0, ended.stderr
+        assert new_provider([f"fan-{kind}", "--kind", kind, "--into", str(made)]) == 0
         wheels.install(made / f"fan-{kind}", made / "site")
     return made
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_package_passes_its_own_tests_as_it_is(kind: str, folder: Path) -> None:
     ended = wheels.python(
@@ -56,7 +47,7 @@ def test_package_passes_its_own_tests_as_it_is(kind: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_template_is_left(kind: str, tmp_path: Path) -> None:
-    new_provider("fan-speed", "--kind", kind, "--into", str(tmp_path))
+    assert new_provider(["fan-speed", "--kind", kind, "--into", str(tmp_path)]) == 0
 
     files = [path for path in (tmp_path / "fan-speed").rglob("*") if path.is_file()]
 
@@ -67,6 +58,7 @@ def test_nothing_of_the_template_is_left(kind: str, tmp_path: Path) -> None:
             assert word not in text, path
 
 
+@pytest.mark.sweep
 def test_installed_packages_are_shown_by_inspect(folder: Path) -> None:
     ended = wheels.python(
         *("-m", "tensorfusion_dra", "inspect", "--providers", "-o", "json"),
@@ -97,27 +89,27 @@ def test_installed_packages_are_shown_by_inspect(folder: Path) -> None:
         ("tensorfusion-dra", "which is a module already"),
     ],
 )
-def test_name_that_cannot_work_is_refused(name: str, text: str, tmp_path: Path) -> None:
-    ended = new_provider(name, "--into", str(tmp_path))
+def test_name_that_cannot_work_is_refused(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert new_provider([name, "--into", str(tmp_path)]) == 2
 
-    assert ended.returncode == 2
-    assert text in ended.stderr
+    assert text in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_every_name_of_the_driver_is_refused(tmp_path: Path) -> None:
-    codes = {new_provider(name, "--into", str(tmp_path)).returncode for name in OWN_NAMES}
-
-    assert codes == {2}
+    assert {new_provider([name, "--into", str(tmp_path)]) for name in OWN_NAMES} == {2}
 
 
-def test_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_folder_that_exists_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "fan-speed").mkdir()
 
-    ended = new_provider("fan-speed", "--into", str(tmp_path))
+    assert new_provider(["fan-speed", "--into", str(tmp_path)]) == 2
 
-    assert ended.returncode == 2
-    assert "expected a new folder" in ended.stderr
+    assert "expected a new folder" in capsys.readouterr().err
 
 
 def published(cluster: SimulatedCluster, field: str, name: str) -> list[Any]:
@@ -125,6 +117,7 @@ def published(cluster: SimulatedCluster, field: str, name: str) -> list[Any]:
     return [device[field].get(name) for device in devices]
 
 
+@pytest.mark.sweep
 def test_packages_change_what_a_real_process_publishes_prepares_and_taints(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

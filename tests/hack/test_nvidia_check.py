@@ -9,6 +9,8 @@ import pytest
 from tests.support.compiler import compiler
 from tests.support.markdown import ROOT
 
+pytestmark = pytest.mark.sweep
+
 PAGE = (ROOT / "docs" / "enforcers.md").read_text(encoding="utf-8")
 COMMAND = "hack/nvidia-check"
 

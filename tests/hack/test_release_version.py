@@ -12,6 +12,8 @@ from tensorfusion_dra.app.shared import version
 from tests.guard import sitecustomize as path_guard
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 FILES = (
     "hack/release-version",

@@ -16,6 +16,8 @@ from stand_ins.libraries import Card, Machine
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 OUT_OF_MEMORY: Final = 2
 NO_DEVICE: Final = 100
 

@@ -127,6 +127,7 @@ def output_after(script: str, number: signal.Signals) -> str:
     return output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None:
     lines = output_after(WAITS, number).splitlines()
@@ -135,6 +136,7 @@ def test_a_signal_stops_in_order_without_a_cause(number: signal.Signals) -> None
     assert any("stop_requested" in line and number.name in line for line in lines)
 
 
+@pytest.mark.process
 def test_a_signal_is_handled_while_the_main_thread_cannot_run_python() -> None:
     output = output_after(NEVER_BACK_IN_PYTHON, signal.SIGTERM)
 
@@ -212,6 +214,7 @@ def run(command: list[str], number: signal.Signals | None = None) -> Ended:
     )
 
 
+@pytest.mark.process
 def test_a_stop_signal_during_imports_ends_a_node_plugin_in_order(folder: Path) -> None:
     process = run(["-c", STOPPED_WHILE_IMPORTING, *node_plugin(folder)])
 
@@ -220,6 +223,7 @@ def test_a_stop_signal_during_imports_ends_a_node_plugin_in_order(folder: Path) 
     assert '"stopped"' in process.stderr
 
 
+@pytest.mark.process
 def test_a_stop_signal_before_python_starts_is_kept_if_the_entrypoint_blocks_it(
     folder: Path,
 ) -> None:
@@ -240,6 +244,7 @@ def test_the_images_entrypoint_blocks_all_stop_signals() -> None:
     assert line == f'ENTRYPOINT ["env", "--block-signal={",".join(names)}", "tensorfusion-dra"]'
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", sorted(stop_signals.STOP_SIGNALS))
 def test_a_stop_signal_ends_other_verbs_at_once_under_that_entrypoint(
     number: signal.Signals,

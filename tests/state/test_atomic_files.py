@@ -42,6 +42,7 @@ def test_mode_does_not_depend_on_the_umask_or_the_old_file(
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
+@pytest.mark.process
 def test_interrupted_write_keeps_the_old_file_and_leaves_only_an_ignored_one(
     tmp_path: Path,
 ) -> None:
@@ -82,6 +83,7 @@ def test_reader_never_sees_a_partial_file(tmp_path: Path) -> None:
     assert seen <= whole
 
 
+@pytest.mark.process
 def test_full_disk_leaves_only_the_old_file(tiny_disk: Path) -> None:
     path = tiny_disk / "a.json"
     atomic.write(path, b"old", mode=0o644)

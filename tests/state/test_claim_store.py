@@ -171,6 +171,7 @@ def put_one_by_one(store: ClaimStore, count: int) -> None:
         put(store, recorded_claim(f"{number:04}", number=number))
 
 
+@pytest.mark.process
 def test_full_disk_refuses_records_and_still_removes_them(tiny_disk: Path) -> None:
     with opened(tiny_disk) as store:
         with pytest.raises(NoRoomError, match=str(tiny_disk / FOLDER)):
@@ -460,6 +461,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+@pytest.mark.process
 def test_killed_process_loses_no_record_that_it_reported_and_stops_no_other(
     tmp_path: Path,
 ) -> None:

@@ -50,6 +50,7 @@ def test_newest_of_the_instances_that_took_the_lease_holds_it(tmp_path: Path) ->
     assert old.held()
 
 
+@pytest.mark.process
 def test_lease_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_path: Path) -> None:
     old = taken(tmp_path)
     with another_process(tmp_path) as new:
@@ -61,6 +62,7 @@ def test_lease_returns_to_the_old_instance_when_the_new_process_is_killed(tmp_pa
         assert old.held()
 
 
+@pytest.mark.process
 def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     for _ in range(3):
         with another_process(tmp_path):

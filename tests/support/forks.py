@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tensorfusion_dra.app.simulate.plugin_process import Process
+from tests.guard import processes
 from tests.support.waiting import PATIENCE_SECONDS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -189,6 +190,7 @@ def _forked(
     environment: Mapping[str, str],
     folder: Path,
 ) -> Forked:
+    sys.audit(processes.FORKED, "", arguments)
     environment = {**environment, SOCKET_VARIABLE: str(server)}
     pid = _ask(server, "start", list(arguments), streams, environment, str(folder))
     return Forked(server, pid)

@@ -10,7 +10,7 @@ EFFORT: Final = float(os.environ.get("FAULT_EFFORT", "0.1"))
 """Amount of work in tests that could go on for ever.
 
 Up to 1, it is the share of the work that is done, the same in every run: a fixed sample for
-`make test`, and all of it for `make test-faults`. Above 1, it is a multiple of the work, with
+pytest alone, and all of it for `make test-faults`. Above 1, it is a multiple of the work, with
 different examples in each run.
 """
 

@@ -194,6 +194,7 @@ def test_end_of_a_certificate(
     assert Certificates(files.certificate, files.key, used).expires_at() == not_after
 
 
+@pytest.mark.process
 def test_end_of_a_certificate_that_signed_itself(tmp_path: Path) -> None:
     files = [tmp_path / "tls.crt", tmp_path / "tls.key"]
     names = ("-subj", "/CN=webhook", "-days", "30", "-out", str(files[0]), "-keyout", str(files[1]))

@@ -32,6 +32,7 @@ def test_translate_reads_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert (code, out, err) == (0, f'{A}.model == "A100" && // é\n  true\n', "")
 
 
+@pytest.mark.process
 def test_translate_reads_stdin() -> None:
     assert child("translate", "-", stdin="true\n") == (0, "true\n", "")
     assert child("translate", "-f", "-", stdin="true") == (0, "true\n", "")
@@ -130,6 +131,7 @@ def test_check_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+@pytest.mark.process
 def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> None:
     code, out, err = child("check", "device.nosuch == 'x'", without_cel=True)
 
@@ -137,6 +139,7 @@ def test_check_without_the_cel_library_reports_that_types_are_unchecked() -> Non
     assert "not checked without a CEL library; install the extra 'cel'" in out
 
 
+@pytest.mark.process
 def test_translate_needs_no_cel_library() -> None:
     assert child("translate", A100, without_cel=True) == (0, f'{A}.model == "A100"\n', "")
 
@@ -200,6 +203,7 @@ def slices(tmp_path: Path) -> str:
     return written(tmp_path, {"apiVersion": "v1", "kind": "List", "items": two_nodes()})
 
 
+@pytest.mark.process
 def test_explain_needs_the_extra_cel(slices: str) -> None:
     code, out, err = child("explain", "true", "--slices", slices, without_cel=True)
 

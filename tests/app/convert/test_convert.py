@@ -722,6 +722,7 @@ def test_bad_input_is_a_one_line_error_with_exit_code_2(
     assert expected in err
 
 
+@pytest.mark.process
 def test_stdin_is_printed_byte_for_byte() -> None:
     text = POD.read_bytes().replace(b"\n", b"\r\n") + "# é".encode()
 

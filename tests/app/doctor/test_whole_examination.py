@@ -6,8 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dra_simulator.api.faults import ANY, Refuse
 from dra_simulator.api.gates import DEFAULT_GATES
+from dra_simulator.apiserver import ApiServer
 from tensorfusion_dra.app.doctor.checks import Check, run_checks
 from tensorfusion_dra.app.shared import version
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
@@ -15,6 +18,8 @@ from tensorfusion_dra.core.doctor.finding import ok
 from tests.app.doctor.here import context
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, run_pod, start
 from tests.app.test_command import command
+
+pytestmark = pytest.mark.process
 
 
 @contextmanager
@@ -49,11 +54,16 @@ def themes(output: dict[str, Any], level: str) -> set[str]:
     return {item["theme"] for item in found if item["level"] == level}
 
 
-def test_a_healthy_node_has_no_problem_anywhere() -> None:
+@pytest.fixture(scope="module")
+def healthy() -> Iterator[SimulatedCluster]:
+    """Yield a node with a pod."""
     with node() as cluster:
         run_pod(cluster, "a")
+        yield cluster
 
-        output = report(cluster)
+
+def test_a_healthy_node_has_no_problem_anywhere(healthy: SimulatedCluster) -> None:
+    output = report(healthy)
 
     assert (output["place"], output["version"]) == ("node", version.current())
     assert themes(output, "problem") == themes(output, "warning") == set()
@@ -105,12 +115,9 @@ def test_without_a_kubeconfig_the_node_itself_is_still_checked(tmp_path: Path) -
     assert "GPUs" in themes(output, "ok")
 
 
-def test_an_unreachable_api_server_is_one_problem_and_not_one_per_check(
-    tmp_path: Path,
-) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    with node() as cluster:
-        kubeconfig.write_text((cluster.folder / "kubeconfig").read_text())
+def test_an_unreachable_api_server_is_one_problem_and_not_one_per_check(tmp_path: Path) -> None:
+    with ApiServer() as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     ended = command("doctor", "-o", "json", "--on", "workstation", "--kubeconfig", str(kubeconfig))
 
     output = json.loads(ended.stdout)
@@ -118,11 +125,11 @@ def test_an_unreachable_api_server_is_one_problem_and_not_one_per_check(
     assert [item["lookedAt"] for item in output["findings"]] == ["API server"]
 
 
-def test_a_check_without_permission_is_reported_and_the_rest_is_checked() -> None:
-    with node() as cluster:
-        cluster.server.faults.add(ANY, "resourceslices", Refuse(403))
-
-        output = report(cluster)
+def test_a_check_without_permission_is_reported_and_the_rest_is_checked(
+    healthy: SimulatedCluster,
+) -> None:
+    with healthy.server.faults.during(ANY, "resourceslices", Refuse(403)):
+        output = report(healthy)
 
     assert {"kubernetes", "slices"} <= themes(output, "could-not-look")
     assert "device class" in themes(output, "ok")

@@ -18,6 +18,8 @@ from tests.app.test_command import command
 from tests.discovery.nvml.nvml_machine import answers, build, card
 from tests.support.kubelet import PluginClient
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:

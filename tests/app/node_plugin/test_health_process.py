@@ -1,7 +1,8 @@
 """The real node-plugin process with simulated cards that become unhealthy and recover."""
 
-import time
 from pathlib import Path
+
+import pytest
 
 from tests.app.node_plugin.health_cluster import (
     SERVICES,
@@ -23,6 +24,8 @@ from tests.app.node_plugin.test_node_plugin_process import (
     start,
     stop,
 )
+
+pytestmark = pytest.mark.process
 
 
 def test_settings_override_xids_and_the_effect_of_the_taint(tmp_path: Path) -> None:
@@ -51,11 +54,13 @@ def test_an_xid_and_its_time_survive_a_restart_that_writes_nothing(tmp_path: Pat
         stop(cluster)
         start(cluster)
         cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
-        time.sleep(1)
-
         assert cluster.slices() == before
-        assert slice_writes(cluster) == 0
-        assert len(event_messages(cluster, "GPUUnhealthy")) == 1
+        profile.make(1, xid=79)
+        cluster.until("tainted", lambda: len(taints(cluster)) == 2)
+        cluster.until("event", lambda: len(event_messages(cluster, "GPUUnhealthy")) > 1)
+
+        assert slice_writes(cluster) == 1
+        assert len(event_messages(cluster, "GPUUnhealthy")) == 2
 
 
 def test_a_lost_card_with_a_claim_stays_listed_and_is_reported_everywhere(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tests.metrics.scraped import OPENMETRICS, Scraped, from_openmetrics
 from tests.support import documented_metrics, image_packages
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 GIB = 2**30
 
 
@@ -78,29 +80,9 @@ def stage_counts(found: Scraped, kind: str) -> dict[str, float]:
     return found.values(f"{kind}_stage_duration_seconds_count", "stage")
 
 
-def test_prepares_and_unprepares_are_counted_by_result_and_stage(node: Node) -> None:
-    node.start()
-    for name in ("a", "b", "c"):
-        run_pod(node.cluster, name)
-    node.cluster.delete("a")
-    node.cluster.until("unprepared", lambda: len(node.cluster.spec_files()) == 2)
-    node.cluster.until("logged", lambda: len(log_lines(node.cluster, "claim_unprepared")) == 1)
-
-    found = node.scrape()
-
-    none = dict.fromkeys(("claim_error", "retryable", "no_room", "fatal", "unexpected"), 0)
-    assert counts(found, "prepare") == {"success": 3, **none}
-    assert counts(found, "unprepare") == {"success": 1, **none}
-    of_prepare = stage_counts(found, "prepare")
-    assert of_prepare["read"] == of_prepare["admit"] == of_prepare["flush"] == 3
-    assert of_prepare["register"] == of_prepare["withdraw"] == 0
-    assert stage_counts(found, "unprepare")["withdraw"] == 1
-    total = found.value("prepare_duration_seconds_sum", result="success")
-    by_stage = found.values("prepare_stage_duration_seconds_sum", "stage")
-    assert sum(by_stage.values()) == pytest.approx(total)
-
-
-def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
+def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result_and_stage(
+    node: Node,
+) -> None:
     node.start()
     node.cluster.until("confirmed", lambda: node.scrape().value("slices") == 1)
 
@@ -129,6 +111,25 @@ def test_what_a_started_node_plugin_reports_of_itself(node: Node) -> None:
     )
     assert created == 1
 
+    for name in ("a", "b", "c"):
+        run_pod(node.cluster, name)
+    node.cluster.delete("a")
+    node.cluster.until("unprepared", lambda: len(node.cluster.spec_files()) == 2)
+    node.cluster.until("logged", lambda: len(log_lines(node.cluster, "claim_unprepared")) == 1)
+
+    found = node.scrape()
+
+    none = dict.fromkeys(("claim_error", "retryable", "no_room", "fatal", "unexpected"), 0)
+    assert counts(found, "prepare") == {"success": 3, **none}
+    assert counts(found, "unprepare") == {"success": 1, **none}
+    of_prepare = stage_counts(found, "prepare")
+    assert of_prepare["read"] == of_prepare["admit"] == of_prepare["flush"] == 3
+    assert of_prepare["register"] == of_prepare["withdraw"] == 0
+    assert stage_counts(found, "unprepare")["withdraw"] == 1
+    total = found.value("prepare_duration_seconds_sum", result="success")
+    by_stage = found.values("prepare_stage_duration_seconds_sum", "stage")
+    assert sum(by_stage.values()) == pytest.approx(total)
+
 
 def test_nothing_has_happened_at_the_start_and_every_known_label_set_exists(node: Node) -> None:
     node.cluster.kubelet.stop()
@@ -153,21 +154,16 @@ def test_nothing_has_happened_at_the_start_and_every_known_label_set_exists(node
     assert [value for _, value in refused] == [0]
 
 
-def test_shares_may_be_left_out(node: Node) -> None:
-    node.start("--metrics-shares", "false")
+def test_shares_may_be_left_out_and_metrics_have_a_port_of_their_own(node: Node) -> None:
+    node.port = port_of_no_client()
+    port = ("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
+    node.start("--metrics-shares", "false", *port)
     run_pod(node.cluster, "a")
 
     found = node.scrape_until_shares(1)
 
     assert found.each("share_info") == found.each("share_requested_tflops") == []
     assert found.value("shares_left_out") == 1
-
-
-def test_metrics_may_have_a_port_of_their_own(node: Node) -> None:
-    node.port = port_of_no_client()
-    node.start("--metrics-host", "127.0.0.1", "--metrics-port", str(node.port))
-
-    assert node.scrape().value("cards_known") == 1
     assert node.get(node.health_port)[0] == 404
 
 

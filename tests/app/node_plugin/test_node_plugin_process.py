@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ from tensorfusion_dra.kubelet.pb import podresources_v1_pb2 as pb
 from tests.kubelet.test_pod_resources import kubelet
 from tests.support.kubelet import PluginClient
 
+pytestmark = pytest.mark.process
+
 SHARE = {"tflops": "100", "vram": "16Gi"}
 
 
@@ -33,10 +34,11 @@ def cluster_with(gpus: str = "2xA100-SXM4-80GB", **options: Any) -> Iterator[Sim
             cluster.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[SimulatedCluster]:
     """Yield a cluster whose node plugin has registered and published."""
     with cluster_with() as running:
+        running.plugin_flags.append("--device-metadata=true")
         start(running)
         yield running
 
@@ -94,7 +96,25 @@ def slice_writes(cluster: SimulatedCluster) -> int:
     return sum(cluster.server.requests.count(verb, "resourceslices") for verb in verbs)
 
 
-def test_a_pods_share_is_in_its_environment(cluster: SimulatedCluster) -> None:
+def writes_until_repaired(cluster: SimulatedCluster) -> int:
+    """Delete the slices; return slice_writes() but for this, once they are created again."""
+    stored = cluster.slices()
+    for item in stored:
+        cluster.client.delete(SLICES, item["metadata"]["name"])
+    cluster.until("created again", lambda: bool(cluster.slices()))
+    return slice_writes(cluster) - len(stored)
+
+
+def test_the_plugin_registers_its_driver_name_and_service(cluster: SimulatedCluster) -> None:
+    (plugin,) = cluster.kubelet.registered[names.DRIVER]
+
+    assert plugin.service == "v1.DRAPlugin"
+    assert log_lines(cluster, "serving")[-1]["version"] == version.current()
+    cluster.until("health", lambda: len(cluster.kubelet.health) == 2)
+    assert {health.status for health in cluster.kubelet.health.values()} == {"HEALTHY"}
+
+
+def test_a_pods_share_is_in_its_environment_until_its_end(cluster: SimulatedCluster) -> None:
     run_pod(cluster, "a")
 
     container = cluster.container_of("a")
@@ -106,65 +126,51 @@ def test_a_pods_share_is_in_its_environment(cluster: SimulatedCluster) -> None:
     limits = json.loads(container.env["TENSOR_FUSION_CUDA_MEM_LIMIT"])
     assert list(limits.values()) == [16 * 2**30]
     assert next(iter(limits)).startswith("GPU-")
-
-
-def test_a_container_reads_of_its_devices_in_a_mounted_file() -> None:
-    with cluster_with() as cluster:
-        cluster.plugin_flags.append("--device-metadata=true")
-        start(cluster)
-        run_pod(cluster, "a")
-
-        container = cluster.container_of("a")
-        assert container is not None
-        claim = cluster.claim_of(cluster.pod("a"))
-        assert claim is not None
-        (entry,) = cluster.pod("a")["spec"]["resourceClaims"]
-        (file,) = [
-            Path(mount.host_path)
-            for mount in container.mounts
-            if mount.container_path
-            == f"{names.METADATA_ROOT}/resourceclaimtemplates/{entry['name']}/gpu/"
-            f"{names.DRIVER}-metadata.json"
-        ]
-        found = json.loads(file.read_text().splitlines()[0])
-        assert found["metadata"]["uid"] == claim["metadata"]["uid"]
-        assert found["podClaimName"] == entry["name"]
-        (result,) = claim["status"]["allocation"]["devices"]["results"]
-        (device,) = found["requests"][0]["devices"]
-        published = {
-            each["name"]: each["attributes"]
-            for item in cluster.slices()
-            for each in item["spec"]["devices"]
-        }
-        assert device == {
-            "driver": names.DRIVER,
-            "pool": result["pool"],
-            "name": result["device"],
-            "attributes": published[result["device"]],
-        }
-
-        cluster.delete("a")
-        # The CDI spec goes first.
-        cluster.until("unprepared", lambda: not list(file.parent.iterdir()))
-
-        assert cluster.spec_files() == []
-
-
-def test_the_end_of_a_pod_removes_spec_and_claim(cluster: SimulatedCluster) -> None:
-    run_pod(cluster, "a")
     assert len(cluster.spec_files()) == 1
-
     cluster.delete("a")
     cluster.until("unprepared", lambda: not cluster.spec_files())
-
     cluster.until("released", lambda: not cluster.claims())
     assert len(log_lines(cluster, "claim_unprepared")) == 1
+
+
+def test_a_container_reads_of_its_devices_in_a_mounted_file(cluster: SimulatedCluster) -> None:
+    claim_ref = run_pod(cluster, "b")
+
+    container = cluster.container_of("b")
+    assert container is not None
+    claim = cluster.claim_of(cluster.pod("b"))
+    assert claim is not None
+    (entry,) = cluster.pod("b")["spec"]["resourceClaims"]
+    (file,) = [
+        Path(mount.host_path)
+        for mount in container.mounts
+        if mount.container_path
+        == f"{names.METADATA_ROOT}/resourceclaimtemplates/{entry['name']}/gpu/"
+        f"{names.DRIVER}-metadata.json"
+    ]
+    found = json.loads(file.read_text().splitlines()[0])
+    assert (found["metadata"]["uid"], found["podClaimName"]) == (claim_ref.uid, entry["name"])
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    (device,) = found["requests"][0]["devices"]
+    published = {
+        each["name"]: each["attributes"]
+        for item in cluster.slices()
+        for each in item["spec"]["devices"]
+    }
+    assert device == {
+        "driver": names.DRIVER,
+        "pool": result["pool"],
+        "name": result["device"],
+        "attributes": published[result["device"]],
+    }
+    cluster.delete("b")
+    cluster.until("unprepared", lambda: not list(file.parent.iterdir()))
 
 
 def test_a_restart_keeps_claims_and_slices_removes_sockets_and_writes_nothing(
     cluster: SimulatedCluster,
 ) -> None:
-    run_pod(cluster, "a")
+    run_pod(cluster, "c")
     (spec,) = cluster.spec_files()
     content = spec.read_bytes()
     before = cluster.slices()
@@ -175,22 +181,12 @@ def test_a_restart_keeps_claims_and_slices_removes_sockets_and_writes_nothing(
     cluster.server.requests.reset()
     start(cluster)
     cluster.until("watching", lambda: cluster.server.requests.count("watch") > 0)
-    time.sleep(0.5)
 
     assert (code, sockets) == (0, [])
     assert [item["metadata"]["name"] for item in before] == ["tensor-fusion-resource-slice-node-01"]
     assert cluster.slices() == before
-    assert slice_writes(cluster) == 0
+    assert writes_until_repaired(cluster) == 1
     assert spec.read_bytes() == content
-
-
-def test_the_plugin_registers_its_driver_name_and_service(cluster: SimulatedCluster) -> None:
-    (plugin,) = cluster.kubelet.registered[names.DRIVER]
-
-    assert plugin.service == "v1.DRAPlugin"
-    assert log_lines(cluster, "serving")[-1]["version"] == version.current()
-    cluster.until("health", lambda: len(cluster.kubelet.health) == 2)
-    assert {health.status for health in cluster.kubelet.health.values()} == {"HEALTHY"}
 
 
 def users(cluster: SimulatedCluster) -> list[str]:
@@ -203,21 +199,19 @@ def users(cluster: SimulatedCluster) -> list[str]:
     ]
 
 
-def test_cards_of_a_device_plugin_and_of_another_dra_driver_are_tainted() -> None:
-    with cluster_with() as cluster:
-        start(cluster)
-        (stored,) = cluster.slices()
-        first, second = (
-            device["attributes"]["uuid"]["string"] for device in stored["spec"]["devices"]
+def test_cards_of_a_device_plugin_and_of_another_dra_driver_are_tainted(
+    cluster: SimulatedCluster,
+) -> None:
+    (stored,) = cluster.slices()
+    first, second = (device["attributes"]["uuid"]["string"] for device in stored["spec"]["devices"])
+    socket = cluster.kubelet_root / "pod-resources" / "kubelet.sock"
+    socket.parent.mkdir()
+    other = {"name": "gpu-0", "attributes": {"uuid": {"string": second}}}
+    spec = {**stored["spec"], "driver": "gpu.nvidia.com", "devices": [other]}
+    offered = pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[first])
+    with kubelet(socket, pb.ListPodResourcesResponse(), [offered]):
+        # Its event has the node plugin read everything again.
+        cluster.client.create(SLICES, {"metadata": {"name": "other"}, "spec": spec})
+        cluster.until(
+            "tainted", lambda: users(cluster) == ["nvidia-device-plugin", "gpu.nvidia.com"]
         )
-        socket = cluster.kubelet_root / "pod-resources" / "kubelet.sock"
-        socket.parent.mkdir()
-        other = {"name": "gpu-0", "attributes": {"uuid": {"string": second}}}
-        spec = {**stored["spec"], "driver": "gpu.nvidia.com", "devices": [other]}
-        offered = pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[first])
-        with kubelet(socket, pb.ListPodResourcesResponse(), [offered]):
-            # Its event has the node plugin read everything again.
-            cluster.client.create(SLICES, {"metadata": {"name": "other"}, "spec": spec})
-            cluster.until(
-                "tainted", lambda: users(cluster) == ["nvidia-device-plugin", "gpu.nvidia.com"]
-            )

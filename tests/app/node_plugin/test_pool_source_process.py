@@ -23,6 +23,8 @@ from tests.app.node_plugin.test_node_plugin_process import (
 from tests.support.builders.gpupools import gpupool_document
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 RATIOS = {"tflopsOversellRatio": 200, "vramExpandToHostMem": 0, "vramExpandToHostDisk": 0}
 SELECTOR = {
     "nodeSelectorTerms": [
@@ -125,6 +127,7 @@ def test_nothing_is_published_until_the_pool_exists_and_then_each_change_of_it()
         await_published(cluster, qos="high", virtual_tflops="624")
         (warning,) = warnings(cluster)
         assert "GPUPool prod: found none of this name" in warning
+        assert_stops_in_order(cluster)
 
 
 def test_a_restart_without_the_pool_keeps_slices_and_prepared_claims() -> None:
@@ -163,12 +166,9 @@ def test_node_labels_select_the_pool_and_can_select_another_later() -> None:
         cluster.client.delete(GPUPOOLS, "prod")
 
         await_published(cluster, pool="second/node-01")
+        assert_stops_in_order(cluster)
 
 
-@pytest.mark.parametrize("source", ["object", "node-labels"])
-def test_a_process_that_follows_a_pool_stops_in_order(source: str) -> None:
-    with following(source) as cluster:
-        register(cluster)
-
-        assert cluster.stop_plugin() == 0
-        assert log_lines(cluster, "thread_left_behind") == []
+def assert_stops_in_order(cluster: SimulatedCluster) -> None:
+    assert cluster.stop_plugin() == 0
+    assert log_lines(cluster, "thread_left_behind") == []

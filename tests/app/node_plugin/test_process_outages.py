@@ -1,6 +1,5 @@
 """The real node-plugin process during failures of the API server, the network or the kubelet."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,9 +19,12 @@ from tests.app.node_plugin.test_node_plugin_process import (
     stop,
 )
 
+pytestmark = pytest.mark.process
 
-@pytest.fixture
+
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[SimulatedCluster]:
+    """Yield a cluster whose node plugin has published; each test uses a pod of its own."""
     with cluster_with() as running:
         start(running)
         yield running
@@ -33,31 +35,20 @@ def is_connected(cluster: SimulatedCluster) -> bool:
     return any(plugin.is_connected for plugin in found)
 
 
-def test_without_an_api_server_the_process_starts_and_rebuilds_specs_and_unprepares(
-    cluster: SimulatedCluster,
-) -> None:
-    ref = run_pod(cluster, "a")
-    stop(cluster)
-    before = {path: path.read_bytes() for path in cluster.spec_files()}
-    for path in before:
-        path.unlink()
-    cluster.server.stop()
-    register(cluster)
+def test_a_prepare_call_succeeds_in_spite_of_a_short_outage(cluster: SimulatedCluster) -> None:
+    cluster.server.faults.add("get", "resourceclaims", Delay(0.01), times=1)  # the kubelet's own
+    cluster.server.faults.add("get", "resourceclaims", Refuse(503), times=3)
+    cluster.server.faults.add("get", "resourceclaims", Cut(), times=2)
 
-    with as_the_kubelet(cluster) as kubelet:
-        rebuilt = {path: path.read_bytes() for path in cluster.spec_files()}
-        gone = kubelet.unprepare(ref)
+    run_pod(cluster, "a")
 
-    cluster.server.start()
-    assert rebuilt == before != {}
-    assert gone.claims[ref.uid].error == ""
-    assert cluster.spec_files() == []
+    assert log_lines(cluster, "claim_prepare_failed") == []
 
 
 def test_a_record_is_compared_with_the_api_server_before_it_answers(
     cluster: SimulatedCluster,
 ) -> None:
-    ref = run_pod(cluster, "a")
+    ref = run_pod(cluster, "b")
     with as_the_kubelet(cluster) as kubelet:
         before = kubelet.prepare(ref)
         cluster.server.faults.add("get", "resourceclaims", Refuse(500))
@@ -72,7 +63,7 @@ def test_a_record_is_compared_with_the_api_server_before_it_answers(
 def test_a_new_claim_fails_in_time_during_an_outage_and_delays_no_other(
     cluster: SimulatedCluster,
 ) -> None:
-    known = run_pod(cluster, "a")
+    known = run_pod(cluster, "c")
     outage = cluster.server.faults.add("get", "resourceclaims", HalfOpen())
     new = ClaimRef(namespace="default", name="new", uid="11111111-0000-4000-8000-000000000000")
     with (
@@ -91,16 +82,28 @@ def test_a_new_claim_fails_in_time_during_an_outage_and_delays_no_other(
     assert answer.claims[known.uid].error == ""
     assert was_waiting
     assert "no answer within the time" in answers.claims[new.uid].error
+    cluster.server.faults.clear()
 
 
-def test_a_prepare_call_succeeds_in_spite_of_a_short_outage(cluster: SimulatedCluster) -> None:
-    cluster.server.faults.add("get", "resourceclaims", Delay(0.01), times=1)  # the kubelet's own
-    cluster.server.faults.add("get", "resourceclaims", Refuse(503), times=3)
-    cluster.server.faults.add("get", "resourceclaims", Cut(), times=2)
+def test_without_an_api_server_the_process_starts_and_rebuilds_specs_and_unprepares(
+    cluster: SimulatedCluster,
+) -> None:
+    ref = run_pod(cluster, "d")
+    stop(cluster)
+    before = {path: path.read_bytes() for path in cluster.spec_files()}
+    for path in before:
+        path.unlink()
+    cluster.server.stop()
+    register(cluster)
 
-    run_pod(cluster, "a")
+    with as_the_kubelet(cluster) as kubelet:
+        rebuilt = {path: path.read_bytes() for path in cluster.spec_files()}
+        gone = kubelet.unprepare(ref)
 
-    assert log_lines(cluster, "claim_prepare_failed") == []
+    cluster.server.start()
+    assert rebuilt == before != {}
+    assert gone.claims[ref.uid].error == ""
+    assert len(cluster.spec_files()) == len(before) - 1
 
 
 def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
@@ -114,13 +117,15 @@ def test_a_missing_right_is_logged_once_and_the_process_keeps_running(
     cluster.until("logged", lambda: bool(log_lines(cluster, "publish_forbidden")))
     cluster.until("logged", lambda: bool(log_lines(cluster, "watch_forbidden")))
     cluster.server.requests.reset()
-    time.sleep(1)
+    cluster.until("connected", lambda: is_connected(cluster))
 
+    with as_the_kubelet(cluster) as kubelet:
+        kubelet.unprepare(ClaimRef(namespace="default", name="none", uid="uid-of-none"))
     logged = cluster.log_file.read_bytes()[started:].decode()
 
     assert logged.count("no right to list slices") == 2
     assert cluster.server.requests.count("list", "resourceslices") <= 3
-    assert is_connected(cluster)
+    cluster.server.faults.clear()
 
 
 def test_a_refused_registration_is_logged_and_retried() -> None:

@@ -11,6 +11,8 @@ from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, run_pod, start
 from tests.support.installed_packages import install
 
+pytestmark = pytest.mark.process
+
 CODE = """
 import threading
 

@@ -26,6 +26,7 @@ def cluster() -> Iterator[SimulatedCluster]:
         yield running
 
 
+@pytest.mark.process
 def test_both_sockets_serve_before_the_kubernetes_client_is_loaded(
     cluster: SimulatedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,6 +48,7 @@ def test_both_sockets_serve_before_the_kubernetes_client_is_loaded(
         assert line["sockets"] == ["dra.sock", f"{names.DRIVER}-reg.sock"], line["module"]
 
 
+@pytest.mark.process
 def test_an_unreadable_kubeconfig_ends_the_process_and_removes_its_sockets(
     cluster: SimulatedCluster,
 ) -> None:

@@ -169,6 +169,7 @@ def probe(cluster: SimulatedCluster, path: str) -> tuple[int, str]:
     return get(int(cluster.plugin_flags[-1]), path)
 
 
+@pytest.mark.process
 def test_the_node_plugin_is_alive_at_once_and_ready_when_the_kubelet_has_registered_it(
     cluster: SimulatedCluster,
 ) -> None:
@@ -186,6 +187,7 @@ def test_the_node_plugin_is_alive_at_once_and_ready_when_the_kubelet_has_registe
     assert probe(cluster, "/healthz") == (200, "ok")
 
 
+@pytest.mark.process
 def test_a_deleted_socket_file_makes_the_node_plugin_unhealthy(cluster: SimulatedCluster) -> None:
     cluster.start_plugin()
     cluster.until("registered", lambda: bool(log_lines(cluster, "registered")))

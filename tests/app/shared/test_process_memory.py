@@ -17,6 +17,8 @@ from tensorfusion_dra.app.simulate.webhook import SimulatedWebhook
 from tests.app.node_plugin.test_node_plugin_process import cluster_with
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.process
+
 # malloc_info() writes an element <heap nr="..."> for each arena.
 STARTING = """
 import ctypes, gc, json, sys, tempfile, threading

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support import forks
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "hack" / "examples"
 EIGHT = ("--gpus", "8xA100-SXM4-80GB")

@@ -15,6 +15,8 @@ import pytest
 from dra_simulator.rest import PODS, Client
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+pytestmark = pytest.mark.process
+
 
 @dataclass
 class Kept:

@@ -25,6 +25,7 @@ from tests.guard import sitecustomize as path_guard
 FOREVER = 3600.0
 
 
+@pytest.mark.process
 def test_a_wait_that_times_out_shows_the_plugins_warnings() -> None:
     with cluster_with(gpus="") as cluster:
         library = cluster.folder / "libnvidia-ml.so.1"
@@ -44,18 +45,7 @@ def test_a_wait_that_times_out_shows_the_plugins_warnings() -> None:
     ), caught.value.details
 
 
-def test_the_end_of_the_plugin_ends_the_wait_and_shows_its_log() -> None:
-    with cluster_with() as cluster:
-        cluster.plugin_flags.extend(["--poll-seconds", "0"])
-        cluster.start_plugin()
-
-        with pytest.raises(WaitError) as caught:
-            cluster.until("registration", lambda: False, seconds=FOREVER)
-
-    assert caught.value.summary == "registration: the node plugin ended with 2"
-    assert "poll-seconds: found 0.0" in caught.value.details[0]
-
-
+@pytest.mark.process
 def test_the_end_of_another_process_ends_the_wait_too() -> None:
     with cluster_with() as cluster:
         cluster.start_plugin()
@@ -69,13 +59,14 @@ def test_the_end_of_another_process_ends_the_wait_too() -> None:
             cluster.until("pods", lambda: False, seconds=FOREVER)
 
 
+@pytest.mark.process
 def test_a_failed_simulation_prints_the_details_and_then_the_awaited_event() -> None:
     ended = command("simulate", "--tflops-oversell-ratio", "1")
 
     *details, last = ended.stderr.splitlines()
     assert ended.returncode == 1
     assert last == "tensorfusion-dra: registration: the node plugin ended with 2"
-    assert any("tflops-oversell-ratio: found 1" in line for line in details)
+    assert any("tflops-oversell-ratio: found 1" in line for line in details), details
 
 
 def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> None:
@@ -98,15 +89,13 @@ def test_a_simulated_node_uses_no_path_of_this_machine_except_the_boot_id() -> N
     assert paths["data_dir"] == str(cluster.folder)
 
 
-@pytest.mark.parametrize("start", [[], ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]])
-def test_a_kept_simulation_that_is_terminated_leaves_neither_files_nor_processes(
-    start: list[str],
-) -> None:
+@pytest.mark.process
+def test_a_kept_simulation_that_is_terminated_leaves_neither_files_nor_processes() -> None:
     with tempfile.TemporaryDirectory(prefix="tfs-") as folder:
         environment = {**path_guard.environment(), "TMPDIR": folder}
         with subprocess.Popen(
             [
-                *start,
+                *("sh", "-c", 'trap "" INT; exec "$@"', "sh"),  # as in the background of a script
                 *(sys.executable, "-m", "tensorfusion_dra", "simulate", "--keep", "--pods", "1"),
             ],
             env=environment,

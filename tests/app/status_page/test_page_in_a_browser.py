@@ -22,6 +22,8 @@ from tests.app.status_page.watched_page import (
 )
 from tests.support.status_scenes import builders, scenes, serving
 
+pytestmark = pytest.mark.process
+
 
 def axe_violations(page: Page, part: str = "html") -> list[str]:
     """Return what axe-core finds in a part of the page: rule and element."""

@@ -415,6 +415,7 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("_packages_of_the_image")
 @pytest.mark.parametrize(
     ("verb", "shown"),
@@ -438,6 +439,7 @@ def test_verbs_run_in_a_pod_with_the_packages_of_the_image(
     assert shown in done.stdout
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("_packages_of_the_image")
 def test_kubeconfig_in_the_image_is_refused_with_what_to_do(cluster: Cluster) -> None:
     done = ended("-m", "tensorfusion_dra", "top", "--kubeconfig", str(cluster.kubeconfig))

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from dra_simulator.rest import NODES
 from tensorfusion_dra.app.simulate.cluster import SimulatedCluster
 from tensorfusion_dra.cluster.api import USER_AGENT
@@ -11,6 +13,8 @@ from tests.app.node_plugin.test_node_plugin_process import SHARE, log_lines, sta
 from tests.discovery.nvml.nvml_machine import card
 from tests.discovery.nvml.test_nvml_health_process import Driver, driver, node
 from tests.support.kubelet import PluginClient
+
+pytestmark = pytest.mark.process
 
 __all__ = ["driver"]
 

@@ -13,6 +13,8 @@ from tensorfusion_dra.enforcers.nvidia import NO_LIMIT
 from tests.discovery.nvml.nvml_machine import answers, card, uuid
 from tests.support import forks
 
+pytestmark = pytest.mark.process
+
 POD = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
 SLICE = POD.replace("-", "_")
 GIB = 2**30

@@ -21,6 +21,8 @@ from tests.app.node_plugin.health_cluster import (
 from tests.app.node_plugin.test_node_plugin_process import cluster_with, log_lines, start
 from tests.discovery.nvml.nvml_machine import answers, card, uuid
 
+pytestmark = pytest.mark.process
+
 XID, DOUBLE_BIT_ECC, FATAL_POISON, RECOVERY_ACTION = 0x8, 0x2, 0x2000, 0x8000
 GPU_0, GPU_1 = (uuid(index).lower() for index in range(2))
 NOT_SUPPORTED, GPU_IS_LOST = "!3", "!15"

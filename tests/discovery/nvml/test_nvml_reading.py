@@ -12,6 +12,8 @@ from tests.discovery.nvml.nvml_machine import MIB, Machine, answers, card, uuid
 from tests.support.compiler import compiler
 from tests.support.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.process
+
 NOT_SUPPORTED = "!3"
 GPU_IS_LOST = "!15"
 NO_PERMISSION = "!4"

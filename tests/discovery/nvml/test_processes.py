@@ -164,6 +164,7 @@ def test_pid_namespace_of_its_own_is_refused(node: Node, found: str) -> None:
         node.reader.check()
 
 
+@pytest.mark.process
 def test_library_without_the_calls_costs_the_use_and_not_the_cards(
     machine: Machine, old_library: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_library_without_the_calls_costs_the_use_and_not_the_cards(
     assert len(inventory["gpus"]) == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("refusal", "kept"),
     [
