@@ -329,17 +329,17 @@ class NodeMetrics:
                 known=[state.value for state in RegistrationState],
             ),
             single(
-                "ledger_readable",
+                "store_readable",
                 "1 if the records of claims could be read for this scrape.",
                 not node.shares_error,
             ),
             single(
-                "ledger_damaged_records",
+                "store_damaged_records",
                 "Records of claims that cannot be read; their GPUs take no new claim.",
                 node.store.damaged,
             ),
             counter(
-                "ledger_repairs",
+                "store_repairs",
                 "Damaged records of claims that were written again.",
                 ("kind",),
                 [(("restored",), node.store.restored)],

@@ -476,7 +476,7 @@ def as_json(view: NodeView) -> Json:
             "error": _text(view.publishing.error),
             "errorSince": _moment(view.publishing.error_since),
         },
-        "ledger": {
+        "store": {
             "restored": view.store.restored,
             "damaged": view.store.damaged,
         },

@@ -220,11 +220,11 @@ def test_card_shows_its_physical_and_its_virtual_amounts() -> None:
     assert {name: card[name] for name in expected} == expected
 
 
-def test_damage_of_the_ledger_is_counted() -> None:
-    damaged = observed.as_json(scenes.broken())["ledger"]
+def test_damage_of_the_store_is_counted() -> None:
+    damaged = observed.as_json(scenes.broken())["store"]
 
     assert damaged == {"restored": 5, "damaged": 2}
-    assert not any(observed.as_json(scenes.quiet())["ledger"].values())
+    assert not any(observed.as_json(scenes.quiet())["store"].values())
 
 
 def test_sick_card_shows_its_reason_and_since_when() -> None:

@@ -198,11 +198,11 @@ def states(label: str, **values: float) -> Samples:
             {
                 "kubelet_registration": states("state", waiting=0, registered=0, refused=1),
                 "api_server_failing": [({}, 1)],
-                "ledger_readable": [({}, 0)],
-                "ledger_repairs_total": states("kind", restored=2),
-                "ledger_damaged_records": [({}, 3)],
+                "store_readable": [({}, 0)],
+                "store_repairs_total": states("kind", restored=2),
+                "store_damaged_records": [({}, 3)],
             },
-            id="registration, API server and ledger",
+            id="registration, API server and store",
         ),
         pytest.param(
             node_view(shares=(share_view("a", enforcement=ENFORCED),)),

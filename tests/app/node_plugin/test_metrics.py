@@ -100,7 +100,7 @@ def test_a_started_node_plugin_reports_of_itself_and_counts_operations_by_result
         "slice_devices": 2,
         "cards_known": 1,
         "publishing_right": 1,
-        "ledger_readable": 1,
+        "store_readable": 1,
         "api_server_failing": 0,
         "publishing_failing": 0,
     }

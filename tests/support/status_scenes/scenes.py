@@ -145,7 +145,7 @@ def broken() -> NodeView:
         cards_missing="this node's GPUs could not be read yet",
         left_out=(LeftOut(subject="0000:41:00.0", reason="MIG is enabled, expected it disabled"),),
         shares=(share(Tenant(name="speech/asr-train-0", tflops=120, gib=32, found=None), 3),),
-        shares_error="ledger: busy for 5 s",
+        shares_error="store: busy for 5 s",
         store=StoreView(restored=5, damaged=2),
         enforcer=CurrentVerdict(
             verdict=verdicts.not_enforced(
