@@ -193,6 +193,7 @@ class Nvidia(Enforcer):
         enforces_memory=True,
         counts_by_pid=False,
         fixed=frozenset({Isolation.HARD}),
+        keeps_lent_memory=True,
         loses_limits=True,
         must_show_itself=True,
         remedy="run NVIDIA driver 615 or later on this node and the container memory-limits (chart "
