@@ -420,3 +420,17 @@ def test_valid_values_of_a_request_policy(policy: Json, violation: str | None) -
     path = "spec.devices[0].capacity[vram].requestPolicy"
 
     assert refused_as(object_rules.violations(spec), violation and f"{path}{violation}")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{"default": "1", "validValues": ["1"]}, {"default": "1", "validRange": {"min": "1"}}],
+)
+@pytest.mark.parametrize("fields", [{}, {"value": None}])
+def test_capacity_without_a_value_has_nothing(policy: Json, fields: Json) -> None:
+    spec = slice_spec(devices=[device_with_policy(**policy)])
+    capacity = spec["devices"][0]["capacity"]["vram"]
+    del capacity["value"]
+    capacity |= fields
+
+    assert any("larger than capacity value: 0" in text for text in object_rules.violations(spec))
