@@ -58,12 +58,11 @@ def by_writer(folder: Path, claims: Mapping[str, str]) -> Mapping[str, int]:
     counts: Counter[str] = Counter()
     left = [folder]
     while left:
-        with suppress(OSError), os.scandir(left.pop()) as entries:  # a tenant may have locked it
+        top, *rest = (path := left.pop()).relative_to(folder).parts or ("",)
+        writer = claims.get(top) or "/".join((top, *rest[:1]))
+        with suppress(OSError), os.scandir(path) as entries:  # a tenant may have locked it
             for entry in entries:
-                path = Path(entry.path)
-                top, *rest = path.relative_to(folder).parts
-                writer = claims.get(top) or "/".join((top, *rest[:1]))
                 counts[writer] += 1 + entry.stat(follow_symlinks=False).st_blocks // 8
                 if entry.is_dir(follow_symlinks=False):
-                    left.append(path)
+                    left.append(path / entry.name)
     return counts
